@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/connection.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/random.h>
+
+#include "include/rdma/fi_ext_rstream.h"
+#include "prov/rstream/domain.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// More of one write than this gains nothing, and keeps the peer waiting for its first byte.
+constexpr size_t largest_chunk = size_t{256} << 10;
+// A closed connection whose peer takes nothing is given up after this long; TCP does so in FIN_WAIT_2.
+constexpr auto longest_linger = std::chrono::seconds(60);
+
+uint64_t random_session() {
+    uint64_t session = 0;
+    if (getrandom(&session, sizeof(session), 0) != sizeof(session)) {
+        session = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
+    }
+    return session;
+}
+
+} // namespace
+
+Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject,
+                       const Settings& settings)
+    : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
+      traits_(core_info, domain.fabric().params().immediates),
+      link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size}), session_(random_session()),
+      tx_size_(settings.tx_size) {}
+
+Connection::~Connection() {
+    if (ep_) {
+        // The core fid goes while no event for it can be under way.
+        const auto lock = pump_->lock();
+        pump_->remove(&ep_->fid, this);
+        ep_.reset();
+    }
+}
+
+int Connection::open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
+                     std::unique_ptr<Connection>& out) {
+    const CoreTraits traits(core_info, domain.fabric().params().immediates);
+    settings.tx_size = std::min(settings.tx_size, std::max(core_info.tx_attr->size, wire::min_queue));
+    if (traits.consumes_recv || !traits.immediates) {
+        const size_t room = core_info.rx_attr->size - std::min<size_t>(core_info.rx_attr->size, wire::control_credits);
+        settings.rx_size = std::min(settings.rx_size, std::max(room, wire::min_queue));
+    }
+    std::unique_ptr<Connection> connection(new Connection(domain, core_info, queue, subject, settings));
+    if (const int ret = connection->open_core(core_info, settings); ret != 0) {
+        RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint and its memory: %s\n", fi_strerror(-ret));
+        return ret;
+    }
+    out = std::move(connection);
+    return 0;
+}
+
+int Connection::open_core(const fi_info& core_info, const Settings& settings) {
+    receive_slots_ = wire::control_credits + (traits_.consumes_recv || !traits_.immediates ? settings.rx_size : 0);
+    header_slots_ = tx_size_;
+    const size_t slots = receive_slots_ + wire::control_credits + header_slots_;
+    signals_.resize(tx_size_ + wire::control_credits + 1);
+    if (traits_.contexts) {
+        contexts_.resize(receive_slots_ + tx_size_ + wire::control_credits + 1);
+    }
+    if (staging_.allocate(settings.send_buf_size) != 0 || ring_.allocate(settings.recv_buf_size) != 0 ||
+        messages_.allocate(slots * wire::Control::size) != 0) {
+        return -FI_ENOMEM;
+    }
+
+    fid_ep* ep = nullptr;
+    int ret = fi_endpoint(domain_.core(), const_cast<fi_info*>(&core_info), &ep, this);
+    if (ret != 0) {
+        return ret;
+    }
+    ep_.reset(ep);
+    fi_cq_attr attr{};
+    attr.size = receive_slots_ + settings.rx_size + tx_size_ + 2 * wire::control_credits;
+    attr.format = FI_CQ_FORMAT_DATA;
+    attr.wait_obj = FI_WAIT_FD;
+    fid_cq* cq = nullptr;
+    if ((ret = fi_cq_open(domain_.core(), &attr, &cq, nullptr)) != 0) {
+        return ret;
+    }
+    cq_.reset(cq);
+    if ((ret = fi_control(&cq->fid, FI_GETWAIT, &cq_fd_)) != 0 ||
+        (ret = fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION)) != 0 ||
+        (ret = fi_ep_bind(ep, &pump_->core()->fid, 0)) != 0) {
+        return ret;
+    }
+    pump_->add(&ep->fid, this);
+    if ((ret = register_memory(ring_, FI_REMOTE_WRITE, ring_mr_)) != 0) {
+        return ret;
+    }
+    ring_key_ = fi_mr_key(ring_mr_.get());
+    if (traits_.local_mr && ((ret = register_memory(staging_, FI_WRITE, staging_mr_)) != 0 ||
+                             (ret = register_memory(messages_, FI_SEND | FI_RECV, messages_mr_)) != 0)) {
+        return ret;
+    }
+    if ((ret = fi_enable(ep)) != 0) {
+        return ret;
+    }
+    for (size_t slot = 0; slot < receive_slots_; ++slot) {
+        if ((ret = post_receive(slot)) != 0) {
+            return ret;
+        }
+    }
+    return 0;
+}
+
+int Connection::register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out) {
+    fid_mr* mr = nullptr;
+    int ret = -FI_ENOKEY;
+    // Keys of ours are drawn at random, so two may meet; the core then says so.
+    for (int tries = 0; tries < 8 && ret == -FI_ENOKEY; ++tries) {
+        ret = fi_mr_reg(domain_.core(), buffer.data(), buffer.size(), access, 0,
+                        traits_.provider_keys ? 0 : domain_.random_key(), 0, &mr, nullptr);
+    }
+    if (ret != 0) {
+        return ret;
+    }
+    out.reset(mr);
+    if (traits_.endpoint_mr && ((ret = fi_mr_bind(mr, &ep_->fid, 0)) != 0 || (ret = fi_mr_enable(mr)) != 0)) {
+        return ret;
+    }
+    return 0;
+}
+
+wire::Hello Connection::hello(size_t user_length) const {
+    wire::Hello h;
+    h.features = traits_.immediates ? 0 : wire::Hello::feature_headers;
+    h.session = session_;
+    h.ring_address = traits_.virtual_address ? reinterpret_cast<uint64_t>(ring_.data()) : 0;
+    h.ring_key = ring_key_;
+    h.ring_size = static_cast<uint32_t>(ring_.size());
+    h.data_credits = static_cast<uint16_t>(link_.data_credits());
+    h.control_credits = wire::control_credits;
+    h.user_length = static_cast<uint8_t>(user_length);
+    return h;
+}
+
+// Opens the sending side towards what the peer offers.
+int Connection::agree(const wire::Hello& peer) {
+    headers_ = !traits_.immediates || (peer.features & wire::Hello::feature_headers) != 0;
+    peer_address_ = peer.ring_address;
+    peer_key_ = peer.ring_key;
+    max_chunk_ = std::min({traits_.max_message, largest_chunk,
+                           std::max<size_t>(wire::min_buffer / 2, std::min<size_t>(peer.ring_size, staging_.size()) / 4)});
+    link_.open(peer, headers_, max_chunk_);
+    return 0;
+}
+
+// Connects, or accepts if `peer` is given.
+int Connection::request(const void* address, const wire::Hello* peer, std::span<const std::byte> data) {
+    if (state_.load(std::memory_order_acquire) != State::open) {
+        return -FI_EOPBADSTATE;
+    }
+    size_t room = 0;
+    if (const int ret = domain_.cm_data_size(room); ret != 0) {
+        return ret;
+    }
+    if (wire::Hello::size + data.size() > room || data.size() > 255) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu bytes of private data: the core leaves room for %zu\n", data.size(),
+                     room - std::min(room, wire::Hello::size));
+        return -FI_EINVAL;
+    }
+    std::vector<std::byte> message(wire::Hello::size + data.size());
+    hello(data.size()).encode(std::span<std::byte, wire::Hello::size>(message.data(), wire::Hello::size));
+    std::copy(data.begin(), data.end(), message.begin() + wire::Hello::size);
+    const auto lock = pump_->lock(); // the answer must find us in the right state
+    if (peer != nullptr) {
+        agree(*peer);
+    }
+    state_.store(State::connecting, std::memory_order_release);
+    const int ret = peer != nullptr ? fi_accept(ep_.get(), message.data(), message.size())
+                                    : fi_connect(ep_.get(), address, message.data(), message.size());
+    if (ret != 0) {
+        state_.store(State::open, std::memory_order_release);
+    }
+    return ret;
+}
+
+int Connection::connect(const void* address, std::span<const std::byte> data) { return request(address, nullptr, data); }
+
+int Connection::accept(const wire::Hello& peer, std::span<const std::byte> data) { return request(nullptr, &peer, data); }
+
+void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std::span<const std::byte> data) {
+    if (event == FI_SHUTDOWN) {
+        take_what_came();
+        fail(FI_ECONNRESET, "the core's connection has ended");
+        return;
+    }
+    if (event != FI_CONNECTED || state_.load(std::memory_order_acquire) != State::connecting) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "event %u is of no use here\n", event);
+        return;
+    }
+    if (max_chunk_ == 0) { // we asked: what was answered?
+        wire::Hello peer;
+        if (const auto error = wire::Hello::parse(data, peer); error != wire::Hello::Error::none) {
+            RSTREAM_WARN(FI_LOG_EP_CTRL, "the answer to a connection request is of no use: %s\n", to_string(error));
+            fi_eq_err_entry refused{};
+            refused.err = FI_ECONNREFUSED;
+            on_core_error(refused);
+            fi_shutdown(ep_.get(), 0);
+            return;
+        }
+        agree(peer);
+        data = data.subspan(wire::Hello::size, peer.user_length);
+    } else {
+        data = {};
+    }
+    state_.store(State::connected, std::memory_order_release);
+    if (queue_ != nullptr) {
+        queue_->push(FI_CONNECTED, subject_, nullptr, data);
+    }
+}
+
+void Connection::on_core_error(const fi_eq_err_entry& entry) {
+    const int error = entry.err > 0 ? entry.err : FI_EOTHER;
+    if (state_.load(std::memory_order_acquire) == State::connected) {
+        take_what_came();
+        fail(error == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error));
+        return;
+    }
+    std::span<const std::byte> data(static_cast<const std::byte*>(entry.err_data),
+                                    entry.err_data != nullptr ? entry.err_data_size : 0);
+    if (const auto reject = wire::Reject::parse(data)) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "connection refused: %s\n", to_string(reject->reason));
+        data = data.subspan(wire::Reject::size, reject->user_length);
+    }
+    int none = 0;
+    if (!error_.compare_exchange_strong(none, error)) {
+        return;
+    }
+    state_.store(State::failed, std::memory_order_release);
+    shutdown_told_.store(true); // there was no connection to end
+    if (queue_ != nullptr) {
+        fi_eq_err_entry ours{};
+        ours.fid = subject_;
+        ours.context = subject_->context;
+        ours.err = error;
+        ours.prov_errno = entry.prov_errno;
+        queue_->push_error(ours, data);
+    }
+}
+
+// What arrived before the core's connection ended belongs to the stream.
+void Connection::take_what_came() {
+    if (state_.load(std::memory_order_acquire) == State::connected) {
+        const std::lock_guard lock(cq_mutex_);
+        while (!drain_completions()) {
+        }
+    }
+}
+
+void Connection::report_shutdown() {
+    if (!shutdown_told_.exchange(true) && queue_ != nullptr) {
+        queue_->push(FI_SHUTDOWN, subject_, nullptr, {});
+    }
+}
+
+void Connection::fail(int error, const char* why) {
+    int none = 0;
+    if (!error_.compare_exchange_strong(none, error)) {
+        return;
+    }
+    if (!link_.peer_finished()) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "connection lost: %s\n", why);
+    }
+    state_.store(State::failed, std::memory_order_release);
+    report_shutdown();
+}
+
+int Connection::shutdown(uint64_t flags) {
+    switch (flags) {
+    case 0:
+    case FI_RSTREAM_SHUT_WR:
+    case FI_RSTREAM_ABORT:
+        break;
+    default:
+        return -FI_EINVAL;
+    }
+    const State state = state_.load(std::memory_order_acquire);
+    if (state == State::failed) {
+        return 0; // there is nothing left to end
+    }
+    if (state != State::connected) {
+        return -FI_ENOTCONN;
+    }
+    {
+        const Posting posting(*this);
+        if (flags == FI_RSTREAM_ABORT) {
+            link_.abort();
+        } else {
+            link_.finish(flags == 0);
+        }
+        receive_shut_.store(flags != FI_RSTREAM_SHUT_WR || receive_shut_.load());
+        flush();
+    }
+    if (flags == FI_RSTREAM_ABORT) {
+        fail(FI_ECONNABORTED, "reset by the program");
+        fi_shutdown(ep_.get(), 0);
+        return 0;
+    }
+    progress();
+    return 0;
+}
+
+bool Connection::close() {
+    {
+        const auto lock = pump_->lock();
+        if (queue_ != nullptr) {
+            queue_->forget(subject_);
+            queue_ = nullptr;
+        }
+    }
+    if (state_.load(std::memory_order_acquire) != State::connected) {
+        return false;
+    }
+    progress();
+    {
+        const Posting posting(*this);
+        if (link_.readable() != 0 && !receive_shut_.load()) {
+            link_.finish_with_reset(); // as TCP: the peer is told that something it sent was not read
+        } else {
+            link_.finish(true);
+        }
+        flush();
+    }
+    const auto now = Clock::now();
+    const auto deadline = now + std::chrono::milliseconds(domain_.fabric().params().linger);
+    linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
+    // Staged bytes need the peer's credit, and a core may drop what it has not finished.
+    while (!all_with_core() && state_.load(std::memory_order_acquire) == State::connected) {
+        progress();
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        if (left <= 0) {
+            RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
+            break;
+        }
+        if (!all_with_core() && try_wait_for_anything() == 0) {
+            pollfd fd{cq_fd_, POLLIN, 0};
+            poll(&fd, 1, static_cast<int>(left));
+        }
+    }
+    return !linger_is_over();
+}
+
+bool Connection::all_with_core() const {
+    return link_.end_posted() && signals_added_.load(std::memory_order_acquire) ==
+                                     signals_taken_.load(std::memory_order_acquire);
+}
+
+bool Connection::linger_is_over() const {
+    return state_.load(std::memory_order_acquire) != State::connected || (all_with_core() && link_.all_arrived()) ||
+           Clock::now() >= linger_deadline_;
+}
+
+} // namespace rstream

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// One connection of a core, and the stream over it: a wire::Link with its rings in registered memory, whose posts become
+// writes and sends of the core endpoint and whose arrivals are the core's completions. It belongs to an endpoint, and
+// outlives it while its last bytes are on their way.
+//
+// connection.cpp            life: opening, set-up, events, closing
+// connection_core.cpp       the core below: posting, completions
+// connection_transfer.cpp   the program above: send, receive, peek, wait
+//
+// Locks, in the order in which they are taken: the pump's, then one of `tx_mutex_`, `rx_mutex_`, `cq_mutex_` at a time,
+// but `tx_mutex_` never waits: who cannot have it leaves a note (`kick`) to whoever has. None is held over a call that
+// can block. A thread that sends and one that receives share none of them for longer than reading completions takes.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "prov/rstream/buffer.hpp"
+#include "prov/rstream/core.hpp"
+#include "prov/rstream/eq.hpp"
+#include "prov/rstream/wire/link.hpp"
+
+namespace rstream {
+
+class Domain;
+
+// An endpoint's settings: what was asked for before, what is in force after the connection was opened.
+struct Settings {
+    size_t send_buf_size = 0;
+    size_t recv_buf_size = 0;
+    size_t tx_size = 0;
+    size_t rx_size = 0;
+};
+
+class Connection final : public EqTarget {
+  public:
+    enum class State : uint8_t { open, connecting, connected, failed };
+
+    // `core_info` is that of the endpoint to make, with the core's handle if it answers a request. `subject` is the fid
+    // that events are reported with.
+    static int open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
+                    std::unique_ptr<Connection>& out);
+    ~Connection();
+
+    int connect(const void* address, std::span<const std::byte> data);
+    int accept(const wire::Hello& peer, std::span<const std::byte> data);
+    int shutdown(uint64_t flags);
+
+    // Ends both directions and waits until all is with the core. True if the connection is to linger after that.
+    bool close();
+    [[nodiscard]] bool linger_is_over() const;
+
+    ssize_t send(const iovec* iov, size_t count, bool more);
+    ssize_t recv(const iovec* iov, size_t count);
+    ssize_t peek_send();
+    ssize_t peek_recv(const iovec* iov, size_t count);
+
+    int try_wait();
+    // As try_wait, but for whoever only waits for the core to move.
+    int try_wait_for_anything();
+
+    [[nodiscard]] fid_ep* core() const { return ep_.get(); }
+
+    void progress() override;
+    int progress_fd() override { return cq_fd_; }
+    void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
+    void on_core_error(const fi_eq_err_entry& entry) override;
+
+  private:
+    // A signaled operation: what its completion, and with it that of all before it, gives back.
+    struct Signal {
+        const void* context; // what its completion carries
+        size_t staged;       // staging bytes
+        uint64_t operations; // operations of the core
+    };
+
+    // Holds the posting side; on leaving, does what others left to do meanwhile.
+    class Posting {
+      public:
+        explicit Posting(Connection& c) : connection_(c) { connection_.tx_mutex_.lock(); }
+        Posting(const Posting&) = delete;
+        Posting& operator=(const Posting&) = delete;
+        ~Posting() { connection_.unlock_posting(); }
+
+      private:
+        Connection& connection_;
+    };
+
+    Connection(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings);
+
+    // connection.cpp
+    int open_core(const fi_info& core_info, const Settings& settings);
+    int register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out);
+    [[nodiscard]] wire::Hello hello(size_t user_length) const;
+    int agree(const wire::Hello& peer);
+    int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
+    [[nodiscard]] bool all_with_core() const;
+    void take_what_came();
+    void report_shutdown();
+    void fail(int error, const char* why);
+
+    // connection_core.cpp
+    int post_receive(size_t slot);
+    void flush();                     // posting side: all that may go now
+    void kick();                      // from any side: flush, or have it done by whoever posts at present
+    void unlock_posting();            // and do what was left to us meanwhile
+    ssize_t post(const wire::Post& post, const void* direct);
+    ssize_t post_write(const wire::Post& post, bool signal);
+    ssize_t post_header(const wire::Post& post);
+    ssize_t post_message(const wire::Control& control, size_t slot, size_t staged, bool signal);
+    [[nodiscard]] bool signal_due(size_t staged) const;
+    void* note_operation(size_t staged, bool signal); // before it is posted; what to post it with
+    void forget_operation(size_t staged, bool signal);
+    bool drain_completions();
+    void on_completion(const fi_cq_data_entry& entry);
+    void on_completion_error();
+    void on_violation(const char* rule);
+
+    // connection_transfer.cpp
+    int send_error();
+    ssize_t try_send(const iovec* iov, size_t count, bool more, bool& look);
+    size_t copy_in(const iovec* iov, size_t count, bool more);
+    size_t copy_out(const iovec* iov, size_t count, bool take);
+    ssize_t readable_or_end();
+    void note_needs();
+
+    Domain& domain_;
+    std::shared_ptr<Pump> pump_;
+    EventQueue* queue_; // null once the endpoint is closed
+    AnyFid* subject_;
+    CoreTraits traits_;
+    wire::Link link_;
+
+    // Released from the last to the first: the endpoint before what it uses.
+    Buffer staging_;
+    Buffer ring_;
+    Buffer messages_; // receive slots, then control slots, then header slots
+    Owned<fid_mr> staging_mr_;
+    Owned<fid_mr> ring_mr_;
+    Owned<fid_mr> messages_mr_;
+    Owned<fid_cq> cq_;
+    Owned<fid_ep> ep_;
+    int cq_fd_ = -1;
+
+    uint64_t ring_key_ = 0;
+    uint64_t session_ = 0;
+    uint64_t peer_address_ = 0;
+    uint64_t peer_key_ = 0;
+    size_t receive_slots_ = 0;
+    size_t header_slots_ = 0;
+    size_t tx_size_ = 0;
+    size_t max_chunk_ = 0;
+    bool headers_ = false; // data is announced by messages behind the writes
+
+    std::atomic<State> state_{State::open};
+    std::atomic<int> error_{0}; // why the core's connection is gone: FI_E*
+    std::atomic<bool> error_told_{false};
+    std::atomic<bool> shutdown_told_{false};
+    std::atomic<bool> receive_shut_{false};
+
+    std::mutex tx_mutex_; // the posting side of the link, and the following
+    std::atomic<bool> kicked_{false};
+    std::atomic<bool> flush_wanted_{false}; // something could not go yet
+    std::optional<wire::Post> header_pending_; // its write was posted, the message behind it not yet
+    uint64_t control_sequence_ = 0;
+    uint64_t header_sequence_ = 0;
+    uint64_t operations_ = 0;        // posted
+    uint64_t unsignaled_ = 0;        // of them, since the last signaled one
+    size_t unsignaled_staged_ = 0;
+    size_t unpolled_ = 0;            // bytes staged since completions were last looked at
+    bool needy_ = false;
+    std::vector<fi_context2> contexts_; // one a receive and one an operation, if the core wants them
+    std::vector<Signal> signals_;       // a queue; the posting side adds, the progress side takes
+    std::atomic<uint64_t> signals_added_{0};
+    std::atomic<uint64_t> signals_taken_{0};
+    std::atomic<uint64_t> operations_done_{0};
+
+    std::mutex rx_mutex_; // the reading side of the link
+    std::mutex cq_mutex_; // the progress side of the link
+
+    std::atomic<bool> send_starved_{false}; // the program was told that nothing can be sent
+    std::atomic<size_t> peeked_{0};         // readable bytes that it was told of and left
+    std::atomic<bool> end_told_{false};     // it was told of the end or of an error
+
+    std::chrono::steady_clock::time_point linger_deadline_;
+};
+
+} // namespace rstream

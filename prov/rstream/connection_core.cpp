@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The half of a connection that faces the core: the link's posts become writes and sends, the core's completions become
+// arrivals. Completions of our own operations are asked for only now and then, since on most cores each one costs.
+#include "prov/rstream/connection.hpp"
+
+#include <algorithm>
+
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+// Staging memory that may wait for the next completion that is asked for.
+constexpr size_t most_unsignaled = size_t{64} << 10;
+constexpr size_t completion_batch = 16;
+// Batches one call may take before it does something with them.
+constexpr int most_batches = 8;
+} // namespace
+
+int Connection::post_receive(size_t slot) {
+    std::byte* buffer = messages_.data() + slot * wire::Control::size;
+    void* context = traits_.contexts ? static_cast<void*>(&contexts_[slot]) : buffer;
+    void* desc = messages_mr_ ? fi_mr_desc(messages_mr_.get()) : nullptr;
+    return static_cast<int>(fi_recv(ep_.get(), buffer, wire::Control::size, desc, FI_ADDR_UNSPEC, context));
+}
+
+// ---- posting side
+
+void Connection::kick() {
+    kicked_.store(true);
+    while (kicked_.load() && tx_mutex_.try_lock()) {
+        kicked_.store(false);
+        flush();
+        tx_mutex_.unlock();
+    }
+}
+
+void Connection::unlock_posting() {
+    tx_mutex_.unlock();
+    if (kicked_.load()) {
+        kick();
+    }
+}
+
+void Connection::flush() {
+    if (state_.load(std::memory_order_acquire) != State::connected) {
+        return;
+    }
+    ssize_t ret = 0;
+    if (header_pending_) {
+        ret = post_header(*header_pending_);
+        if (ret == 0) {
+            header_pending_.reset();
+        }
+    }
+    while (ret == 0) {
+        const auto next = link_.next();
+        if (!next) {
+            break;
+        }
+        if ((ret = post(*next, nullptr)) != 0) {
+            link_.undo(*next);
+        }
+    }
+    if (ret != 0 && ret != -FI_EAGAIN) {
+        fail(FI_ECONNRESET, fi_strerror(static_cast<int>(-ret)));
+    }
+    note_needs();
+}
+
+bool Connection::signal_due(size_t staged) const {
+    return unsignaled_ + 1 >= std::max<size_t>(tx_size_ / 2, 1) ||
+           unsignaled_staged_ + staged >= std::min(staging_.size() / 4, most_unsignaled);
+}
+
+void* Connection::note_operation(size_t staged, bool signal) {
+    void* context = nullptr;
+    if (traits_.contexts) {
+        context = &contexts_[receive_slots_ + operations_ % (contexts_.size() - receive_slots_)];
+    }
+    ++operations_;
+    ++unsignaled_;
+    unsignaled_staged_ += staged;
+    if (signal) {
+        const uint64_t added = signals_added_.load(std::memory_order_relaxed);
+        Signal& signaled = signals_[added % signals_.size()];
+        if (context == nullptr) {
+            context = &signaled;
+        }
+        signaled = {context, unsignaled_staged_, unsignaled_};
+        unsignaled_ = 0;
+        unsignaled_staged_ = 0;
+        signals_added_.store(added + 1, std::memory_order_release);
+    }
+    return context;
+}
+
+void Connection::forget_operation(size_t staged, bool signal) {
+    if (signal) {
+        const uint64_t added = signals_added_.load(std::memory_order_relaxed) - 1;
+        const Signal& signaled = signals_[added % signals_.size()];
+        unsignaled_ = signaled.operations;
+        unsignaled_staged_ = signaled.staged;
+        signals_added_.store(added, std::memory_order_release);
+    }
+    --operations_;
+    --unsignaled_;
+    unsignaled_staged_ -= staged;
+}
+
+// `direct`: the bytes of a chunk that bypasses the staging ring.
+ssize_t Connection::post(const wire::Post& post, const void* direct) {
+    if (post.kind == wire::Post::Kind::control) {
+        const bool ends = post.control.type != wire::Control::Type::credit;
+        const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
+        const ssize_t ret = post_message(post.control, slot, 0, ends || signal_due(0));
+        control_sequence_ += ret == 0 ? 1 : 0;
+        return ret;
+    }
+    if (operations_ - operations_done_.load(std::memory_order_acquire) >= tx_size_) {
+        return -FI_EAGAIN;
+    }
+    const wire::Chunk& chunk = post.chunk;
+    const size_t staged = chunk.bypass ? 0 : chunk.length;
+    const bool signal = signal_due(staged);
+    if (!headers_ && chunk.length <= traits_.inject_size && !signal) {
+        const void* bytes = chunk.bypass ? direct : staging_.data() + chunk.staging_offset;
+        note_operation(staged, false);
+        const ssize_t ret = fi_inject_writedata(ep_.get(), bytes, chunk.length, post.immediate.encode(),
+                                                FI_ADDR_UNSPEC, peer_address_ + chunk.ring_offset, peer_key_);
+        if (ret != 0) {
+            forget_operation(staged, false);
+        }
+        return ret;
+    }
+    if (chunk.bypass) {
+        return -FI_EAGAIN; // it has to be staged, so that its completion can be asked for
+    }
+    ssize_t ret = post_write(post, signal && !headers_);
+    if (ret == 0 && headers_ && (ret = post_header(post)) == -FI_EAGAIN) {
+        header_pending_ = post; // the write is out: its header must be the next that follows
+        ret = 0;
+    }
+    return ret;
+}
+
+ssize_t Connection::post_write(const wire::Post& post, bool signal) {
+    const wire::Chunk& chunk = post.chunk;
+    // With headers, the completion of the header stands for both.
+    const size_t staged = headers_ ? 0 : chunk.length;
+    iovec iov{staging_.data() + chunk.staging_offset, chunk.length};
+    fi_rma_iov remote{peer_address_ + chunk.ring_offset, chunk.length, peer_key_};
+    void* desc = staging_mr_ ? fi_mr_desc(staging_mr_.get()) : nullptr;
+    fi_msg_rma message{};
+    message.msg_iov = &iov;
+    message.desc = &desc;
+    message.iov_count = 1;
+    message.addr = FI_ADDR_UNSPEC;
+    message.rma_iov = &remote;
+    message.rma_iov_count = 1;
+    message.context = note_operation(staged, signal);
+    message.data = post.immediate.encode();
+    const ssize_t ret =
+        fi_writemsg(ep_.get(), &message, (headers_ ? 0 : FI_REMOTE_CQ_DATA) | (signal ? FI_COMPLETION : 0));
+    if (ret != 0) {
+        forget_operation(staged, signal);
+    }
+    return ret;
+}
+
+ssize_t Connection::post_header(const wire::Post& post) {
+    const size_t slot = receive_slots_ + wire::control_credits + header_sequence_ % header_slots_;
+    const ssize_t ret = post_message(post.control, slot, post.chunk.length, signal_due(post.chunk.length));
+    header_sequence_ += ret == 0 ? 1 : 0;
+    return ret;
+}
+
+ssize_t Connection::post_message(const wire::Control& control, size_t slot, size_t staged, bool signal) {
+    std::byte* buffer = messages_.data() + slot * wire::Control::size;
+    control.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
+    void* context = note_operation(staged, signal);
+    ssize_t ret = 0;
+    if (!signal && traits_.inject_size >= wire::Control::size) {
+        ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
+    } else {
+        iovec iov{buffer, wire::Control::size};
+        void* desc = messages_mr_ ? fi_mr_desc(messages_mr_.get()) : nullptr;
+        fi_msg message{&iov, &desc, 1, FI_ADDR_UNSPEC, context, 0};
+        ret = fi_sendmsg(ep_.get(), &message, signal ? FI_COMPLETION : 0);
+    }
+    if (ret != 0) {
+        forget_operation(staged, signal);
+    }
+    return ret;
+}
+
+// ---- progress side
+
+void Connection::progress() {
+    if (state_.load(std::memory_order_acquire) != State::connected) {
+        return;
+    }
+    {
+        const std::lock_guard lock(cq_mutex_);
+        (void)drain_completions();
+    }
+    if (flush_wanted_.load(std::memory_order_acquire) || link_.control_due()) {
+        kick();
+    }
+}
+
+// False if there may be more.
+bool Connection::drain_completions() {
+    fi_cq_data_entry entries[completion_batch];
+    for (int batch = 0; batch < most_batches; ++batch) {
+        const ssize_t count = fi_cq_read(cq_.get(), entries, completion_batch);
+        if (count == -FI_EAVAIL) {
+            on_completion_error();
+            return true;
+        }
+        if (count < 0) {
+            if (count != -FI_EAGAIN) {
+                fail(FI_ECONNRESET, "the core's completion queue fails");
+            }
+            return true;
+        }
+        for (ssize_t i = 0; i < count; ++i) {
+            on_completion(entries[i]);
+        }
+        if (static_cast<size_t>(count) < completion_batch) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void Connection::on_completion(const fi_cq_data_entry& entry) {
+    // Our own operations first: some cores report an initiator's write with FI_REMOTE_CQ_DATA too.
+    if ((entry.flags & (FI_WRITE | FI_SEND)) != 0) {
+        const uint64_t taken = signals_taken_.load(std::memory_order_relaxed);
+        if (taken == signals_added_.load(std::memory_order_acquire)) {
+            return;
+        }
+        const Signal signaled = signals_[taken % signals_.size()];
+        if (signaled.context != entry.op_context) {
+            return; // one that was not asked for
+        }
+        signals_taken_.store(taken + 1, std::memory_order_release);
+        link_.release(signaled.staged);
+        operations_done_.fetch_add(signaled.operations, std::memory_order_release);
+        return;
+    }
+
+    // A receive slot, if the arrival took one.
+    size_t slot = receive_slots_;
+    if (entry.op_context != nullptr) {
+        slot = traits_.contexts
+                   ? static_cast<size_t>(static_cast<fi_context2*>(entry.op_context) - contexts_.data())
+                   : static_cast<size_t>(static_cast<std::byte*>(entry.op_context) - messages_.data()) / wire::Control::size;
+    }
+    const char* broken = nullptr;
+    if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
+        broken = headers_ ? "an immediate where headers were agreed on" : link_.on_data(entry.data);
+    } else if ((entry.flags & FI_RECV) != 0 && slot < receive_slots_) {
+        const auto control = wire::Control::decode(
+            {messages_.data() + slot * wire::Control::size, std::min(entry.len, wire::Control::size)});
+        broken = control ? link_.on_control(*control) : "a message of no known form";
+    } else {
+        return;
+    }
+    if (broken != nullptr) {
+        on_violation(broken);
+        return;
+    }
+    if (link_.peer_finished() || link_.peer_reset()) {
+        report_shutdown();
+    }
+    if (slot < receive_slots_) {
+        if (const int ret = post_receive(slot); ret != 0) {
+            fail(FI_ECONNRESET, "a receive could not be posted");
+        }
+    }
+}
+
+void Connection::on_completion_error() {
+    fi_cq_err_entry error{};
+    if (fi_cq_readerr(cq_.get(), &error, 0) < 0) {
+        fail(FI_ECONNRESET, "the core's completion queue fails");
+        return;
+    }
+    if (error.err == FI_ETRUNC) {
+        on_violation("a message longer than any that is known");
+        return;
+    }
+    fail(error.err == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error.err));
+}
+
+void Connection::on_violation(const char* rule) {
+    RSTREAM_WARN(FI_LOG_EP_DATA, "the peer breaks the protocol (%s): the connection is reset\n", rule);
+    fail(FI_ECONNRESET, rule);
+    fi_shutdown(ep_.get(), 0);
+}
+
+} // namespace rstream

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/core.hpp"
+
+#include <cstring>
+
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+
+constexpr uint32_t api_version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
+
+// For the strings inside a fi_info, which fi_freeinfo releases.
+int assign(char*& field, const std::string& value) {
+    field = strdup(value.c_str());
+    return field != nullptr ? 0 : -FI_ENOMEM;
+}
+
+} // namespace
+
+FabricName FabricName::parse(const char* text) {
+    const std::string whole = text != nullptr ? text : "";
+    const size_t at = whole.find('@');
+    if (at == std::string::npos) {
+        return {"", whole};
+    }
+    return {whole.substr(0, at), whole.substr(at + 1)};
+}
+
+Info core_hints() {
+    Info hints(fi_allocinfo());
+    if (!hints) {
+        return nullptr;
+    }
+    hints->caps = FI_MSG | FI_RMA;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
+    hints->ep_attr->type = FI_EP_MSG;
+    hints->domain_attr->threading = FI_THREAD_SAFE;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    // A message announces the write before it: it must not overtake it.
+    hints->tx_attr->msg_order = FI_ORDER_SAS | FI_ORDER_SAW;
+    hints->rx_attr->msg_order = FI_ORDER_SAS | FI_ORDER_SAW;
+    return hints;
+}
+
+int core_getinfo(const std::string& core, const char* node, const char* service, uint64_t flags, Info hints,
+                 Info& out) {
+    if (!hints || assign(hints->fabric_attr->prov_name, core) != 0) {
+        return -FI_ENOMEM;
+    }
+    fi_info* list = nullptr;
+    const int ret = fi_getinfo(api_version, node, service, flags | core_request, hints.get(), &list);
+    out.reset(ret == 0 ? list : nullptr);
+    return ret;
+}
+
+int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
+                     Info& out) {
+    Info hints = core_hints();
+    if (!hints || (!fabric.empty() && assign(hints->fabric_attr->name, fabric) != 0) ||
+        (domain != nullptr && assign(hints->domain_attr->name, domain) != 0)) {
+        return -FI_ENOMEM;
+    }
+    hints->addr_format = addr_format;
+    return core_getinfo(core, nullptr, nullptr, 0, std::move(hints), out);
+}
+
+CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)
+    : immediates(use_immediates && info.domain_attr->cq_data_size >= 4),
+      consumes_recv(((info.mode | info.rx_attr->mode) & FI_RX_CQ_DATA) != 0),
+      local_mr((info.domain_attr->mr_mode & FI_MR_LOCAL) != 0 || (info.mode & FI_LOCAL_MR) != 0),
+      virtual_address((info.domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0),
+      provider_keys((info.domain_attr->mr_mode & FI_MR_PROV_KEY) != 0),
+      endpoint_mr((info.domain_attr->mr_mode & FI_MR_ENDPOINT) != 0),
+      contexts((info.mode & (FI_CONTEXT | FI_CONTEXT2)) != 0), inject_size(info.tx_attr->inject_size),
+      max_message(info.ep_attr->max_msg_size) {}
+
+} // namespace rstream

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/domain.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/random.h>
+
+#include "prov/rstream/connection.hpp"
+#include "prov/rstream/endpoint.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+extern fi_ops domain_fid_ops;
+extern fi_ops_domain domain_ops;
+extern fi_ops_mr domain_mr_ops;
+
+int replace(void*& to, size_t& to_length, const void* from, size_t length) {
+    free(to);
+    to = nullptr;
+    to_length = 0;
+    if (from == nullptr || length == 0) {
+        return 0;
+    }
+    to = malloc(length);
+    if (to == nullptr) {
+        return -FI_ENOMEM;
+    }
+    memcpy(to, from, length);
+    to_length = length;
+    return 0;
+}
+} // namespace
+
+Domain::Domain(Fabric& fabric) : fid_domain{}, fabric_(fabric) {}
+Domain::~Domain() = default;
+
+int Domain::open(Fabric& fabric, const fi_info& info, void* context, fid_domain** out) {
+    struct Deleter {
+        void operator()(Domain* d) const { delete d; }
+    };
+    std::unique_ptr<Domain, Deleter> domain(new Domain(fabric));
+    const char* name = info.domain_attr != nullptr ? info.domain_attr->name : nullptr;
+    int ret = core_domain_info(fabric.name().core, fabric.name().name, name, info.addr_format, domain->core_info_);
+    if (ret != 0) {
+        RSTREAM_WARN(FI_LOG_DOMAIN, "core %s has no domain %s: %s\n", fabric.name().core.c_str(),
+                     name != nullptr ? name : "(any)", fi_strerror(-ret));
+        return ret;
+    }
+    fid_domain* core = nullptr;
+    if ((ret = fi_domain(fabric.core(), domain->core_info_.get(), &core, nullptr)) != 0) {
+        RSTREAM_WARN(FI_LOG_DOMAIN, "core domain %s: %s\n", domain->core_info_->domain_attr->name, fi_strerror(-ret));
+        return ret;
+    }
+    domain->core_.reset(core);
+    domain->fid.fclass = FI_CLASS_DOMAIN;
+    domain->fid.context = context;
+    domain->fid.ops = &domain_fid_ops;
+    domain->ops = &domain_ops;
+    domain->mr = &domain_mr_ops;
+    fabric.add(domain.get());
+    fabric.retain();
+    *out = domain.release();
+    return 0;
+}
+
+int Domain::core_info_for(const fi_info& info, Info& out) const {
+    Info core(fi_dupinfo(core_info_.get()));
+    if (!core) {
+        return -FI_ENOMEM;
+    }
+    core->addr_format = info.addr_format;
+    if (replace(core->src_addr, core->src_addrlen, info.src_addr, info.src_addrlen) != 0 ||
+        replace(core->dest_addr, core->dest_addrlen, info.dest_addr, info.dest_addrlen) != 0) {
+        return -FI_ENOMEM;
+    }
+    out = std::move(core);
+    return 0;
+}
+
+int Domain::cm_data_size(size_t& size) {
+    const std::lock_guard lock(mutex_);
+    if (cm_data_size_ == 0) {
+        fid_ep* ep = nullptr;
+        if (const int ret = fi_endpoint(core_.get(), core_info_.get(), &ep, nullptr); ret != 0) {
+            return ret;
+        }
+        const Owned<fid_ep> probe(ep);
+        size_t found = 0;
+        size_t length = sizeof(found);
+        if (const int ret = fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &found, &length); ret != 0) {
+            return ret;
+        }
+        cm_data_size_ = found;
+    }
+    size = cm_data_size_;
+    return 0;
+}
+
+uint64_t Domain::random_key() const {
+    uint64_t key = 0;
+    if (getrandom(&key, sizeof(key), 0) != sizeof(key)) {
+        key = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    }
+    const size_t bits = 8 * core_info_->domain_attr->mr_key_size;
+    return bits >= 64 ? key : key & ((1ULL << bits) - 1);
+}
+
+void Domain::linger(std::unique_ptr<Connection> connection) {
+    const std::lock_guard lock(mutex_);
+    lingering_.push_back(std::move(connection));
+    fabric_.lingering_changed(1);
+}
+
+void Domain::reap() {
+    std::list<std::unique_ptr<Connection>> done; // closed without our lock
+    const std::lock_guard lock(mutex_);
+    for (auto it = lingering_.begin(); it != lingering_.end();) {
+        (*it)->progress();
+        if (auto here = it++; (*here)->linger_is_over()) {
+            done.splice(done.end(), lingering_, here);
+            fabric_.lingering_changed(-1);
+        }
+    }
+}
+
+int Domain::close() {
+    if (users_.load(std::memory_order_acquire) != 0) {
+        return -FI_EBUSY;
+    }
+    using Clock = std::chrono::steady_clock;
+    const auto deadline = Clock::now() + std::chrono::milliseconds(fabric_.params().linger);
+    for (reap(); !lingering_.empty(); reap()) {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        if (left <= 0) {
+            RSTREAM_WARN(FI_LOG_DOMAIN, "%zu peers have not taken all that was sent to them: closing nevertheless\n",
+                         lingering_.size());
+            fabric_.lingering_changed(-static_cast<ptrdiff_t>(lingering_.size()));
+            lingering_.clear();
+            break;
+        }
+        Connection& first = *lingering_.front();
+        if (first.try_wait_for_anything() == 0) {
+            // Others may be ready sooner than the first; 10 ms is the most that this costs.
+            pollfd fd{first.progress_fd(), POLLIN, 0};
+            poll(&fd, 1, static_cast<int>(std::min<int64_t>(left, lingering_.size() > 1 ? 10 : left)));
+        }
+    }
+    Fabric& fabric = fabric_;
+    fabric.remove(this);
+    delete this;
+    fabric.release();
+    return 0;
+}
+
+namespace {
+
+Domain& domain_of(fid_domain* d) { return *object_of<Domain>(d); }
+
+fi_ops_domain domain_ops = {
+    .size = sizeof(fi_ops_domain),
+    .av_open = RSTREAM_REFUSE(fi_ops_domain, av_open),
+    .cq_open = RSTREAM_REFUSE(fi_ops_domain, cq_open),
+    .endpoint = [](fid_domain* d, fi_info* info, fid_ep** ep, void* context) -> int {
+        return guarded([&] {
+            return info == nullptr || ep == nullptr ? -FI_EINVAL : Endpoint::open(domain_of(d), *info, context, ep);
+        });
+    },
+    .scalable_ep = RSTREAM_REFUSE(fi_ops_domain, scalable_ep),
+    .cntr_open = RSTREAM_REFUSE(fi_ops_domain, cntr_open),
+    .poll_open = RSTREAM_REFUSE(fi_ops_domain, poll_open),
+    .stx_ctx = RSTREAM_REFUSE(fi_ops_domain, stx_ctx),
+    .srx_ctx = RSTREAM_REFUSE(fi_ops_domain, srx_ctx),
+    .query_atomic = RSTREAM_REFUSE(fi_ops_domain, query_atomic),
+    .query_collective = RSTREAM_REFUSE(fi_ops_domain, query_collective),
+    .endpoint2 = [](fid_domain* d, fi_info* info, fid_ep** ep, uint64_t flags, void* context) -> int {
+        return flags != 0 ? -FI_EINVAL : domain_ops.endpoint(d, info, ep, context);
+    },
+};
+
+fi_ops_mr domain_mr_ops = {
+    .size = sizeof(fi_ops_mr),
+    .reg = RSTREAM_REFUSE(fi_ops_mr, reg),
+    .regv = RSTREAM_REFUSE(fi_ops_mr, regv),
+    .regattr = RSTREAM_REFUSE(fi_ops_mr, regattr),
+};
+
+fi_ops domain_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = [](AnyFid* f) { return guarded([&] { return object_of<Domain, fid_domain>(f)->close(); }); },
+    .bind = RSTREAM_REFUSE(fi_ops, bind),
+    .control = RSTREAM_REFUSE(fi_ops, control),
+    .ops_open = RSTREAM_REFUSE(fi_ops, ops_open),
+    .tostr = nullptr,
+    .ops_set = nullptr,
+};
+
+} // namespace
+
+} // namespace rstream

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The domain object: one domain of the core, the info that its endpoints are made from, and the closed endpoints whose
+// last bytes are still on their way. fi_domain(3).
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+
+#include "prov/rstream/core.hpp"
+#include "prov/rstream/fabric.hpp"
+
+namespace rstream {
+
+class Connection;
+
+class Domain : public fid_domain {
+  public:
+    static int open(Fabric& fabric, const fi_info& info, void* context, fid_domain** out);
+
+    [[nodiscard]] Fabric& fabric() const { return fabric_; }
+    [[nodiscard]] fid_domain* core() const { return core_.get(); }
+
+    // The core's info for an endpoint of ours: its addresses are the user's.
+    int core_info_for(const fi_info& info, Info& out) const;
+    // Private data that a connection request or reply of the core can carry, bytes. Found out on first use.
+    int cm_data_size(size_t& size);
+    // A key for a region, where the core leaves the choice to us: not to be guessed by another peer of the domain.
+    [[nodiscard]] uint64_t random_key() const;
+
+    void retain() { users_.fetch_add(1, std::memory_order_relaxed); }
+    void release() { users_.fetch_sub(1, std::memory_order_release); }
+
+    // A connection that its endpoint has closed, and that still has bytes on their way.
+    void linger(std::unique_ptr<Connection> connection);
+    void reap();
+    int close();
+
+  private:
+    Domain(Fabric& fabric);
+    ~Domain();
+
+    Fabric& fabric_;
+    Info core_info_;
+    Owned<fid_domain> core_;
+    std::atomic<size_t> users_{0};
+    std::mutex mutex_;
+    size_t cm_data_size_ = 0;
+    std::list<std::unique_ptr<Connection>> lingering_;
+};
+
+} // namespace rstream

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/endpoint.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "include/rdma/fi_ext_rstream.h"
+#include "prov/rstream/domain.hpp"
+#include "prov/rstream/info.hpp"
+#include "prov/rstream/unsupported.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+extern fi_ops ep_fid_ops;
+extern fi_ops_ep ep_ops;
+extern fi_ops_cm ep_cm_ops;
+extern fi_ops_msg ep_msg_ops;
+
+// Flags of sendmsg and recvmsg that change nothing here: every send is copied, nothing completes later.
+constexpr uint64_t harmless_flags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
+
+bool valid(const iovec* iov, size_t count) {
+    if (count > stream_iov_limit || (count != 0 && iov == nullptr)) {
+        return false;
+    }
+    return std::all_of(iov, iov + count, [](const iovec& v) { return v.iov_base != nullptr || v.iov_len == 0; });
+}
+} // namespace
+
+int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** out) {
+    if (info.ep_attr != nullptr && info.ep_attr->type != FI_EP_UNSPEC &&
+        info.ep_attr->type != FI_RSTREAM_EP_STREAM) {
+        return -FI_EINVAL;
+    }
+    struct Deleter {
+        void operator()(Endpoint* e) const { delete e; }
+    };
+    std::unique_ptr<Endpoint, Deleter> ep(new Endpoint(domain));
+    ep->info_.reset(fi_dupinfo(&info));
+    if (!ep->info_) {
+        return -FI_ENOMEM;
+    }
+    const Params& params = domain.fabric().params();
+    ep->settings_ = {params.send_buf_size, params.recv_buf_size, params.tx_size, params.rx_size};
+    ep->fid.fclass = FI_CLASS_EP;
+    ep->fid.context = context;
+    ep->fid.ops = &ep_fid_ops;
+    ep->ops = &ep_ops;
+    ep->cm = &ep_cm_ops;
+    ep->msg = &ep_msg_ops;
+    ep->rma = &no_rma_ops;
+    ep->tagged = &no_tagged_ops;
+    ep->atomic = &no_atomic_ops;
+    ep->collective = nullptr;
+    if (info.handle != nullptr) {
+        ep->request_ = domain.fabric().requests().take(info.handle, nullptr);
+        if (!ep->request_) {
+            RSTREAM_WARN(FI_LOG_EP_CTRL, "the info's handle is not that of a pending connection request\n");
+            return -FI_EINVAL;
+        }
+    }
+    domain.reap();
+    domain.retain();
+    *out = ep.release();
+    return 0;
+}
+
+int Endpoint::bind(AnyFid* other, uint64_t flags) {
+    if (other == nullptr || other->fclass != FI_CLASS_EQ || flags != 0) {
+        return -FI_EINVAL; // there are no completion queues, counters or address vectors to a stream
+    }
+    if (queue_ != nullptr) {
+        return -FI_EINVAL;
+    }
+    queue_ = object_of<EventQueue, fid_eq>(other);
+    queue_->retain();
+    return 0;
+}
+
+int Endpoint::enable() {
+    if (connection_) {
+        return 0;
+    }
+    if (queue_ == nullptr) {
+        return -FI_ENOEQ;
+    }
+    Info core_info;
+    if (request_) {
+        core_info.reset(fi_dupinfo(request_->core_info.get()));
+        if (!core_info) {
+            return -FI_ENOMEM;
+        }
+        core_info->handle = request_->core_info->handle;
+    } else if (const int ret = domain_.core_info_for(*info_, core_info); ret != 0) {
+        return ret;
+    }
+    return Connection::open(domain_, *core_info, *queue_, &fid, settings_, connection_);
+}
+
+int Endpoint::control(int command, void* arg) {
+    switch (command) {
+    case FI_ENABLE:
+        return enable();
+    case FI_GETWAIT:
+        if (arg == nullptr) {
+            return -FI_EINVAL;
+        }
+        if (!connection_) {
+            return -FI_EOPBADSTATE;
+        }
+        *static_cast<int*>(arg) = connection_->progress_fd();
+        return 0;
+    case FI_GETWAITOBJ:
+        if (arg == nullptr) {
+            return -FI_EINVAL;
+        }
+        *static_cast<fi_wait_obj*>(arg) = FI_WAIT_FD;
+        return 0;
+    default:
+        return -FI_ENOSYS;
+    }
+}
+
+int Endpoint::set_name(const void* addr, size_t length) {
+    if (addr == nullptr || length == 0) {
+        return -FI_EINVAL;
+    }
+    if (connection_ || request_) {
+        return -FI_EOPBADSTATE;
+    }
+    void* copy = malloc(length);
+    if (copy == nullptr) {
+        return -FI_ENOMEM;
+    }
+    memcpy(copy, addr, length);
+    free(info_->src_addr);
+    info_->src_addr = copy;
+    info_->src_addrlen = length;
+    return 0;
+}
+
+int Endpoint::get_name(void* addr, size_t* length) {
+    if (length == nullptr || (addr == nullptr && *length != 0)) {
+        return -FI_EINVAL;
+    }
+    if (connection_) {
+        return fi_getname(&connection_->core()->fid, addr, length);
+    }
+    const size_t room = *length;
+    *length = info_->src_addrlen;
+    if (info_->src_addrlen != 0 && room != 0) {
+        memcpy(addr, info_->src_addr, std::min(room, info_->src_addrlen));
+    }
+    return room < info_->src_addrlen ? -FI_ETOOSMALL : 0;
+}
+
+int Endpoint::get_peer(void* addr, size_t* length) {
+    if (length == nullptr || (addr == nullptr && *length != 0)) {
+        return -FI_EINVAL;
+    }
+    return connection_ ? fi_getpeer(connection_->core(), addr, length) : -FI_ENOTCONN;
+}
+
+int Endpoint::connect(const void* addr, std::span<const std::byte> data) {
+    if (addr == nullptr) {
+        addr = info_->dest_addr;
+    }
+    if (addr == nullptr || request_) {
+        return -FI_EINVAL;
+    }
+    if (const int ret = enable(); ret != 0) {
+        return ret;
+    }
+    return connection_->connect(addr, data);
+}
+
+int Endpoint::accept(std::span<const std::byte> data) {
+    if (!request_) {
+        return -FI_EINVAL;
+    }
+    if (const int ret = enable(); ret != 0) {
+        return ret;
+    }
+    return connection_->accept(request_->hello, data);
+}
+
+int Endpoint::close() {
+    if (connection_) {
+        if (connection_->close()) {
+            domain_.linger(std::move(connection_));
+        }
+        connection_.reset();
+    }
+    if (queue_ != nullptr) {
+        queue_->forget(&fid);
+        queue_->release();
+    }
+    Domain& domain = domain_;
+    delete this;
+    domain.reap();
+    domain.release();
+    return 0;
+}
+
+ssize_t Endpoint::send(const iovec* iov, size_t count, uint64_t flags) {
+    if ((flags & ~(FI_PEEK | FI_MORE | harmless_flags)) != 0 || !valid(iov, count)) {
+        return -FI_EINVAL;
+    }
+    if (!connection_) {
+        return -FI_ENOTCONN;
+    }
+    return (flags & FI_PEEK) != 0 ? connection_->peek_send() : connection_->send(iov, count, (flags & FI_MORE) != 0);
+}
+
+ssize_t Endpoint::recv(const iovec* iov, size_t count, uint64_t flags) {
+    if ((flags & ~(FI_PEEK | harmless_flags)) != 0 || !valid(iov, count)) {
+        return -FI_EINVAL;
+    }
+    if (!connection_) {
+        return -FI_ENOTCONN;
+    }
+    return (flags & FI_PEEK) != 0 ? connection_->peek_recv(iov, count) : connection_->recv(iov, count);
+}
+
+namespace {
+
+Endpoint& endpoint_of(AnyFid* f) { return *object_of<Endpoint, fid_ep>(f); }
+Endpoint& endpoint_of(fid_ep* ep) { return *object_of<Endpoint>(ep); }
+
+std::span<const std::byte> bytes(const void* data, size_t length) {
+    return {static_cast<const std::byte*>(data), data != nullptr ? length : 0};
+}
+
+fi_ops ep_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = [](AnyFid* f) { return guarded([&] { return endpoint_of(f).close(); }); },
+    .bind = [](AnyFid* f, AnyFid* other, uint64_t flags) { return guarded([&] { return endpoint_of(f).bind(other, flags); }); },
+    .control = [](AnyFid* f, int command,
+                  void* arg) { return guarded([&] { return endpoint_of(f).control(command, arg); }); },
+    .ops_open = RSTREAM_REFUSE(fi_ops, ops_open),
+    .tostr = nullptr,
+    .ops_set = nullptr,
+};
+
+fi_ops_ep ep_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = [](AnyFid*, void*) -> ssize_t { return -FI_ENOENT; }, // no operation is ever outstanding
+    .getopt = [](AnyFid* f, int level, int name, void* value, size_t* length) -> int {
+        return level != FI_OPT_ENDPOINT ? -FI_ENOPROTOOPT
+                                        : guarded([&] { return endpoint_of(f).get_option(name, value, length); });
+    },
+    .setopt = [](AnyFid* f, int level, int name, const void* value, size_t length) -> int {
+        return level != FI_OPT_ENDPOINT ? -FI_ENOPROTOOPT
+                                        : guarded([&] { return endpoint_of(f).set_option(name, value, length); });
+    },
+    .tx_ctx = RSTREAM_REFUSE(fi_ops_ep, tx_ctx),
+    .rx_ctx = RSTREAM_REFUSE(fi_ops_ep, rx_ctx),
+    .rx_size_left = RSTREAM_REFUSE(fi_ops_ep, rx_size_left),
+    .tx_size_left = RSTREAM_REFUSE(fi_ops_ep, tx_size_left),
+};
+
+fi_ops_cm ep_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = [](AnyFid* f, void* addr,
+                  size_t length) { return guarded([&] { return endpoint_of(f).set_name(addr, length); }); },
+    .getname = [](AnyFid* f, void* addr,
+                  size_t* length) { return guarded([&] { return endpoint_of(f).get_name(addr, length); }); },
+    .getpeer = [](fid_ep* ep, void* addr,
+                  size_t* length) { return guarded([&] { return endpoint_of(ep).get_peer(addr, length); }); },
+    .connect = [](fid_ep* ep, const void* addr, const void* data, size_t length) -> int {
+        return data == nullptr && length != 0
+                   ? -FI_EINVAL
+                   : guarded([&] { return endpoint_of(ep).connect(addr, bytes(data, length)); });
+    },
+    .listen = RSTREAM_REFUSE(fi_ops_cm, listen),
+    .accept = [](fid_ep* ep, const void* data, size_t length) -> int {
+        return data == nullptr && length != 0 ? -FI_EINVAL
+                                              : guarded([&] { return endpoint_of(ep).accept(bytes(data, length)); });
+    },
+    .reject = RSTREAM_REFUSE(fi_ops_cm, reject),
+    .shutdown = [](fid_ep* ep, uint64_t flags) { return guarded([&] { return endpoint_of(ep).shutdown(flags); }); },
+    .join = RSTREAM_REFUSE(fi_ops_cm, join),
+};
+
+fi_ops_msg ep_msg_ops = {
+    .size = sizeof(fi_ops_msg),
+    .recv = [](fid_ep* ep, void* buf, size_t len, void*, fi_addr_t, void*) -> ssize_t {
+        const iovec iov{buf, len};
+        return guarded([&] { return endpoint_of(ep).recv(&iov, 1, 0); });
+    },
+    .recvv = [](fid_ep* ep, const iovec* iov, void**, size_t count, fi_addr_t, void*) -> ssize_t {
+        return guarded([&] { return endpoint_of(ep).recv(iov, count, 0); });
+    },
+    .recvmsg = [](fid_ep* ep, const fi_msg* msg, uint64_t flags) -> ssize_t {
+        return msg == nullptr ? -FI_EINVAL
+                              : guarded([&] { return endpoint_of(ep).recv(msg->msg_iov, msg->iov_count, flags); });
+    },
+    .send = [](fid_ep* ep, const void* buf, size_t len, void*, fi_addr_t, void*) -> ssize_t {
+        const iovec iov{const_cast<void*>(buf), len};
+        return guarded([&] { return endpoint_of(ep).send(&iov, 1, 0); });
+    },
+    .sendv = [](fid_ep* ep, const iovec* iov, void**, size_t count, fi_addr_t, void*) -> ssize_t {
+        return guarded([&] { return endpoint_of(ep).send(iov, count, 0); });
+    },
+    .sendmsg = [](fid_ep* ep, const fi_msg* msg, uint64_t flags) -> ssize_t {
+        return msg == nullptr ? -FI_EINVAL
+                              : guarded([&] { return endpoint_of(ep).send(msg->msg_iov, msg->iov_count, flags); });
+    },
+    .inject = [](fid_ep* ep, const void* buf, size_t len, fi_addr_t) -> ssize_t {
+        const iovec iov{const_cast<void*>(buf), len};
+        return guarded([&] { return endpoint_of(ep).send(&iov, 1, 0); });
+    },
+    .senddata = RSTREAM_REFUSE(fi_ops_msg, senddata),
+    .injectdata = RSTREAM_REFUSE(fi_ops_msg, injectdata),
+};
+
+} // namespace
+
+} // namespace rstream

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The endpoint object that a program holds: its settings before it is enabled, its connection from then on.
+// fi_endpoint(3), fi_cm(3), fi_msg(3), and what fi_rstream(7) says of them for a stream.
+#pragma once
+
+#include <memory>
+
+#include "prov/rstream/connection.hpp"
+#include "prov/rstream/request.hpp"
+
+namespace rstream {
+
+class Endpoint : public fid_ep {
+  public:
+    static int open(Domain& domain, const fi_info& info, void* context, fid_ep** out);
+
+    int bind(AnyFid* other, uint64_t flags);
+    int control(int command, void* arg);
+    int set_option(int name, const void* value, size_t length);
+    int get_option(int name, void* value, size_t* length);
+
+    int set_name(const void* addr, size_t length);
+    int get_name(void* addr, size_t* length);
+    int get_peer(void* addr, size_t* length);
+    int connect(const void* addr, std::span<const std::byte> data);
+    int accept(std::span<const std::byte> data);
+    int shutdown(uint64_t flags) { return connection_ ? connection_->shutdown(flags) : -FI_ENOTCONN; }
+    int try_wait() { return connection_ ? connection_->try_wait() : -FI_EOPBADSTATE; }
+    int close();
+
+    ssize_t send(const iovec* iov, size_t count, uint64_t flags);
+    ssize_t recv(const iovec* iov, size_t count, uint64_t flags);
+
+  private:
+    explicit Endpoint(Domain& domain) : fid_ep{}, domain_(domain) {}
+    ~Endpoint() = default;
+    int enable();
+
+    Domain& domain_;
+    Info info_; // as the user gave it
+    EventQueue* queue_ = nullptr;
+    Settings settings_;
+    std::unique_ptr<ConnectionRequest> request_; // that this endpoint answers
+    std::unique_ptr<Connection> connection_;     // once enabled
+};
+
+} // namespace rstream

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/eq.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "prov/rstream/fabric.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+
+// A core event and the most private data that any core delivers with one.
+union CoreEvent {
+    fi_eq_cm_entry entry;
+    std::byte bytes[sizeof(fi_eq_cm_entry) + 1024];
+};
+
+} // namespace
+
+// ---- Pump
+
+int Pump::open(fid_fabric* core_fabric) {
+    fi_eq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    attr.flags = FI_WRITE;
+    fid_eq* eq = nullptr;
+    int ret = fi_eq_open(core_fabric, &attr, &eq, nullptr);
+    if (ret != 0) {
+        return ret;
+    }
+    core_.reset(eq);
+    return fi_control(&eq->fid, FI_GETWAIT, &wait_fd_);
+}
+
+void Pump::add(AnyFid* core_fid, EqTarget* target) {
+    const std::lock_guard lock(mutex_);
+    targets_[core_fid] = target;
+}
+
+void Pump::remove(AnyFid* core_fid, EqTarget* target) {
+    const std::lock_guard lock(mutex_);
+    drain();
+    targets_.erase(core_fid);
+    set_needy(target, false);
+}
+
+void Pump::run() {
+    const std::lock_guard lock(mutex_);
+    drain();
+    if (needy_count_.load(std::memory_order_acquire) == 0) {
+        return;
+    }
+    std::vector<EqTarget*> needy;
+    {
+        const std::lock_guard needy_lock(needy_mutex_);
+        needy.assign(needy_.begin(), needy_.end());
+    }
+    for (EqTarget* target : needy) {
+        target->progress(); // none can leave meanwhile: `remove` waits for `mutex_`
+    }
+}
+
+void Pump::drain() {
+    CoreEvent event;
+    for (;;) {
+        uint32_t kind = 0;
+        const ssize_t got = fi_eq_read(core_.get(), &kind, &event, sizeof(event), 0);
+        if (got == -FI_EAVAIL) {
+            fi_eq_err_entry error{};
+            std::byte data[512];
+            error.err_data = data;
+            error.err_data_size = sizeof(data);
+            if (fi_eq_readerr(core_.get(), &error, 0) < 0) {
+                return;
+            }
+            if (auto found = targets_.find(error.fid); found != targets_.end()) {
+                found->second->on_core_error(error);
+            } else {
+                RSTREAM_INFO(FI_LOG_EQ, "core error for an unknown fid: %s\n", fi_strerror(error.err));
+            }
+            continue;
+        }
+        if (got < static_cast<ssize_t>(sizeof(fi_eq_cm_entry))) {
+            if (got != -FI_EAGAIN) {
+                RSTREAM_WARN(FI_LOG_EQ, "the core's event queue answers %zd\n", got);
+            }
+            return;
+        }
+        const std::span<const std::byte> data(event.bytes + sizeof(fi_eq_cm_entry),
+                                              static_cast<size_t>(got) - sizeof(fi_eq_cm_entry));
+        if (auto found = targets_.find(event.entry.fid); found != targets_.end()) {
+            found->second->on_core_event(kind, event.entry, data);
+        } else if (event.entry.info != nullptr && kind == FI_CONNREQ) {
+            fi_freeinfo(event.entry.info);
+        }
+    }
+}
+
+void Pump::set_needy(EqTarget* target, bool needy) {
+    const std::lock_guard lock(needy_mutex_);
+    if (needy) {
+        needy_.insert(target);
+    } else {
+        needy_.erase(target);
+    }
+    needy_count_.store(needy_.size(), std::memory_order_release);
+}
+
+std::vector<int> Pump::needy_fds() {
+    std::vector<int> fds;
+    if (needy_count_.load(std::memory_order_acquire) == 0) {
+        return fds;
+    }
+    const std::lock_guard lock(needy_mutex_);
+    for (EqTarget* target : needy_) {
+        if (const int fd = target->progress_fd(); fd >= 0) {
+            fds.push_back(fd);
+        }
+    }
+    return fds;
+}
+
+// ---- EventQueue
+
+EventQueue::EventQueue(Fabric& fabric) : fid_eq{}, fabric_(fabric), pump_(std::make_shared<Pump>()) {}
+
+EventQueue::~EventQueue() {
+    if (epoll_fd_ >= 0) {
+        ::close(epoll_fd_);
+    }
+    if (signal_fd_ >= 0) {
+        ::close(signal_fd_);
+    }
+}
+
+namespace {
+extern fi_ops eq_fid_ops;
+extern fi_ops_eq eq_ops;
+} // namespace
+
+int EventQueue::open(Fabric& fabric, const fi_eq_attr& attr, void* context, EventQueue** out) {
+    switch (attr.wait_obj) {
+    case FI_WAIT_NONE:
+    case FI_WAIT_UNSPEC:
+    case FI_WAIT_FD:
+        break;
+    default:
+        RSTREAM_WARN(FI_LOG_EQ, "wait object %d: only FI_WAIT_NONE, FI_WAIT_UNSPEC and FI_WAIT_FD are offered\n",
+                     static_cast<int>(attr.wait_obj));
+        return -FI_ENOSYS;
+    }
+    struct Deleter {
+        void operator()(EventQueue* q) const { delete q; }
+    };
+    std::unique_ptr<EventQueue, Deleter> queue(new EventQueue(fabric));
+    if (const int ret = queue->pump_->open(fabric.core()); ret != 0) {
+        return ret;
+    }
+    queue->wait_object_ = attr.wait_obj == FI_WAIT_NONE ? FI_WAIT_NONE : FI_WAIT_FD;
+    if (queue->wait_object_ == FI_WAIT_FD) {
+        queue->epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+        queue->signal_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (queue->epoll_fd_ < 0 || queue->signal_fd_ < 0) {
+            return -errno;
+        }
+        for (const int fd : {queue->signal_fd_, queue->pump_->wait_fd()}) {
+            epoll_event event{};
+            event.events = EPOLLIN;
+            if (epoll_ctl(queue->epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
+                return -errno;
+            }
+        }
+    }
+    queue->fid.fclass = FI_CLASS_EQ;
+    queue->fid.context = context;
+    queue->fid.ops = &eq_fid_ops;
+    queue->ops = &eq_ops;
+    *out = queue.release();
+    return 0;
+}
+
+int EventQueue::close() {
+    if (users_.load(std::memory_order_acquire) != 0) {
+        return -FI_EBUSY;
+    }
+    Fabric& fabric = fabric_;
+    delete this;
+    fabric.release();
+    return 0;
+}
+
+void EventQueue::add(Event&& event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    if (events_.size() == 1 && signal_fd_ >= 0) {
+        const uint64_t one = 1;
+        (void)!::write(signal_fd_, &one, sizeof(one));
+    }
+}
+
+void EventQueue::pop_front() {
+    events_.pop_front();
+    if (events_.empty() && signal_fd_ >= 0) {
+        uint64_t count = 0;
+        (void)!::read(signal_fd_, &count, sizeof(count));
+    }
+}
+
+void EventQueue::push(uint32_t event, AnyFid* subject, fi_info* info, std::span<const std::byte> data) {
+    Event e;
+    e.event = event;
+    e.subject = subject;
+    e.info.reset(info);
+    e.bytes.resize(sizeof(fi_eq_cm_entry) + data.size());
+    fi_eq_cm_entry entry{};
+    entry.fid = subject;
+    entry.info = info;
+    memcpy(e.bytes.data(), &entry, sizeof(fi_eq_cm_entry));
+    std::copy(data.begin(), data.end(), e.bytes.begin() + sizeof(fi_eq_cm_entry));
+    add(std::move(e));
+}
+
+void EventQueue::push_error(const fi_eq_err_entry& entry, std::span<const std::byte> err_data) {
+    Event e;
+    e.error = true;
+    e.subject = entry.fid;
+    e.bytes.resize(sizeof(entry));
+    memcpy(e.bytes.data(), &entry, sizeof(entry));
+    e.err_data.assign(err_data.begin(), err_data.end());
+    add(std::move(e));
+}
+
+void EventQueue::forget(const AnyFid* subject) {
+    const std::lock_guard lock(mutex_);
+    const bool any = !events_.empty();
+    std::erase_if(events_, [subject](const Event& e) { return e.subject == subject; });
+    if (any && events_.empty() && signal_fd_ >= 0) {
+        uint64_t count = 0;
+        (void)!::read(signal_fd_, &count, sizeof(count));
+    }
+}
+
+void EventQueue::move_events() {
+    pump_->run();
+    fabric_.reap_lingering();
+}
+
+ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags) {
+    if ((flags & ~FI_PEEK) != 0 || event == nullptr || (buf == nullptr && len != 0)) {
+        return -FI_EINVAL;
+    }
+    move_events();
+    const std::lock_guard lock(mutex_);
+    if (events_.empty()) {
+        return -FI_EAGAIN;
+    }
+    Event& front = events_.front();
+    if (front.error) {
+        return -FI_EAVAIL;
+    }
+    // "up to space provided" goes for the private data; what stands before it must fit.
+    const size_t least = std::min(front.bytes.size(), sizeof(fi_eq_cm_entry));
+    if (len < least) {
+        return -FI_ETOOSMALL;
+    }
+    const size_t length = std::min(len, front.bytes.size());
+    *event = front.event;
+    memcpy(buf, front.bytes.data(), length);
+    if ((flags & FI_PEEK) == 0) {
+        (void)front.info.release(); // now the caller's
+        pop_front();
+    }
+    return static_cast<ssize_t>(length);
+}
+
+ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, uint64_t flags) {
+    if (wait_object_ == FI_WAIT_NONE) {
+        return -FI_EINVAL; // fi_eq(3): only a queue with a wait object can be waited on
+    }
+    using Clock = std::chrono::steady_clock;
+    const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout, 0));
+    for (;;) {
+        const ssize_t got = read(event, buf, len, flags);
+        if (got != -FI_EAGAIN) {
+            return got;
+        }
+        AnyFid* core = &pump_->core()->fid;
+        if (fi_trywait(fabric_.core(), &core, 1) != 0) {
+            continue;
+        }
+        int left = -1;
+        if (timeout >= 0) {
+            left = static_cast<int>(
+                std::max<int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count()));
+            if (left == 0) {
+                return -FI_EAGAIN;
+            }
+        }
+        std::vector<pollfd> fds{{epoll_fd_, POLLIN, 0}};
+        for (const int fd : pump_->needy_fds()) {
+            fds.push_back({fd, POLLIN, 0});
+        }
+        if (poll(fds.data(), fds.size(), left) < 0 && errno != EINTR) {
+            return -errno;
+        }
+    }
+}
+
+ssize_t EventQueue::read_error(fi_eq_err_entry* buf, uint64_t flags) {
+    if (buf == nullptr || (flags & ~FI_PEEK) != 0) {
+        return -FI_EINVAL;
+    }
+    const std::lock_guard lock(mutex_);
+    if (events_.empty() || !events_.front().error) {
+        return -FI_EAGAIN;
+    }
+    Event& front = events_.front();
+    void* const room = buf->err_data;
+    const size_t room_size = buf->err_data_size;
+    memcpy(buf, front.bytes.data(), sizeof(*buf));
+    // fi_eq(3): data goes into the caller's buffer if one was given, else it is the queue's until the next read.
+    if (room != nullptr && room_size != 0) {
+        buf->err_data = room;
+        buf->err_data_size = std::min(room_size, front.err_data.size());
+        memcpy(room, front.err_data.data(), buf->err_data_size);
+    } else {
+        last_err_data_ = front.err_data;
+        buf->err_data = last_err_data_.empty() ? nullptr : last_err_data_.data();
+        buf->err_data_size = last_err_data_.size();
+    }
+    if ((flags & FI_PEEK) == 0) {
+        pop_front();
+    }
+    return sizeof(*buf);
+}
+
+ssize_t EventQueue::write(uint32_t event, const void* buf, size_t len, uint64_t flags) {
+    if (flags != 0 || (buf == nullptr && len != 0)) {
+        return -FI_EINVAL;
+    }
+    Event e;
+    e.event = event;
+    const auto* bytes = static_cast<const std::byte*>(buf);
+    e.bytes.assign(bytes, bytes + len);
+    add(std::move(e));
+    return static_cast<ssize_t>(len);
+}
+
+int EventQueue::control(int command, void* arg) {
+    switch (command) {
+    case FI_GETWAIT:
+        if (wait_object_ != FI_WAIT_FD || arg == nullptr) {
+            return wait_object_ != FI_WAIT_FD ? -FI_ENODATA : -FI_EINVAL;
+        }
+        *static_cast<int*>(arg) = epoll_fd_;
+        return 0;
+    case FI_GETWAITOBJ:
+        if (arg == nullptr) {
+            return -FI_EINVAL;
+        }
+        *static_cast<fi_wait_obj*>(arg) = wait_object_;
+        return 0;
+    default:
+        return -FI_ENOSYS;
+    }
+}
+
+int EventQueue::try_wait() {
+    move_events();
+    {
+        const std::lock_guard lock(mutex_);
+        if (!events_.empty()) {
+            return -FI_EAGAIN;
+        }
+    }
+    AnyFid* core = &pump_->core()->fid;
+    return fi_trywait(fabric_.core(), &core, 1);
+}
+
+namespace {
+
+EventQueue* queue_of(fid_eq* eq) { return object_of<EventQueue>(eq); }
+
+fi_ops_eq eq_ops = {
+    .size = sizeof(fi_ops_eq),
+    .read = [](fid_eq* eq, uint32_t* event, void* buf, size_t len, uint64_t flags) -> ssize_t {
+        return guarded([&] { return queue_of(eq)->read(event, buf, len, flags); });
+    },
+    .readerr = [](fid_eq* eq, fi_eq_err_entry* buf, uint64_t flags) -> ssize_t {
+        return guarded([&] { return queue_of(eq)->read_error(buf, flags); });
+    },
+    .write = [](fid_eq* eq, uint32_t event, const void* buf, size_t len, uint64_t flags) -> ssize_t {
+        return guarded([&] { return queue_of(eq)->write(event, buf, len, flags); });
+    },
+    .sread = [](fid_eq* eq, uint32_t* event, void* buf, size_t len, int timeout, uint64_t flags) -> ssize_t {
+        return guarded([&] { return queue_of(eq)->sread(event, buf, len, timeout, flags); });
+    },
+    .strerror = [](fid_eq* eq, int prov_errno, const void* err_data, char* buf, size_t len) -> const char* {
+        return fi_eq_strerror(queue_of(eq)->pump()->core(), prov_errno, err_data, buf, len);
+    },
+};
+
+fi_ops eq_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = [](AnyFid* f) { return guarded([&] { return object_of<EventQueue, fid_eq>(f)->close(); }); },
+    .bind = RSTREAM_REFUSE(fi_ops, bind),
+    .control = [](AnyFid* f, int command, void* arg) { return object_of<EventQueue, fid_eq>(f)->control(command, arg); },
+    .ops_open = RSTREAM_REFUSE(fi_ops, ops_open),
+    .tostr = nullptr,
+    .ops_set = nullptr,
+};
+
+} // namespace
+
+} // namespace rstream

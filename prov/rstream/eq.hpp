@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Event queues. A user's queue stands over a core's: the pump takes the core's events, hands each to the object whose
+// core fid it names, and what that object has to say goes into the user's queue. fi_eq(3).
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "prov/rstream/fid.hpp"
+
+namespace rstream {
+
+class Fabric;
+
+// Whatever has a core fid on an event queue. Called with the pump locked; must not close fids on that queue.
+class EqTarget {
+  public:
+    virtual void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) = 0;
+    virtual void on_core_error(const fi_eq_err_entry& entry) = 0;
+    // Whatever can be moved without the program's help.
+    virtual void progress() = 0;
+    // A descriptor that becomes readable when `progress` has something to do, or -1.
+    virtual int progress_fd() = 0;
+
+  protected:
+    ~EqTarget() = default;
+};
+
+// The core's queue and who is on it. Shared by the user's queue and by connections that outlive their endpoint.
+class Pump {
+  public:
+    int open(fid_fabric* core_fabric);
+
+    void add(AnyFid* core_fid, EqTarget* target);
+    // Takes what the core has for it first, so that no event can meet another object at the same address.
+    void remove(AnyFid* core_fid, EqTarget* target);
+
+    // Moves events until the core has none, then everything that waits for progress.
+    void run();
+
+    // Keeps events out for as long as it is held.
+    [[nodiscard]] std::unique_lock<std::recursive_mutex> lock() { return std::unique_lock(mutex_); }
+
+    // Marks a target that has something left to do without the program's help, or no longer has.
+    void set_needy(EqTarget* target, bool needy);
+    [[nodiscard]] std::vector<int> needy_fds();
+
+    [[nodiscard]] fid_eq* core() const { return core_.get(); }
+    [[nodiscard]] int wait_fd() const { return wait_fd_; }
+
+  private:
+    void drain();
+
+    std::recursive_mutex mutex_; // a target may take itself off from within its own call
+    Owned<fid_eq> core_;
+    int wait_fd_ = -1;
+    std::unordered_map<AnyFid*, EqTarget*> targets_;
+    std::mutex needy_mutex_; // a leaf: nothing else is locked under it
+    std::unordered_set<EqTarget*> needy_;
+    std::atomic<size_t> needy_count_{0};
+};
+
+class EventQueue : public fid_eq {
+  public:
+    static int open(Fabric& fabric, const fi_eq_attr& attr, void* context, EventQueue** out);
+
+    // What an object of ours has to say. `data` follows the entry, as private data does.
+    void push(uint32_t event, AnyFid* subject, fi_info* info, std::span<const std::byte> data);
+    void push_error(const fi_eq_err_entry& entry, std::span<const std::byte> err_data);
+    // Drops what a closed object had to say.
+    void forget(const AnyFid* subject);
+
+    [[nodiscard]] const std::shared_ptr<Pump>& pump() const { return pump_; }
+    int try_wait();
+
+    void retain() { users_.fetch_add(1, std::memory_order_relaxed); }
+    void release() { users_.fetch_sub(1, std::memory_order_release); }
+
+    ssize_t read(uint32_t* event, void* buf, size_t len, uint64_t flags);
+    ssize_t sread(uint32_t* event, void* buf, size_t len, int timeout, uint64_t flags);
+    ssize_t read_error(fi_eq_err_entry* buf, uint64_t flags);
+    ssize_t write(uint32_t event, const void* buf, size_t len, uint64_t flags);
+    int control(int command, void* arg);
+    int close();
+
+  private:
+    struct Event {
+        uint32_t event = 0;
+        bool error = false;
+        const AnyFid* subject = nullptr;
+        Info info; // of a connection request that nobody has taken yet
+        std::vector<std::byte> bytes;
+        std::vector<std::byte> err_data;
+    };
+
+    explicit EventQueue(Fabric& fabric);
+    ~EventQueue();
+    void add(Event&& event);
+    void pop_front();
+    void move_events();
+
+    Fabric& fabric_;
+    std::shared_ptr<Pump> pump_;
+    fi_wait_obj wait_object_ = FI_WAIT_NONE;
+    int epoll_fd_ = -1;  // gathers the core's descriptor and ours
+    int signal_fd_ = -1; // readable while `events_` is not empty
+    std::atomic<size_t> users_{0};
+    std::mutex mutex_; // a leaf: nothing else is locked under it
+    std::deque<Event> events_;
+    std::vector<std::byte> last_err_data_; // stays valid until the next error is read
+};
+
+} // namespace rstream

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The fabric object: one fabric of one core provider. fi_fabric(3), and fi_trywait of fi_poll(3).
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "prov/rstream/core.hpp"
+#include "prov/rstream/params.hpp"
+#include "prov/rstream/request.hpp"
+
+namespace rstream {
+
+class Domain;
+
+class Fabric : public fid_fabric {
+  public:
+    static int open(const fi_fabric_attr& attr, void* context, fid_fabric** out);
+
+    [[nodiscard]] fid_fabric* core() const { return core_.get(); }
+    [[nodiscard]] const FabricName& name() const { return name_; }
+    [[nodiscard]] const Params& params() const { return params_; }
+    [[nodiscard]] ConnectionRequests& requests() { return requests_; }
+
+    // Whatever was opened on the fabric keeps it from being closed.
+    void retain() { users_.fetch_add(1, std::memory_order_relaxed); }
+    void release() { users_.fetch_sub(1, std::memory_order_release); }
+
+    void add(Domain* domain);
+    void remove(Domain* domain);
+    // Closed endpoints whose last bytes are on their way: moves them on and lets go of those that are done.
+    void reap_lingering();
+    void lingering_changed(ptrdiff_t by) { lingering_.fetch_add(static_cast<size_t>(by), std::memory_order_relaxed); }
+
+    int try_wait(AnyFid** fids, int count);
+    int close();
+
+  private:
+    Fabric() : fid_fabric{} {}
+
+    Params params_;
+    FabricName name_;
+    Owned<fid_fabric> core_;
+    ConnectionRequests requests_;
+    std::atomic<size_t> users_{0};
+    std::atomic<size_t> lingering_{0};
+    std::mutex mutex_;
+    std::vector<Domain*> domains_;
+};
+
+} // namespace rstream

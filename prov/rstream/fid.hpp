@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The seam between libfabric's C objects and ours: who owns a core's fid, how the object behind our own fid is found,
+// how a C entry point calls a method, and what stands in a table of operations for what we do not offer.
+#pragma once
+
+#include <memory>
+#include <new>
+#include <utility>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+namespace rstream {
+
+// `fid` is a member of what our objects derive from, so the type needs another name inside them.
+using AnyFid = struct ::fid;
+
+template <class Fid> struct FidCloser {
+    void operator()(Fid* f) const noexcept { fi_close(&f->fid); }
+};
+template <class Fid> using Owned = std::unique_ptr<Fid, FidCloser<Fid>>;
+
+struct InfoFree {
+    void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
+};
+using Info = std::unique_ptr<fi_info, InfoFree>;
+
+// Each of our objects derives from the C struct that the user holds, whose first member is the fid.
+template <class Object, class Base> Object* object_of(Base* base) { return static_cast<Object*>(base); }
+template <class Object, class Base> Object* object_of(AnyFid* f) {
+    return static_cast<Object*>(reinterpret_cast<Base*>(f));
+}
+
+// Runs the body of a C entry point; no exception leaves it. The only one that ours throw is for want of memory.
+template <class Body> auto guarded(Body&& body) noexcept -> decltype(body()) {
+    try {
+        return std::forward<Body>(body)();
+    } catch (const std::bad_alloc&) {
+        return -FI_ENOMEM;
+    } catch (...) {
+        return -FI_EOTHER;
+    }
+}
+
+// `Refuse<decltype(fi_ops_rma::read)>::call` has the signature of the member and answers -FI_ENOSYS.
+template <class Function> struct Refuse;
+template <class Result, class... Args> struct Refuse<Result (*)(Args...)> {
+    static Result call(Args...) { return static_cast<Result>(-FI_ENOSYS); }
+};
+#define RSTREAM_REFUSE(table, member) Refuse<decltype(table::member)>::call
+
+} // namespace rstream

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/info.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string_view>
+
+#include "include/rdma/fi_ext_rstream.h"
+#include "prov/rstream/core.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+
+bool named(std::string_view list, std::string_view name, char separator) {
+    while (!list.empty()) {
+        const size_t end = std::min(list.find(separator), list.size());
+        if (list.substr(0, end) == name) {
+            return true;
+        }
+        list.remove_prefix(std::min(end + 1, list.size()));
+    }
+    return false;
+}
+
+// A request that names no endpoint type is for us only if the user did so by another way: a program that takes whatever
+// comes first must not end up on a stream.
+bool meant_for_us(const fi_info* hints) {
+    if (hints != nullptr) {
+        if (hints->ep_attr != nullptr && hints->ep_attr->protocol == FI_PROTO_RSTREAM) {
+            return true;
+        }
+        if (hints->fabric_attr != nullptr && hints->fabric_attr->prov_name != nullptr &&
+            named(hints->fabric_attr->prov_name, "rstream", ';')) {
+            return true;
+        }
+    }
+    const char* chosen = getenv("FI_PROVIDER");
+    return chosen != nullptr && named(chosen, "rstream", ',');
+}
+
+// Null, or why the request can not be served.
+const char* refusal(const fi_info* hints) {
+    if (hints == nullptr) {
+        return nullptr;
+    }
+    if ((hints->caps & ~stream_caps) != 0) {
+        return "capabilities beyond FI_MSG, FI_SEND, FI_RECV, FI_LOCAL_COMM and FI_REMOTE_COMM";
+    }
+    if (const auto* ep = hints->ep_attr) {
+        if (ep->protocol != FI_PROTO_UNSPEC && ep->protocol != FI_PROTO_RSTREAM && ep->protocol != FI_PROTO_IWARP) {
+            return "a protocol other than FI_PROTO_RSTREAM or FI_PROTO_IWARP";
+        }
+        if (ep->protocol_version > stream_protocol_version) {
+            return "a newer protocol version";
+        }
+        if (ep->tx_ctx_cnt > 1 || ep->rx_ctx_cnt > 1) {
+            return "more than one context an endpoint";
+        }
+        if (ep->auth_key_size != 0) {
+            return "an authorization key";
+        }
+    }
+    if (const auto* domain = hints->domain_attr) {
+        if (domain->data_progress == FI_PROGRESS_AUTO) {
+            return "automatic data progress";
+        }
+    }
+    if (const auto* tx = hints->tx_attr) {
+        if ((tx->caps & ~stream_caps) != 0 || (tx->msg_order & ~FI_ORDER_SAS) != 0 || tx->iov_limit > stream_iov_limit) {
+            return "transmit attributes that a stream does not have";
+        }
+    }
+    if (const auto* rx = hints->rx_attr) {
+        if ((rx->caps & ~stream_caps) != 0 || (rx->msg_order & ~FI_ORDER_SAS) != 0 || rx->iov_limit > stream_iov_limit) {
+            return "receive attributes that a stream does not have";
+        }
+    }
+    return nullptr;
+}
+
+// The cores that the provider hint names beside us ("tcp;rstream"), else those of FI_RSTREAM_CORE.
+std::vector<std::string> cores_for(const fi_info* hints, const Params& params) {
+    std::vector<std::string> cores;
+    if (hints != nullptr && hints->fabric_attr != nullptr && hints->fabric_attr->prov_name != nullptr) {
+        std::string_view list = hints->fabric_attr->prov_name;
+        while (!list.empty()) {
+            const size_t end = std::min(list.find(';'), list.size());
+            if (end != 0 && list.substr(0, end) != "rstream") {
+                cores.emplace_back(list.substr(0, end));
+            }
+            list.remove_prefix(std::min(end + 1, list.size()));
+        }
+    }
+    return cores.empty() ? params.cores : cores;
+}
+
+int copy(char*& to, const char* from) {
+    if (from == nullptr) {
+        return 0;
+    }
+    to = strdup(from);
+    return to != nullptr ? 0 : -FI_ENOMEM;
+}
+
+int copy_address(void*& to, size_t& to_length, const void* from, size_t length) {
+    if (from == nullptr || length == 0) {
+        return 0;
+    }
+    to = malloc(length);
+    if (to == nullptr) {
+        return -FI_ENOMEM;
+    }
+    memcpy(to, from, length);
+    to_length = length;
+    return 0;
+}
+
+// The caller's wishes that a core has to meet. -FI_ENODATA if they name another core.
+int hints_for_core(const std::string& core, const fi_info* hints, Info& out) {
+    out = core_hints();
+    if (!out) {
+        return -FI_ENOMEM;
+    }
+    if (hints == nullptr) {
+        return 0;
+    }
+    out->addr_format = hints->addr_format;
+    if (copy_address(out->src_addr, out->src_addrlen, hints->src_addr, hints->src_addrlen) != 0 ||
+        copy_address(out->dest_addr, out->dest_addrlen, hints->dest_addr, hints->dest_addrlen) != 0) {
+        return -FI_ENOMEM;
+    }
+    if (hints->ep_attr != nullptr && hints->ep_attr->protocol == FI_PROTO_IWARP) {
+        out->ep_attr->protocol = FI_PROTO_IWARP;
+    }
+    if (hints->domain_attr != nullptr && copy(out->domain_attr->name, hints->domain_attr->name) != 0) {
+        return -FI_ENOMEM;
+    }
+    if (hints->fabric_attr != nullptr && hints->fabric_attr->name != nullptr) {
+        const FabricName wanted = FabricName::parse(hints->fabric_attr->name);
+        if (!wanted.core.empty() && wanted.core != core) {
+            return -FI_ENODATA;
+        }
+        if (copy(out->fabric_attr->name, wanted.name.c_str()) != 0) {
+            return -FI_ENOMEM;
+        }
+    }
+    return 0;
+}
+
+// Limits that the caller asks for and that an answer may fall short of.
+bool suffices(const fi_info& info, const fi_info* hints) {
+    if (hints == nullptr) {
+        return true;
+    }
+    return (hints->tx_attr == nullptr || (hints->tx_attr->inject_size <= info.tx_attr->inject_size &&
+                                          hints->tx_attr->size <= info.tx_attr->size)) &&
+           (hints->rx_attr == nullptr || hints->rx_attr->size <= info.rx_attr->size);
+}
+
+bool same_domain(const fi_info& a, const fi_info& b) {
+    const auto same_bytes = [](const void* x, size_t nx, const void* y, size_t ny) {
+        return nx == ny && (nx == 0 || memcmp(x, y, nx) == 0);
+    };
+    return strcmp(a.domain_attr->name, b.domain_attr->name) == 0 &&
+           strcmp(a.fabric_attr->name, b.fabric_attr->name) == 0 && a.addr_format == b.addr_format &&
+           same_bytes(a.src_addr, a.src_addrlen, b.src_addr, b.src_addrlen) &&
+           same_bytes(a.dest_addr, a.dest_addrlen, b.dest_addr, b.dest_addrlen);
+}
+
+int getinfo_checked(uint32_t version, const char* node, const char* service, uint64_t flags, const fi_info* hints,
+                    fi_info** info) {
+    if ((flags & provider_request) != 0) {
+        return -FI_ENODATA;
+    }
+    const auto type = hints != nullptr && hints->ep_attr != nullptr ? hints->ep_attr->type : FI_EP_UNSPEC;
+    if (type != FI_RSTREAM_EP_STREAM && (type != FI_EP_UNSPEC || !meant_for_us(hints))) {
+        return -FI_ENODATA;
+    }
+    if (const char* reason = refusal(hints)) {
+        RSTREAM_INFO(FI_LOG_CORE, "cannot serve a request for %s\n", reason);
+        return -FI_ENODATA;
+    }
+    const Params params = Params::load();
+    Info head;
+    fi_info** tail = nullptr;
+    int failure = -FI_ENODATA;
+    for (const std::string& core : cores_for(hints, params)) {
+        Info wishes;
+        Info found;
+        int ret = hints_for_core(core, hints, wishes);
+        if (ret == 0) {
+            ret = core_getinfo(core, node, service, flags, std::move(wishes), found);
+        }
+        if (ret != 0) {
+            RSTREAM_INFO(FI_LOG_CORE, "core %s: %s\n", core.c_str(), fi_strerror(-ret));
+            failure = ret == -FI_ENOMEM ? ret : failure;
+            continue;
+        }
+        for (const fi_info* one = found.get(); one != nullptr; one = one->next) {
+            Info ours;
+            if ((ret = info_over_core(*one, params, version, ours)) != 0) {
+                return ret;
+            }
+            bool wanted = suffices(*ours, hints);
+            for (const fi_info* seen = head.get(); wanted && seen != nullptr; seen = seen->next) {
+                wanted = !same_domain(*seen, *ours);
+            }
+            if (!wanted) {
+                continue;
+            }
+            fi_info* added = ours.release();
+            if (tail == nullptr) {
+                head.reset(added);
+            } else {
+                *tail = added;
+            }
+            tail = &added->next;
+        }
+    }
+    if (!head) {
+        RSTREAM_INFO(FI_LOG_CORE, "no core provider serves this request; FI_RSTREAM_CORE lists those that are asked\n");
+        return failure;
+    }
+    *info = head.release();
+    return 0;
+}
+
+} // namespace
+
+int info_over_core(const fi_info& core, const Params& params, uint32_t api_version, Info& out) {
+    Info info(fi_allocinfo());
+    if (!info) {
+        return -FI_ENOMEM;
+    }
+    const CoreTraits traits(core, params.immediates);
+    info->caps = stream_caps;
+    info->addr_format = core.addr_format;
+    if (copy_address(info->src_addr, info->src_addrlen, core.src_addr, core.src_addrlen) != 0 ||
+        copy_address(info->dest_addr, info->dest_addrlen, core.dest_addr, core.dest_addrlen) != 0) {
+        return -FI_ENOMEM;
+    }
+    info->tx_attr->caps = FI_MSG | FI_SEND;
+    info->tx_attr->msg_order = FI_ORDER_SAS;
+    info->tx_attr->comp_order = FI_ORDER_NONE;
+    info->tx_attr->inject_size = params.send_buf_size;
+    info->tx_attr->size = std::min(params.tx_size, core.tx_attr->size);
+    info->tx_attr->iov_limit = stream_iov_limit;
+    info->rx_attr->caps = FI_MSG | FI_RECV;
+    info->rx_attr->msg_order = FI_ORDER_SAS;
+    info->rx_attr->comp_order = FI_ORDER_NONE;
+    info->rx_attr->size = traits.consumes_recv || !traits.immediates ? std::min(params.rx_size, core.rx_attr->size)
+                                                                     : params.rx_size;
+    info->rx_attr->iov_limit = stream_iov_limit;
+
+    info->ep_attr->type = FI_RSTREAM_EP_STREAM;
+    info->ep_attr->protocol = FI_PROTO_RSTREAM;
+    info->ep_attr->protocol_version = stream_protocol_version;
+    info->ep_attr->max_msg_size = std::numeric_limits<size_t>::max();
+    info->ep_attr->tx_ctx_cnt = 1;
+    info->ep_attr->rx_ctx_cnt = 1;
+
+    info->domain_attr->threading = FI_THREAD_SAFE;
+    info->domain_attr->control_progress = FI_PROGRESS_AUTO;
+    info->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+    info->domain_attr->resource_mgmt = FI_RM_ENABLED;
+    info->domain_attr->av_type = FI_AV_UNSPEC;
+    info->domain_attr->ep_cnt = core.domain_attr->ep_cnt;
+    info->domain_attr->tx_ctx_cnt = core.domain_attr->tx_ctx_cnt;
+    info->domain_attr->rx_ctx_cnt = core.domain_attr->rx_ctx_cnt;
+    info->domain_attr->max_ep_tx_ctx = 1;
+    info->domain_attr->max_ep_rx_ctx = 1;
+    info->domain_attr->caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+    info->fabric_attr->prov_version = provider.version;
+    info->fabric_attr->api_version = api_version;
+
+    const FabricName name{core.fabric_attr->prov_name != nullptr ? core.fabric_attr->prov_name : "",
+                          core.fabric_attr->name != nullptr ? core.fabric_attr->name : ""};
+    if (copy(info->domain_attr->name, core.domain_attr->name != nullptr ? core.domain_attr->name : "") != 0 ||
+        copy(info->fabric_attr->name, name.str().c_str()) != 0) {
+        return -FI_ENOMEM;
+    }
+    out = std::move(info);
+    return 0;
+}
+
+int getinfo(uint32_t version, const char* node, const char* service, uint64_t flags, const fi_info* hints,
+            fi_info** info) {
+    return guarded([&] { return getinfo_checked(version, node, service, flags, hints, info); });
+}
+
+} // namespace rstream

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// fi_getinfo: what a request asks of us, what that asks of a core, and what we answer. No state is kept; the caller's
+// hints are never changed. fi_getinfo(3), fi_rstream(7).
+#pragma once
+
+#include "prov/rstream/fid.hpp"
+#include "prov/rstream/params.hpp"
+
+namespace rstream {
+
+constexpr uint64_t stream_caps = FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
+constexpr uint32_t stream_protocol_version = 1;
+constexpr size_t stream_iov_limit = 1024; // as IOV_MAX: every segment is copied, so that no core limits them
+
+// The entry of struct fi_provider.
+int getinfo(uint32_t version, const char* node, const char* service, uint64_t flags, const fi_info* hints,
+            fi_info** info);
+
+// Our info over a core's: capabilities, limits, names. `prov_name` is left for libfabric to fill in.
+int info_over_core(const fi_info& core, const Params& params, uint32_t api_version, Info& out);
+
+} // namespace rstream

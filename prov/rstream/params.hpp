@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The FI_RSTREAM_* parameters. A new one is a line in the table in params.cpp and a member here.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace rstream {
+
+struct Params {
+    std::vector<std::string> cores{"verbs", "tcp"}; // in order of preference
+    size_t send_buf_size = 32768;                   // bytes
+    size_t recv_buf_size = 32768;                   // bytes
+    size_t tx_size = 384;                           // operations
+    size_t rx_size = 384;                           // messages
+    size_t linger = 3000;                           // milliseconds
+    bool immediates = true;
+
+    // Tells libfabric of all of them; once, when the provider is loaded.
+    static void define();
+
+    // As the environment has them now. A value out of range is left at its default, with a warning in the log.
+    static Params load();
+};
+
+} // namespace rstream

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/passive.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "prov/rstream/info.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+extern fi_ops pep_fid_ops;
+extern fi_ops_ep pep_ep_ops;
+extern fi_ops_cm pep_cm_ops;
+
+} // namespace
+
+int PassiveEndpoint::open(Fabric& fabric, const fi_info& info, void* context, fid_pep** out) {
+    struct Deleter {
+        void operator()(PassiveEndpoint* p) const { delete p; }
+    };
+    std::unique_ptr<PassiveEndpoint, Deleter> pep(new PassiveEndpoint(fabric));
+    pep->info_.reset(fi_dupinfo(&info));
+    if (!pep->info_) {
+        return -FI_ENOMEM;
+    }
+    Info core_info;
+    const char* domain = info.domain_attr != nullptr ? info.domain_attr->name : nullptr;
+    int ret = core_domain_info(fabric.name().core, fabric.name().name, domain, info.addr_format, core_info);
+    if (ret != 0) {
+        return ret;
+    }
+    free(core_info->src_addr);
+    core_info->src_addr = nullptr;
+    core_info->src_addrlen = 0;
+    if (info.src_addr != nullptr && info.src_addrlen != 0) {
+        if ((core_info->src_addr = malloc(info.src_addrlen)) == nullptr) {
+            return -FI_ENOMEM;
+        }
+        memcpy(core_info->src_addr, info.src_addr, info.src_addrlen);
+        core_info->src_addrlen = info.src_addrlen;
+    }
+    fid_pep* core = nullptr;
+    if ((ret = fi_passive_ep(fabric.core(), core_info.get(), &core, nullptr)) != 0) {
+        return ret;
+    }
+    pep->core_.reset(core);
+    pep->fid.fclass = FI_CLASS_PEP;
+    pep->fid.context = context;
+    pep->fid.ops = &pep_fid_ops;
+    pep->ops = &pep_ep_ops;
+    pep->cm = &pep_cm_ops;
+    fabric.retain();
+    *out = pep.release();
+    return 0;
+}
+
+int PassiveEndpoint::bind(AnyFid* other, uint64_t flags) {
+    if (other == nullptr || other->fclass != FI_CLASS_EQ || flags != 0 || queue_ != nullptr) {
+        return -FI_EINVAL;
+    }
+    auto* queue = object_of<EventQueue, fid_eq>(other);
+    if (const int ret = fi_pep_bind(core_.get(), &queue->pump()->core()->fid, 0); ret != 0) {
+        return ret;
+    }
+    queue_ = queue;
+    queue_->retain();
+    queue_->pump()->add(&core_->fid, this);
+    return 0;
+}
+
+int PassiveEndpoint::control(int command, void* arg) {
+    if (command != FI_BACKLOG) {
+        return -FI_ENOSYS;
+    }
+    if (arg == nullptr || *static_cast<int*>(arg) <= 0) {
+        return -FI_EINVAL;
+    }
+    if (listening_) {
+        return -FI_EOPBADSTATE;
+    }
+    backlog_ = *static_cast<int*>(arg);
+    // The core may keep a queue of its own as well; where it takes no wish, ours is the limit.
+    (void)fi_control(&core_->fid, FI_BACKLOG, arg);
+    return 0;
+}
+
+int PassiveEndpoint::set_name(const void* addr, size_t length) {
+    if (addr == nullptr || length == 0) {
+        return -FI_EINVAL;
+    }
+    if (listening_) {
+        return -FI_EOPBADSTATE;
+    }
+    return fi_setname(&core_->fid, const_cast<void*>(addr), length);
+}
+
+int PassiveEndpoint::get_name(void* addr, size_t* length) {
+    return length == nullptr ? -FI_EINVAL : fi_getname(&core_->fid, addr, length);
+}
+
+int PassiveEndpoint::listen() {
+    if (queue_ == nullptr) {
+        return -FI_ENOEQ;
+    }
+    if (listening_) {
+        return -FI_EOPBADSTATE;
+    }
+    const int ret = fi_listen(core_.get());
+    listening_ = ret == 0;
+    return ret;
+}
+
+int PassiveEndpoint::get_option(int name, void* value, size_t* length) {
+    if (value == nullptr || length == nullptr) {
+        return -FI_EINVAL;
+    }
+    if (name != FI_OPT_CM_DATA_SIZE) {
+        return -FI_ENOPROTOOPT;
+    }
+    if (*length < sizeof(size_t)) {
+        return -FI_ETOOSMALL;
+    }
+    size_t core_size = 0;
+    size_t core_length = sizeof(core_size);
+    if (const int ret = fi_getopt(&core_->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &core_size, &core_length);
+        ret != 0) {
+        return ret;
+    }
+    *static_cast<size_t*>(value) = core_size - std::min(core_size, wire::Hello::size);
+    *length = sizeof(size_t);
+    return 0;
+}
+
+int PassiveEndpoint::reject_core(AnyFid* core_handle, wire::Reject::Reason reason,
+                                 std::span<const std::byte> data) {
+    std::vector<std::byte> message(wire::Reject::size + data.size());
+    wire::Reject{reason, static_cast<uint8_t>(data.size())}.encode(
+        std::span<std::byte, wire::Reject::size>(message.data(), wire::Reject::size));
+    std::copy(data.begin(), data.end(), message.begin() + wire::Reject::size);
+    return fi_reject(core_.get(), core_handle, message.data(), message.size());
+}
+
+int PassiveEndpoint::reject(const AnyFid* handle, std::span<const std::byte> data) {
+    size_t room = 0;
+    size_t length = sizeof(room);
+    if (const int ret = get_option(FI_OPT_CM_DATA_SIZE, &room, &length); ret == 0 && data.size() > room) {
+        return -FI_EINVAL;
+    }
+    if (data.size() > 255) {
+        return -FI_EINVAL;
+    }
+    const auto request = fabric_.requests().take(handle, this);
+    if (!request) {
+        return -FI_EINVAL;
+    }
+    return reject_core(request->core_info->handle, wire::Reject::Reason::user, data);
+}
+
+void PassiveEndpoint::turn_down(const fi_info& core_info, wire::Reject::Reason reason) {
+    if (const int ret = reject_core(core_info.handle, reason, {}); ret != 0) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "could not reject a request: %s\n", fi_strerror(-ret));
+    }
+}
+
+void PassiveEndpoint::on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) {
+    if (event != FI_CONNREQ || entry.info == nullptr) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "event %u on a passive endpoint\n", event);
+        return;
+    }
+    AnyFid* core_handle = entry.info->handle;
+    if (guarded([&] { return on_request(Info(entry.info), data); }) != 0) {
+        RSTREAM_WARN(FI_LOG_EP_CTRL, "out of memory: a connection request is rejected\n");
+        (void)reject_core(core_handle, wire::Reject::Reason::resources, {});
+    }
+}
+
+int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data) {
+    wire::Hello hello;
+    if (const auto error = wire::Hello::parse(data, hello); error != wire::Hello::Error::none) {
+        RSTREAM_WARN(FI_LOG_EP_CTRL, "a connection request is rejected: %s\n", to_string(error));
+        turn_down(*core_info, error == wire::Hello::Error::version ? wire::Reject::Reason::version
+                                                                   : wire::Reject::Reason::hello);
+        return 0;
+    }
+    if (backlog_ > 0 && fabric_.requests().of(this).size() >= static_cast<size_t>(backlog_)) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "a connection request is rejected: %d are waiting already\n", backlog_);
+        turn_down(*core_info, wire::Reject::Reason::backlog);
+        return 0;
+    }
+    Info ours;
+    if (const int ret = info_over_core(*core_info, fabric_.params(), info_->fabric_attr->api_version, ours); ret != 0) {
+        return ret;
+    }
+    free(ours->fabric_attr->prov_name);
+    if ((ours->fabric_attr->prov_name = strdup("rstream")) == nullptr) {
+        return -FI_ENOMEM;
+    }
+    auto request = std::make_unique<ConnectionRequest>();
+    request->fid.fclass = FI_CLASS_CONNREQ;
+    request->passive = this;
+    request->core_info = std::move(core_info);
+    request->hello = hello;
+    ours->handle = fabric_.requests().add(std::move(request));
+    queue_->push(FI_CONNREQ, &fid, ours.release(), data.subspan(wire::Hello::size, hello.user_length));
+    return 0;
+}
+
+void PassiveEndpoint::on_core_error(const fi_eq_err_entry& entry) {
+    fi_eq_err_entry ours = entry;
+    ours.fid = &fid;
+    ours.context = fid.context;
+    ours.err_data = nullptr;
+    ours.err_data_size = 0;
+    queue_->push_error(ours, {});
+}
+
+int PassiveEndpoint::close() {
+    if (queue_ != nullptr) {
+        queue_->pump()->remove(&core_->fid, this);
+        queue_->forget(&fid);
+    }
+    for (const AnyFid* handle : fabric_.requests().of(this)) {
+        if (const auto request = fabric_.requests().take(handle, this)) {
+            (void)reject_core(request->core_info->handle, wire::Reject::Reason::user, {});
+        }
+    }
+    core_.reset();
+    if (queue_ != nullptr) {
+        queue_->release();
+    }
+    Fabric& fabric = fabric_;
+    delete this;
+    fabric.release();
+    return 0;
+}
+
+namespace {
+
+PassiveEndpoint& pep_of(AnyFid* f) { return *object_of<PassiveEndpoint, fid_pep>(f); }
+
+std::span<const std::byte> bytes(const void* data, size_t length) {
+    return {static_cast<const std::byte*>(data), data != nullptr ? length : 0};
+}
+
+fi_ops pep_fid_ops = {
+    .size = sizeof(fi_ops),
+    .close = [](AnyFid* f) { return guarded([&] { return pep_of(f).close(); }); },
+    .bind = [](AnyFid* f, AnyFid* other, uint64_t flags) { return guarded([&] { return pep_of(f).bind(other, flags); }); },
+    .control = [](AnyFid* f, int command, void* arg) { return guarded([&] { return pep_of(f).control(command, arg); }); },
+    .ops_open = RSTREAM_REFUSE(fi_ops, ops_open),
+    .tostr = nullptr,
+    .ops_set = nullptr,
+};
+
+fi_ops_ep pep_ep_ops = {
+    .size = sizeof(fi_ops_ep),
+    .cancel = RSTREAM_REFUSE(fi_ops_ep, cancel),
+    .getopt = [](AnyFid* f, int level, int name, void* value, size_t* length) -> int {
+        return level != FI_OPT_ENDPOINT ? -FI_ENOPROTOOPT
+                                        : guarded([&] { return pep_of(f).get_option(name, value, length); });
+    },
+    .setopt = RSTREAM_REFUSE(fi_ops_ep, setopt),
+    .tx_ctx = RSTREAM_REFUSE(fi_ops_ep, tx_ctx),
+    .rx_ctx = RSTREAM_REFUSE(fi_ops_ep, rx_ctx),
+    .rx_size_left = RSTREAM_REFUSE(fi_ops_ep, rx_size_left),
+    .tx_size_left = RSTREAM_REFUSE(fi_ops_ep, tx_size_left),
+};
+
+fi_ops_cm pep_cm_ops = {
+    .size = sizeof(fi_ops_cm),
+    .setname = [](AnyFid* f, void* addr, size_t length) { return guarded([&] { return pep_of(f).set_name(addr, length); }); },
+    .getname = [](AnyFid* f, void* addr, size_t* length) { return guarded([&] { return pep_of(f).get_name(addr, length); }); },
+    .getpeer = RSTREAM_REFUSE(fi_ops_cm, getpeer),
+    .connect = RSTREAM_REFUSE(fi_ops_cm, connect),
+    .listen = [](fid_pep* pep) { return guarded([&] { return pep_of(&pep->fid).listen(); }); },
+    .accept = RSTREAM_REFUSE(fi_ops_cm, accept),
+    .reject = [](fid_pep* pep, AnyFid* handle, const void* data, size_t length) -> int {
+        return data == nullptr && length != 0
+                   ? -FI_EINVAL
+                   : guarded([&] { return pep_of(&pep->fid).reject(handle, bytes(data, length)); });
+    },
+    .shutdown = RSTREAM_REFUSE(fi_ops_cm, shutdown),
+    .join = RSTREAM_REFUSE(fi_ops_cm, join),
+};
+
+} // namespace
+
+} // namespace rstream

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Passive endpoints, and the connection requests that they bring. fi_passive_ep(3), fi_cm(3).
+#pragma once
+
+#include "prov/rstream/eq.hpp"
+#include "prov/rstream/fabric.hpp"
+#include "prov/rstream/wire/hello.hpp"
+
+namespace rstream {
+
+class PassiveEndpoint final : public fid_pep, public EqTarget {
+  public:
+    static int open(Fabric& fabric, const fi_info& info, void* context, fid_pep** out);
+
+    int bind(AnyFid* other, uint64_t flags);
+    int control(int command, void* arg);
+    int set_name(const void* addr, size_t length);
+    int get_name(void* addr, size_t* length);
+    int listen();
+    int reject(const AnyFid* handle, std::span<const std::byte> data);
+    int get_option(int name, void* value, size_t* length);
+    int close();
+
+    void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
+    void on_core_error(const fi_eq_err_entry& entry) override;
+    void progress() override {}
+    int progress_fd() override { return -1; }
+
+  private:
+    explicit PassiveEndpoint(Fabric& fabric) : fid_pep{}, fabric_(fabric) {}
+    ~PassiveEndpoint() = default;
+    int on_request(Info core_info, std::span<const std::byte> data);
+    void turn_down(const fi_info& core_info, wire::Reject::Reason reason);
+    int reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data);
+
+    Fabric& fabric_;
+    Info info_;
+    Owned<fid_pep> core_;
+    EventQueue* queue_ = nullptr;
+    bool listening_ = false;
+    int backlog_ = 0; // requests that may be pending; 0: as many as the core brings
+};
+
+} // namespace rstream

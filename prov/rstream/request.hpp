@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Connection requests that were neither accepted nor rejected yet, by the handle that programs hold. A handle may come
+// back late, twice, or to another passive endpoint: it is looked up, never followed.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "prov/rstream/fid.hpp"
+#include "prov/rstream/wire/hello.hpp"
+
+namespace rstream {
+
+struct ConnectionRequest {
+    struct fid fid; // what fi_info::handle points to
+    const void* passive;
+    Info core_info; // its handle is the core's
+    wire::Hello hello;
+};
+
+class ConnectionRequests {
+  public:
+    AnyFid* add(std::unique_ptr<ConnectionRequest> request) {
+        const std::lock_guard lock(mutex_);
+        AnyFid* handle = &request->fid;
+        requests_.emplace(handle, std::move(request));
+        return handle;
+    }
+
+    // The request behind a handle, which is pending no more. `passive`: only if it came in there; null for any.
+    std::unique_ptr<ConnectionRequest> take(const AnyFid* handle, const void* passive) {
+        const std::lock_guard lock(mutex_);
+        const auto found = requests_.find(handle);
+        if (found == requests_.end() || (passive != nullptr && found->second->passive != passive)) {
+            return nullptr;
+        }
+        auto request = std::move(found->second);
+        requests_.erase(found);
+        return request;
+    }
+
+    [[nodiscard]] std::vector<const AnyFid*> of(const void* passive) {
+        const std::lock_guard lock(mutex_);
+        std::vector<const AnyFid*> handles;
+        for (const auto& [handle, request] : requests_) {
+            if (request->passive == passive) {
+                handles.push_back(handle);
+            }
+        }
+        return handles;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::unordered_map<const AnyFid*, std::unique_ptr<ConnectionRequest>> requests_;
+};
+
+} // namespace rstream

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// How many control messages may be on their way. They have credits of their own, apart from data, so that two full
+// directions can always tell each other that there is room again. The last one may be used only by a message that
+// itself acknowledges half of the peer's: whoever is out of them has a peer that is bound to return them.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "prov/rstream/wire/limits.hpp"
+
+namespace rstream::wire {
+
+class ControlFlow {
+  public:
+    void open(uint64_t peer_credits) { credits_ = peer_credits; }
+
+    [[nodiscard]] bool may_send() const {
+        const uint64_t flying = sent_.load(std::memory_order_relaxed) - acknowledged_.load(std::memory_order_acquire);
+        return flying + 1 < credits_ || (flying < credits_ && acknowledgement_due());
+    }
+    [[nodiscard]] bool acknowledgement_due() const { return unreported() >= control_credits / 2; }
+    [[nodiscard]] uint64_t unreported() const {
+        return arrived_.load(std::memory_order_acquire) - reported_.load(std::memory_order_relaxed);
+    }
+
+    // Posting side. `post` and `report` come before the message is given to the core, the others undo them.
+    void post() { sent_.fetch_add(1, std::memory_order_relaxed); }
+    void unpost() { sent_.fetch_sub(1, std::memory_order_relaxed); }
+    uint64_t report(uint64_t at_most) {
+        const uint64_t count = std::min(unreported(), at_most);
+        reported_.fetch_add(count, std::memory_order_relaxed);
+        return count;
+    }
+    void unreport(uint64_t count) { reported_.fetch_sub(count, std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t reported() const { return reported_.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t acknowledged() const { return acknowledged_.load(std::memory_order_acquire); }
+
+    // Progress side. Null, or the rule that the peer broke.
+    const char* on_control() {
+        if (unreported() >= control_credits) {
+            return "more control messages than credits";
+        }
+        arrived_.fetch_add(1, std::memory_order_release);
+        return nullptr;
+    }
+    const char* on_acknowledged(uint64_t count) { return on_total(acknowledged() + count); }
+    const char* on_total(uint64_t total) {
+        if (total < acknowledged() || total > sent()) {
+            return "acknowledges control messages that were not sent";
+        }
+        acknowledged_.store(total, std::memory_order_release);
+        return nullptr;
+    }
+
+  private:
+    uint64_t credits_ = 0;
+    std::atomic<uint64_t> sent_{0};
+    std::atomic<uint64_t> acknowledged_{0};
+    std::atomic<uint64_t> arrived_{0};
+    std::atomic<uint64_t> reported_{0};
+};
+
+} // namespace rstream::wire

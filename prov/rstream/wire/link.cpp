@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/wire/link.hpp"
+
+#include <limits>
+
+namespace rstream::wire {
+
+void Link::open(const Hello& peer, bool headers, size_t max_chunk) {
+    headers_ = headers;
+    send_.open(peer.ring_size, peer.data_credits, std::min<size_t>(max_chunk, Immediate::max_length));
+    control_.open(peer.control_credits);
+}
+
+// Puts our counters into `control`, and notes them as told.
+void Link::fill(Control& control, Post& post, uint64_t most_acks) {
+    const RecvFlow::Totals now = recv_.grant(post.granted_before);
+    post.reported = control_.report(most_acks);
+    control.consumed = now.consumed;
+    control.data_arrived = now.arrived;
+    control.control_arrived = control_.reported();
+}
+
+Post Link::control_post(Control::Type type, uint8_t flags) {
+    Post post;
+    post.kind = Post::Kind::control;
+    post.control.type = type;
+    post.control.flags = flags;
+    fill(post.control, post, std::numeric_limits<uint64_t>::max());
+    control_.post();
+    return post;
+}
+
+bool Link::control_due() const {
+    return recv_.credit_due() || control_.acknowledgement_due() || acknowledge_now_.load(std::memory_order_acquire);
+}
+
+std::optional<Post> Link::next() {
+    const Ending ending = ending_.load(std::memory_order_acquire);
+    if (ending == Ending::rst) {
+        if (!control_.may_send()) {
+            return std::nullopt;
+        }
+        Post post = control_post(Control::Type::rst, 0);
+        end_is_posted(ending);
+        return post;
+    }
+    if (control_.may_send()) {
+        const bool now = acknowledge_now_.exchange(false, std::memory_order_acq_rel);
+        if (now || recv_.credit_due() || control_.acknowledgement_due()) {
+            return control_post(Control::Type::credit, 0);
+        }
+    }
+    const bool ends = ending != Ending::none && ending != Ending::posted;
+    if (auto chunk = send_.next(ends)) {
+        Post post;
+        post.kind = Post::Kind::data;
+        post.chunk = *chunk;
+        post.immediate = {static_cast<uint32_t>(chunk->length), 0, chunk->credit_wanted};
+        send_.post(*chunk);
+        if (headers_) {
+            fill(post.control, post, std::numeric_limits<uint64_t>::max());
+            post.control.type = Control::Type::data;
+            post.control.argument = post.immediate.encode();
+        } else {
+            post.reported = control_.report(Immediate::max_acks);
+            post.immediate.control_acks = static_cast<uint32_t>(post.reported);
+        }
+        return post;
+    }
+    if (ends && !send_.unposted() && control_.may_send()) {
+        Post post = ending == Ending::rst_after_data
+                        ? control_post(Control::Type::rst, 0)
+                        : control_post(Control::Type::fin, ending == Ending::fin_closed ? Control::flag_closed : 0);
+        end_is_posted(ending);
+        return post;
+    }
+    return std::nullopt;
+}
+
+void Link::end_is_posted(Ending kind) {
+    ending_before_ = kind;
+    closed_posted_ = kind != Ending::fin;
+    end_position_ = control_.sent();
+    ending_.store(Ending::posted, std::memory_order_release);
+}
+
+std::optional<Post> Link::bypass(size_t length) {
+    if (headers_) {
+        return std::nullopt;
+    }
+    auto chunk = send_.bypass(length);
+    if (!chunk) {
+        return std::nullopt;
+    }
+    Post post;
+    post.kind = Post::Kind::data;
+    post.chunk = *chunk;
+    send_.post(*chunk);
+    post.reported = control_.report(Immediate::max_acks);
+    post.immediate = {static_cast<uint32_t>(length), static_cast<uint32_t>(post.reported), chunk->credit_wanted};
+    return post;
+}
+
+void Link::undo(const Post& post) {
+    control_.unreport(post.reported);
+    if (post.kind == Post::Kind::data) {
+        send_.unpost(post.chunk);
+        if (headers_) {
+            recv_.revoke(post.granted_before);
+        }
+        return;
+    }
+    recv_.revoke(post.granted_before);
+    control_.unpost();
+    if (post.control.type == Control::Type::credit) {
+        acknowledge_now_.store(true, std::memory_order_release);
+    } else {
+        closed_posted_ = false;
+        ending_.store(ending_before_, std::memory_order_release);
+    }
+}
+
+void Link::finish(bool closed) {
+    const Ending wanted = closed ? Ending::fin_closed : Ending::fin;
+    const Ending now = ending_.load(std::memory_order_acquire);
+    if (now == Ending::none || (closed && (now == Ending::fin || (now == Ending::posted && !closed_posted_)))) {
+        ending_.store(wanted, std::memory_order_release);
+    }
+}
+
+void Link::abort() {
+    send_.discard();
+    ending_.store(Ending::rst, std::memory_order_release);
+}
+
+void Link::finish_with_reset() {
+    ending_.store(Ending::rst_after_data, std::memory_order_release);
+}
+
+const char* Link::on_data(uint64_t raw_immediate) {
+    const auto immediate = Immediate::decode(raw_immediate);
+    if (!immediate) {
+        return "an immediate of no known form";
+    }
+    if (peer_finished() || peer_reset()) {
+        return "data behind the end of the stream";
+    }
+    if (const char* broken = control_.on_acknowledged(immediate->control_acks)) {
+        return broken;
+    }
+    return recv_.on_data(immediate->length, immediate->credit_wanted);
+}
+
+const char* Link::on_control(const Control& control) {
+    // A second fin may only add that the peer does not read either.
+    const bool closes = (control.flags & Control::flag_closed) != 0;
+    if (peer_reset() || (control.type == Control::Type::fin && (peer_closed() || (peer_finished() && !closes)))) {
+        return "a control message behind the end of the stream";
+    }
+    if (!send_.on_credit(control.consumed, control.data_arrived)) {
+        return "credit for what was not sent";
+    }
+    if (const char* broken = control_.on_total(control.control_arrived)) {
+        return broken;
+    }
+    if (control.type == Control::Type::data) {
+        return headers_ ? on_data(control.argument) : "a data header where immediates were agreed on";
+    }
+    if (const char* broken = control_.on_control()) {
+        return broken;
+    }
+    switch (control.type) {
+    case Control::Type::fin:
+        peer_closed_.store(closes, std::memory_order_release);
+        peer_finished_.store(true, std::memory_order_release);
+        acknowledge_now_.store(true, std::memory_order_release);
+        break;
+    case Control::Type::rst:
+        peer_reset_.store(true, std::memory_order_release);
+        break;
+    case Control::Type::credit:
+    case Control::Type::data:
+        break;
+    }
+    return nullptr;
+}
+
+} // namespace rstream::wire

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// One end of a stream: all of the protocol and none of the I/O. Whoever drives it asks `next` what to give to the
+// network, and tells it what came. The provider drives it with a core endpoint, the tests with a queue.
+//
+// Threads: three sides, each for one thread at a time, which may run beside each other: posting (stage, next, undo,
+// bypass, finish, abort), reading (peek, consume), and progress (on_data, on_control, release).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "prov/rstream/wire/control.hpp"
+#include "prov/rstream/wire/control_flow.hpp"
+#include "prov/rstream/wire/hello.hpp"
+#include "prov/rstream/wire/immediate.hpp"
+#include "prov/rstream/wire/recv_flow.hpp"
+#include "prov/rstream/wire/send_flow.hpp"
+
+namespace rstream::wire {
+
+// A message to be given to the core. Its counters stand as sent already; `undo` takes that back.
+struct Post {
+    enum class Kind : uint8_t { data, control };
+
+    Kind kind = Kind::control;
+    Chunk chunk;         // data: which bytes go where
+    Immediate immediate; // data: what announces them
+    Control control;     // control: the message; data: its header, for a core without immediates
+
+    RecvFlow::Totals granted_before;
+    uint64_t reported = 0;
+};
+
+class Link {
+  public:
+    struct Config {
+        size_t staging_size;
+        size_t ring_size;
+        uint64_t data_credits;
+    };
+
+    explicit Link(const Config& config)
+        : send_(config.staging_size), recv_(config.ring_size, config.data_credits), data_credits_(config.data_credits) {}
+
+    [[nodiscard]] uint64_t data_credits() const { return data_credits_; }
+
+    // Opens the sending side. `headers`: data is announced by a message behind the write. `max_chunk`: of one write.
+    void open(const Hello& peer, bool headers, size_t max_chunk);
+
+    // ---- posting side
+    [[nodiscard]] size_t space() const { return send_.space(); }
+    [[nodiscard]] Extent room(size_t length) const { return send_.room(length); }
+    void stage(size_t length) { send_.stage(length); }
+    [[nodiscard]] bool unposted() const { return send_.unposted(); }
+    // A post of bytes that never enter the staging ring, if they may go at once.
+    std::optional<Post> bypass(size_t length);
+    std::optional<Post> next();
+    void undo(const Post& post);
+    // Whether `next` would have to do with anything but held back or unsendable data: cheap, from any side.
+    [[nodiscard]] bool control_due() const;
+    void finish(bool closed); // fin behind all that is staged
+    void abort();             // rst instead of all that is staged
+    // rst behind all that is staged: the peer reads what was sent, then learns that its own bytes were not.
+    void finish_with_reset();
+
+    // ---- reading side
+    [[nodiscard]] size_t readable() const { return recv_.readable(); }
+    [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const { return recv_.peek(length, skip); }
+    void consume(size_t length) { recv_.consume(length); }
+
+    // ---- progress side: null, or the rule that the peer broke
+    const char* on_data(uint64_t raw_immediate);
+    const char* on_control(const Control& control);
+    void release(size_t length) { send_.release(length); }
+
+    // ---- state, from any side
+    [[nodiscard]] bool finishing() const { return ending_.load(std::memory_order_acquire) != Ending::none; }
+    [[nodiscard]] bool end_posted() const { return ending_.load(std::memory_order_acquire) == Ending::posted; }
+    [[nodiscard]] bool peer_finished() const { return peer_finished_.load(std::memory_order_acquire); }
+    [[nodiscard]] bool peer_closed() const { return peer_closed_.load(std::memory_order_acquire); }
+    [[nodiscard]] bool peer_reset() const { return peer_reset_.load(std::memory_order_acquire); }
+    // All that was sent, the end of the stream included, has come to the peer's side of the wire.
+    [[nodiscard]] bool all_arrived() const {
+        return end_posted() && send_.in_flight() == 0 && control_.acknowledged() >= end_position_;
+    }
+    [[nodiscard]] bool anything_unacknowledged() const { return send_.unposted() || send_.in_flight() != 0; }
+
+  private:
+    enum class Ending : uint8_t { none, fin, fin_closed, rst_after_data, rst, posted };
+
+    Post control_post(Control::Type type, uint8_t flags);
+    void end_is_posted(Ending kind);
+    void fill(Control& control, Post& post, uint64_t most_acks);
+
+    SendFlow send_;
+    RecvFlow recv_;
+    ControlFlow control_;
+    uint64_t data_credits_;
+    bool headers_ = false;
+    std::atomic<Ending> ending_{Ending::none};
+    Ending ending_before_ = Ending::none; // for undo
+    bool closed_posted_ = false;          // the end that was posted said that nothing will be read either
+    uint64_t end_position_ = 0;           // control messages sent, the end included
+    std::atomic<bool> acknowledge_now_{false};
+    std::atomic<bool> peer_finished_{false};
+    std::atomic<bool> peer_closed_{false};
+    std::atomic<bool> peer_reset_{false};
+};
+
+} // namespace rstream::wire

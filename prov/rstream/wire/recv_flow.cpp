@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/wire/recv_flow.hpp"
+
+namespace rstream::wire {
+
+const char* RecvFlow::on_data(uint64_t length, bool credit_wanted) {
+    const uint64_t received = received_.load(std::memory_order_relaxed);
+    if (received + length - granted_consumed_.load(std::memory_order_relaxed) > ring_.capacity()) {
+        return "data beyond the receive ring";
+    }
+    const uint64_t arrived = arrived_.load(std::memory_order_relaxed);
+    if (arrived - granted_arrived_.load(std::memory_order_relaxed) >= credits_) {
+        return "more data messages than credits";
+    }
+    arrived_.store(arrived + 1, std::memory_order_release);
+    received_.store(received + length, std::memory_order_release);
+    if (credit_wanted) {
+        wanted_.store(true, std::memory_order_release);
+    }
+    return nullptr;
+}
+
+bool RecvFlow::credit_due() const {
+    const Totals now = totals();
+    const uint64_t arrived = now.arrived - granted_arrived_.load(std::memory_order_relaxed);
+    return arrived >= (credits_ + 1) / 2 || (arrived != 0 && wanted_.load(std::memory_order_relaxed)) ||
+           now.consumed - granted_consumed_.load(std::memory_order_relaxed) >= ring_.capacity() / 2;
+}
+
+RecvFlow::Totals RecvFlow::grant(Totals& before) {
+    // Cleared before the totals are read: a wish that comes in between stays on record, at worst for nothing.
+    wanted_.exchange(false, std::memory_order_acq_rel);
+    before = {granted_consumed_.load(std::memory_order_relaxed), granted_arrived_.load(std::memory_order_relaxed)};
+    const Totals now = totals();
+    granted_consumed_.store(now.consumed, std::memory_order_relaxed);
+    granted_arrived_.store(now.arrived, std::memory_order_relaxed);
+    return now;
+}
+
+} // namespace rstream::wire

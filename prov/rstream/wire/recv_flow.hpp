@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The receiving half of one direction: what the peer wrote into the receive ring, what the program took out of it, and
+// when the peer is told. Bytes are returned when half the ring is consumed, messages when half the credits are used up,
+// and either at once when the peer says that it holds data back.
+//
+// Threads: `on_data` on the progress side, `consume` on the reading side, `grant` and `revoke` on the posting side; one
+// thread at a time on each.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "prov/rstream/wire/ring.hpp"
+
+namespace rstream::wire {
+
+class RecvFlow {
+  public:
+    RecvFlow(size_t ring_size, uint64_t credits) : ring_(ring_size), credits_(credits) {}
+
+    // Counts a data message of `length` bytes. Null, or the rule that the peer broke.
+    const char* on_data(uint64_t length, bool credit_wanted);
+
+    [[nodiscard]] size_t readable() const {
+        return received_.load(std::memory_order_acquire) - consumed_.load(std::memory_order_relaxed);
+    }
+    // The readable bytes from `skip` on that lie in one run, at most `length`.
+    [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const {
+        return ring_.extent(consumed_.load(std::memory_order_relaxed) + skip, std::min(length, readable() - skip));
+    }
+    void consume(size_t length) { consumed_.fetch_add(length, std::memory_order_release); }
+
+    struct Totals {
+        uint64_t consumed = 0;
+        uint64_t arrived = 0;
+    };
+    [[nodiscard]] bool credit_due() const;
+    [[nodiscard]] Totals totals() const {
+        return {consumed_.load(std::memory_order_acquire), arrived_.load(std::memory_order_acquire)};
+    }
+    // What the peer is to be told now; noted as told before it is sent. `before` serves to `revoke` what could not be.
+    Totals grant(Totals& before);
+    void revoke(const Totals& before) {
+        granted_consumed_.store(before.consumed, std::memory_order_relaxed);
+        granted_arrived_.store(before.arrived, std::memory_order_relaxed);
+        wanted_.store(true, std::memory_order_relaxed);
+    }
+
+    [[nodiscard]] uint64_t received() const { return received_.load(std::memory_order_acquire); }
+
+  private:
+    Ring ring_;
+    uint64_t credits_;
+    std::atomic<uint64_t> received_{0};
+    std::atomic<uint64_t> arrived_{0};
+    std::atomic<uint64_t> consumed_{0};
+    std::atomic<uint64_t> granted_consumed_{0};
+    std::atomic<uint64_t> granted_arrived_{0};
+    std::atomic<bool> wanted_{false};
+};
+
+} // namespace rstream::wire

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/wire/send_flow.hpp"
+
+namespace rstream::wire {
+
+void SendFlow::open(size_t peer_ring, uint64_t credits, size_t max_chunk) {
+    peer_ = Ring(peer_ring);
+    credits_ = credits;
+    max_chunk_ = max_chunk;
+    full_chunk_ = std::min(max_chunk, staging_.capacity() / 4);
+}
+
+void SendFlow::stage(size_t length) {
+    // The line fell silent, or the program sends in bulk: the next ones may go at once again.
+    if (holding_ && (length >= full_chunk_ || (!unposted() && in_flight() == 0))) {
+        holding_ = false;
+    }
+    staged_ += length;
+}
+
+std::optional<Chunk> SendFlow::next(bool urgent) const {
+    const size_t pending = staged_ - posted_;
+    const size_t open_window = window();
+    const uint64_t flying = in_flight();
+    if (pending == 0 || open_window == 0 || flying >= credits_) {
+        return std::nullopt;
+    }
+    if (!urgent && holding_ && pending < full_chunk_ && flying >= held_in_flight) {
+        return std::nullopt;
+    }
+    const Extent from = staging_.extent(posted_, std::min({pending, open_window, max_chunk_}));
+    const Extent to = peer_.extent(sent(), from.length);
+    return Chunk{from.offset, to.offset, to.length, false, wants_credit(to.length, flying)};
+}
+
+std::optional<Chunk> SendFlow::bypass(size_t length) {
+    if (unposted() || window() < length) {
+        return std::nullopt;
+    }
+    const uint64_t flying = in_flight();
+    if (flying >= credits_) {
+        return std::nullopt;
+    }
+    if (holding_ && flying == 0) {
+        holding_ = false;
+    }
+    if (holding_ && flying >= held_in_flight) {
+        return std::nullopt;
+    }
+    const Extent to = peer_.extent(sent(), length);
+    if (to.length < length) {
+        return std::nullopt;
+    }
+    return Chunk{0, to.offset, length, true, wants_credit(length, flying)};
+}
+
+void SendFlow::post(const Chunk& chunk) {
+    if (!chunk.bypass) {
+        posted_ += chunk.length;
+    }
+    sent_.fetch_add(chunk.length, std::memory_order_relaxed);
+    messages_.fetch_add(1, std::memory_order_relaxed);
+    if (chunk.credit_wanted) {
+        holding_ = true;
+    }
+}
+
+void SendFlow::unpost(const Chunk& chunk) {
+    if (!chunk.bypass) {
+        posted_ -= chunk.length;
+    }
+    sent_.fetch_sub(chunk.length, std::memory_order_relaxed);
+    messages_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool SendFlow::on_credit(uint64_t consumed, uint64_t arrived) {
+    if (consumed > sent() || consumed < peer_consumed_.load(std::memory_order_relaxed) ||
+        arrived > messages_.load(std::memory_order_relaxed) ||
+        arrived < acknowledged_.load(std::memory_order_relaxed)) {
+        return false;
+    }
+    peer_consumed_.store(consumed, std::memory_order_release);
+    acknowledged_.store(arrived, std::memory_order_release);
+    return true;
+}
+
+} // namespace rstream::wire

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The sending half of one direction: bytes wait in a staging ring, and leave it in chunks as the peer's ring and credits
+// allow. Many small sends that would each cost a message are held together while earlier ones are unacknowledged, after
+// a burst that goes out at once: a request or a reply never waits, a stream of small sends shares its messages.
+//
+// Threads: `release` and `on_credit` may run beside the rest, which is for one thread at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "prov/rstream/wire/ring.hpp"
+
+namespace rstream::wire {
+
+struct Chunk {
+    size_t staging_offset = 0; // meaningless if it bypasses the staging ring
+    size_t ring_offset = 0;    // where it goes in the peer's receive ring
+    size_t length = 0;
+    bool bypass = false;
+    bool credit_wanted = false;
+};
+
+class SendFlow {
+  public:
+    static constexpr uint64_t burst = 16;         // small messages in flight before holding begins
+    static constexpr uint64_t held_in_flight = 2; // and while it lasts
+
+    explicit SendFlow(size_t staging_size) : staging_(staging_size) {}
+
+    // What the peer offered. `max_chunk`: the most that one message may carry.
+    void open(size_t peer_ring, uint64_t credits, size_t max_chunk);
+
+    [[nodiscard]] size_t space() const {
+        return staging_.capacity() - (staged_ - released_.load(std::memory_order_acquire));
+    }
+    [[nodiscard]] bool unposted() const { return posted_ != staged_; }
+    [[nodiscard]] size_t capacity() const { return staging_.capacity(); }
+
+    // Where the next of at most `length` bytes are to be copied; then `stage` what was.
+    [[nodiscard]] Extent room(size_t length) const { return staging_.extent(staged_, std::min(length, space())); }
+    void stage(size_t length);
+
+    // Drops what was staged and not posted.
+    void discard() { staged_ = posted_; }
+
+    // The next chunk that may go now. `urgent`: without holding small ones back.
+    [[nodiscard]] std::optional<Chunk> next(bool urgent) const;
+
+    // A chunk of exactly `length` bytes straight from the caller's memory, if nothing is staged before it.
+    [[nodiscard]] std::optional<Chunk> bypass(size_t length);
+
+    // Counts a chunk as sent: before it is given to the core, since the answer may be quicker than the return.
+    void post(const Chunk& chunk);
+    void unpost(const Chunk& chunk); // the core did not take it
+
+    // Staging bytes whose write is complete, in order.
+    void release(size_t length) { released_.fetch_add(length, std::memory_order_release); }
+
+    // The peer's totals. False for what can not be true.
+    bool on_credit(uint64_t consumed, uint64_t arrived);
+
+    [[nodiscard]] uint64_t in_flight() const {
+        return messages_.load(std::memory_order_relaxed) - acknowledged_.load(std::memory_order_acquire);
+    }
+    [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
+
+  private:
+    // Whoever holds back must be sure of an answer: all that is sent meanwhile asks for one.
+    [[nodiscard]] bool wants_credit(size_t length, uint64_t flying) const {
+        return holding_ || (flying + 1 >= burst && length < full_chunk_);
+    }
+    [[nodiscard]] size_t window() const {
+        return peer_.capacity() - (sent() - peer_consumed_.load(std::memory_order_acquire));
+    }
+
+    Ring staging_;
+    Ring peer_;
+    uint64_t credits_ = 0;
+    size_t max_chunk_ = 0;
+    size_t full_chunk_ = 0; // from this size on, nothing is gained by holding
+    bool holding_ = false;
+
+    uint64_t staged_ = 0; // staging positions
+    uint64_t posted_ = 0;
+    std::atomic<uint64_t> released_{0};
+
+    std::atomic<uint64_t> sent_{0}; // stream position
+    std::atomic<uint64_t> peer_consumed_{0};
+    std::atomic<uint64_t> messages_{0};
+    std::atomic<uint64_t> acknowledged_{0};
+};
+
+} // namespace rstream::wire

@@ -95,7 +95,8 @@ int Connection::open_core(const fi_info& core_info, const Settings& settings) {
     }
     cq_.reset(cq);
     if ((ret = fi_control(&cq->fid, FI_GETWAIT, &cq_fd_)) != 0 ||
-        (ret = fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION)) != 0 ||
+        (ret = fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION)) != 0 ||
+        (ret = fi_ep_bind(ep, &cq->fid, FI_RECV)) != 0 || // every arrival completes
         (ret = fi_ep_bind(ep, &pump_->core()->fid, 0)) != 0) {
         return ret;
     }

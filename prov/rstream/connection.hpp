@@ -130,6 +130,7 @@ class Connection final : public EqTarget {
     size_t copy_out(const iovec* iov, size_t count, bool take);
     ssize_t readable_or_end();
     void note_needs();
+    void await_more();
 
     Domain& domain_;
     std::shared_ptr<Pump> pump_;

@@ -232,12 +232,25 @@ ssize_t Connection::peek_recv(const iovec* iov, size_t count) {
     if (readable <= 0) {
         return readable;
     }
-    peeked_.store(static_cast<size_t>(readable));
+    if (peeked_.exchange(static_cast<size_t>(readable)) == static_cast<size_t>(readable)) {
+        await_more();
+    }
     return total_length(iov, count) == 0 ? readable : static_cast<ssize_t>(copy_out(iov, count, false));
+}
+
+// The program has seen what is there, took none of it, and looks again: it needs more at once.
+void Connection::await_more() {
+    link_.await_more();
+    if (link_.control_due()) {
+        kick();
+    }
 }
 
 int Connection::try_wait() {
     progress();
+    if (peeked_.load() != 0) {
+        await_more();
+    }
     if (link_.readable() != peeked_.load()) {
         return -FI_EAGAIN;
     }

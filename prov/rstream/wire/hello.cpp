@@ -49,7 +49,7 @@ Hello::Error Hello::parse(std::span<const std::byte> data, Hello& hello) {
     if (h.ring_size < min_buffer || h.ring_size > max_buffer) {
         return Error::ring_size;
     }
-    if (h.data_credits < min_queue || h.control_credits < min_control_credits) {
+    if (h.data_credits < min_queue || h.data_credits > max_queue || h.control_credits < min_control_credits) {
         return Error::credits;
     }
     if (h.user_length > data.size() - size) {
@@ -101,7 +101,7 @@ const char* to_string(Hello::Error error) {
     case Hello::Error::ring_size:
         return "receive buffer size out of range";
     case Hello::Error::credits:
-        return "too few credits";
+        return "number of credits out of range";
     case Hello::Error::user_length:
         return "length of the user's private data exceeds what came";
     }

@@ -32,11 +32,17 @@ Post Link::control_post(Control::Type type, uint8_t flags) {
 }
 
 bool Link::control_due() const {
-    return recv_.credit_due() || control_.acknowledgement_due() || acknowledge_now_.load(std::memory_order_acquire);
+    const Ending ending = ending_.load(std::memory_order_acquire);
+    return control_.may_send() &&
+           (recv_.credit_due() || control_.acknowledgement_due() || acknowledge_now_.load(std::memory_order_acquire) ||
+            (ending != Ending::none && ending != Ending::posted));
 }
 
 std::optional<Post> Link::next() {
     const Ending ending = ending_.load(std::memory_order_acquire);
+    if (reset_posted_) {
+        return std::nullopt;
+    }
     if (ending == Ending::rst) {
         if (!control_.may_send()) {
             return std::nullopt;
@@ -81,7 +87,8 @@ std::optional<Post> Link::next() {
 void Link::end_is_posted(Ending kind) {
     ending_before_ = kind;
     closed_posted_ = kind != Ending::fin;
-    end_position_ = control_.sent();
+    reset_posted_ = kind == Ending::rst || kind == Ending::rst_after_data;
+    end_position_.store(control_.sent(), std::memory_order_relaxed);
     ending_.store(Ending::posted, std::memory_order_release);
 }
 
@@ -117,6 +124,7 @@ void Link::undo(const Post& post) {
         acknowledge_now_.store(true, std::memory_order_release);
     } else {
         closed_posted_ = false;
+        reset_posted_ = false;
         ending_.store(ending_before_, std::memory_order_release);
     }
 }
@@ -130,12 +138,16 @@ void Link::finish(bool closed) {
 }
 
 void Link::abort() {
-    send_.discard();
-    ending_.store(Ending::rst, std::memory_order_release);
+    if (!reset_posted_) {
+        send_.discard();
+        ending_.store(Ending::rst, std::memory_order_release);
+    }
 }
 
 void Link::finish_with_reset() {
-    ending_.store(Ending::rst_after_data, std::memory_order_release);
+    if (!reset_posted_) {
+        ending_.store(Ending::rst_after_data, std::memory_order_release);
+    }
 }
 
 const char* Link::on_data(uint64_t raw_immediate) {
@@ -178,6 +190,7 @@ const char* Link::on_control(const Control& control) {
         break;
     case Control::Type::rst:
         peer_reset_.store(true, std::memory_order_release);
+        acknowledge_now_.store(true, std::memory_order_release); // whoever closed waits for it
         break;
     case Control::Type::credit:
     case Control::Type::data:

@@ -55,11 +55,12 @@ class Link {
     [[nodiscard]] Extent room(size_t length) const { return send_.room(length); }
     void stage(size_t length) { send_.stage(length); }
     [[nodiscard]] bool unposted() const { return send_.unposted(); }
+    [[nodiscard]] bool anything_unacknowledged() const { return send_.unposted() || send_.in_flight() != 0; }
     // A post of bytes that never enter the staging ring, if they may go at once.
     std::optional<Post> bypass(size_t length);
     std::optional<Post> next();
     void undo(const Post& post);
-    // Whether `next` would have to do with anything but held back or unsendable data: cheap, from any side.
+    // Whether `next` would give something other than data: a credit or the end. Cheap, from any side.
     [[nodiscard]] bool control_due() const;
     void finish(bool closed); // fin behind all that is staged
     void abort();             // rst instead of all that is staged
@@ -70,6 +71,7 @@ class Link {
     [[nodiscard]] size_t readable() const { return recv_.readable(); }
     [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const { return recv_.peek(length, skip); }
     void consume(size_t length) { recv_.consume(length); }
+    void await_more() { recv_.await_more(); } // than is readable: the peer may need credit to send it
 
     // ---- progress side: null, or the rule that the peer broke
     const char* on_data(uint64_t raw_immediate);
@@ -84,9 +86,8 @@ class Link {
     [[nodiscard]] bool peer_reset() const { return peer_reset_.load(std::memory_order_acquire); }
     // All that was sent, the end of the stream included, has come to the peer's side of the wire.
     [[nodiscard]] bool all_arrived() const {
-        return end_posted() && send_.in_flight() == 0 && control_.acknowledged() >= end_position_;
+        return end_posted() && send_.in_flight() == 0 && control_.acknowledged() >= end_position_.load(std::memory_order_relaxed);
     }
-    [[nodiscard]] bool anything_unacknowledged() const { return send_.unposted() || send_.in_flight() != 0; }
 
   private:
     enum class Ending : uint8_t { none, fin, fin_closed, rst_after_data, rst, posted };
@@ -103,7 +104,8 @@ class Link {
     std::atomic<Ending> ending_{Ending::none};
     Ending ending_before_ = Ending::none; // for undo
     bool closed_posted_ = false;          // the end that was posted said that nothing will be read either
-    uint64_t end_position_ = 0;           // control messages sent, the end included
+    bool reset_posted_ = false;           // nothing may follow it
+    std::atomic<uint64_t> end_position_{0}; // control messages sent, the end included
     std::atomic<bool> acknowledge_now_{false};
     std::atomic<bool> peer_finished_{false};
     std::atomic<bool> peer_closed_{false};

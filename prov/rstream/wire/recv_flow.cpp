@@ -24,13 +24,20 @@ const char* RecvFlow::on_data(uint64_t length, bool credit_wanted) {
 bool RecvFlow::credit_due() const {
     const Totals now = totals();
     const uint64_t arrived = now.arrived - granted_arrived_.load(std::memory_order_relaxed);
-    return arrived >= (credits_ + 1) / 2 || (arrived != 0 && wanted_.load(std::memory_order_relaxed)) ||
-           now.consumed - granted_consumed_.load(std::memory_order_relaxed) >= ring_.capacity() / 2;
+    const uint64_t granted = granted_consumed_.load(std::memory_order_relaxed);
+    if (arrived >= (credits_ + 1) / 2 || (arrived != 0 && wanted_.load(std::memory_order_relaxed)) ||
+        now.consumed - granted >= ring_.capacity() / 2) {
+        return true;
+    }
+    // Little was consumed, but the peer may be out of window with the very bytes that the program waits for.
+    return awaited_.load(std::memory_order_acquire) && now.consumed != granted &&
+           received() - granted > ring_.capacity() / 2;
 }
 
 RecvFlow::Totals RecvFlow::grant(Totals& before) {
     // Cleared before the totals are read: a wish that comes in between stays on record, at worst for nothing.
     wanted_.exchange(false, std::memory_order_acq_rel);
+    awaited_.exchange(false, std::memory_order_acq_rel);
     before = {granted_consumed_.load(std::memory_order_relaxed), granted_arrived_.load(std::memory_order_relaxed)};
     const Totals now = totals();
     granted_consumed_.store(now.consumed, std::memory_order_relaxed);

@@ -3,7 +3,7 @@
 //
 // The receiving half of one direction: what the peer wrote into the receive ring, what the program took out of it, and
 // when the peer is told. Bytes are returned when half the ring is consumed, messages when half the credits are used up,
-// and either at once when the peer says that it holds data back.
+// and either at once when the peer says that it holds data back, or when the program waits for more than is there.
 //
 // Threads: `on_data` on the progress side, `consume` on the reading side, `grant` and `revoke` on the posting side; one
 // thread at a time on each.
@@ -28,9 +28,14 @@ class RecvFlow {
     }
     // The readable bytes from `skip` on that lie in one run, at most `length`.
     [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const {
-        return ring_.extent(consumed_.load(std::memory_order_relaxed) + skip, std::min(length, readable() - skip));
+        const size_t there = readable();
+        return ring_.extent(consumed_.load(std::memory_order_relaxed) + skip,
+                            std::min(length, there - std::min(skip, there)));
     }
     void consume(size_t length) { consumed_.fetch_add(length, std::memory_order_release); }
+
+    // The program has looked at what is readable, and waits for more.
+    void await_more() { awaited_.store(true, std::memory_order_release); }
 
     struct Totals {
         uint64_t consumed = 0;
@@ -59,6 +64,7 @@ class RecvFlow {
     std::atomic<uint64_t> granted_consumed_{0};
     std::atomic<uint64_t> granted_arrived_{0};
     std::atomic<bool> wanted_{false};
+    std::atomic<bool> awaited_{false};
 };
 
 } // namespace rstream::wire

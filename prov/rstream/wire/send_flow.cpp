@@ -31,11 +31,11 @@ std::optional<Chunk> SendFlow::next(bool urgent) const {
     }
     const Extent from = staging_.extent(posted_, std::min({pending, open_window, max_chunk_}));
     const Extent to = peer_.extent(sent(), from.length);
-    return Chunk{from.offset, to.offset, to.length, false, wants_credit(to.length, flying)};
+    return Chunk{from.offset, to.offset, to.length, false, wants_credit(to.length, flying), holding_};
 }
 
 std::optional<Chunk> SendFlow::bypass(size_t length) {
-    if (unposted() || window() < length) {
+    if (length == 0 || length > max_chunk_ || unposted() || window() < length) {
         return std::nullopt;
     }
     const uint64_t flying = in_flight();
@@ -52,7 +52,7 @@ std::optional<Chunk> SendFlow::bypass(size_t length) {
     if (to.length < length) {
         return std::nullopt;
     }
-    return Chunk{0, to.offset, length, true, wants_credit(length, flying)};
+    return Chunk{0, to.offset, length, true, wants_credit(length, flying), holding_};
 }
 
 void SendFlow::post(const Chunk& chunk) {
@@ -72,6 +72,7 @@ void SendFlow::unpost(const Chunk& chunk) {
     }
     sent_.fetch_sub(chunk.length, std::memory_order_relaxed);
     messages_.fetch_sub(1, std::memory_order_relaxed);
+    holding_ = chunk.held_before;
 }
 
 bool SendFlow::on_credit(uint64_t consumed, uint64_t arrived) {

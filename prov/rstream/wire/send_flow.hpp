@@ -22,6 +22,7 @@ struct Chunk {
     size_t length = 0;
     bool bypass = false;
     bool credit_wanted = false;
+    bool held_before = false; // for undo
 };
 
 class SendFlow {
@@ -50,7 +51,8 @@ class SendFlow {
     // The next chunk that may go now. `urgent`: without holding small ones back.
     [[nodiscard]] std::optional<Chunk> next(bool urgent) const;
 
-    // A chunk of exactly `length` bytes straight from the caller's memory, if nothing is staged before it.
+    // A chunk of exactly `length` bytes straight from the caller's memory, if nothing is staged before it and one
+    // message can carry it.
     [[nodiscard]] std::optional<Chunk> bypass(size_t length);
 
     // Counts a chunk as sent: before it is given to the core, since the answer may be quicker than the return.

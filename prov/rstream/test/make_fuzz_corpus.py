@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+"""Writes the seeds of wire_fuzz into fuzz_corpus/ beside this script. Run it by hand when the format changes."""
+import pathlib
+import struct
+
+folder = pathlib.Path(__file__).parent / "fuzz_corpus"
+folder.mkdir(exist_ok=True)
+
+
+def hello(ring=8192, credits=64, control=16, user=0):
+    return struct.pack("<4sBBHQQQIBBH", b"MSTr", 1, 0, credits, 1, 2, 3, ring, control, user, 0)
+
+
+def script(modes, *steps, ring=4096, credits=60, peer=hello()):
+    return struct.pack("<BHHB", modes, 4096, ring, credits) + peer + b"".join(steps)
+
+
+def data(length, more=0):
+    return struct.pack("<BHB", 2, length, more)
+
+
+def control(step, consumed=0, how=0x0A, kind=b""):
+    return bytes([step]) + kind + bytes([how]) + (b"" if how & 1 else bytes([consumed]))
+
+
+def stage(length):
+    return struct.pack("<BH", 7, length)
+
+
+post, undo, drain = b"\x09", b"\x0a", b"\x0d"
+credit = control(4, how=0x0B)
+header = control(5, how=0x0B) + struct.pack("<HB", 100, 0)
+fin = control(6, how=0x0B, kind=b"\x01")
+reset = control(6, how=0x0B, kind=b"\x02")
+release = struct.pack("<BH", 14, 65535)
+bypass = struct.pack("<BHB", 11, 40, 1)
+ours = [bytes([15, how]) for how in range(5)]
+
+seeds = {
+    "hello": hello(user=4) + b"user",
+    "reject": struct.pack("<4sBBBB", b"MSTr", 1, 2, 4, 0) + b"user",
+    "data": script(0, data(1000), data(7000, 2), drain, post, data(4000)),
+    "stream": script(0, *[stage(3000) + post + post + credit + release + data(1500) + drain + post] * 8),
+    "headers": script(1, *[stage(3000) + post + post + release + header + drain] * 8),
+    "small": script(0, *[struct.pack("<BB", 8, 10) + post] * 20, undo, credit, post, bypass, bypass),
+    "ends": script(0, stage(500), ours[0], post, post, fin, data(1), credit, ours[1], post, post),
+    "resets": script(0, stage(500), ours[3], post, post, post, reset),
+    "early": script(2, credit, stage(100), post, ours[4], post),
+    "flood": script(0, *[credit] * 17),
+}
+for name, content in seeds.items():
+    (folder / name).write_bytes(content)

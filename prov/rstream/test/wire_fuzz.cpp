@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A libFuzzer target: the input is all that a hostile peer says, and what the program at our end does in between. First
+// it is read as a hello and as a reject, then as a script for a link. Whatever the peer says, the link stays inside its
+// buffers and never sends more than it was offered; once a rule is found broken the connection is over.
+//
+// A script starts with a byte of modes and the sizes of our buffers, then the hello of the peer, then steps: a byte
+// that names the step, and what that step takes. Numbers come from the input; where it ends, they are zero.
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include "prov/rstream/wire/hello.hpp"
+#include "prov/rstream/wire/limits.hpp"
+#include "prov/rstream/wire/link.hpp"
+
+using namespace rstream::wire;
+
+namespace {
+
+void require(bool truth) {
+    if (!truth) {
+        std::abort();
+    }
+}
+
+class Input {
+  public:
+    explicit Input(std::span<const std::byte> data) : data_(data) {}
+    [[nodiscard]] bool empty() const { return data_.empty(); }
+
+    std::span<const std::byte> bytes(size_t length) {
+        const auto taken = data_.first(std::min(length, data_.size()));
+        data_ = data_.subspan(taken.size());
+        return taken;
+    }
+    template <class T> T number() {
+        T value{};
+        const auto taken = bytes(sizeof value);
+        if (!taken.empty()) {
+            std::memcpy(&value, taken.data(), taken.size());
+        }
+        return value;
+    }
+
+  private:
+    std::span<const std::byte> data_;
+};
+
+class Fuzz {
+  public:
+    explicit Fuzz(Input input)
+        : input_(input), modes_(input_.number<uint8_t>()), staging_(min_buffer + input_.number<uint16_t>()),
+          ring_(min_buffer + input_.number<uint16_t>()), credits_(min_queue + input_.number<uint8_t>()),
+          link_({staging_, ring_, credits_}) {
+        if (Hello::parse(input_.bytes(Hello::size), peer_) != Hello::Error::none) {
+            peer_ = {};
+            peer_.ring_size = 10000;
+            peer_.data_credits = 20;
+            peer_.control_credits = control_credits;
+        }
+        if ((modes_ & 2) == 0) { // or before we are open, which a hasty peer can manage
+            link_.open(peer_, headers(), max_chunk);
+        }
+    }
+
+    void run() {
+        while (!input_.empty() && step() == nullptr) {
+            check();
+        }
+        check();
+    }
+
+  private:
+    static constexpr size_t max_chunk = 65536;
+
+    [[nodiscard]] bool headers() const { return (modes_ & 1) != 0; }
+
+    // Null, or the rule that the peer broke.
+    const char* step() {
+        const auto what = input_.number<uint8_t>() % 16;
+        switch (what) {
+        default: return peer_step(what);
+        case 7: stage(input_.number<uint16_t>()); break;
+        case 8: stage(input_.number<uint8_t>()); break;
+        case 9: posts(); break;
+        case 10: return posts_in_vain();
+        case 11: bypass(1 + input_.number<uint16_t>()); break;
+        case 12: consume(input_.number<uint16_t>()); break;
+        case 13: consume(ring_); break;
+        case 14: release(input_.number<uint16_t>()); break;
+        case 15: ends(input_.number<uint8_t>()); break;
+        }
+        return nullptr;
+    }
+
+    // ---- the peer
+
+    const char* peer_step(int what) {
+        switch (what % 7) {
+        case 0: return data(input_.number<uint64_t>());
+        case 1: return data(input_.number<uint32_t>());
+        case 2: return data(plausible_immediate());
+        case 3: return raw_control();
+        case 4: return plausible_control(Control::Type::credit);
+        case 5: return plausible_control(Control::Type::data);
+        default: return plausible_control(static_cast<Control::Type>(1 + input_.number<uint8_t>() % 4));
+        }
+    }
+
+    const char* data(uint64_t immediate) {
+        const char* broken = link_.on_data(immediate);
+        if (broken == nullptr) {
+            believed_.control_arrived += Immediate::decode(immediate)->control_acks;
+        }
+        return broken;
+    }
+
+    // So long as the link believes what it is told, that is true.
+    const char* control(const Control& control) {
+        const char* broken = link_.on_control(control);
+        if (broken == nullptr) {
+            believed_ = control;
+            require(control.consumed <= sent_ && control.data_arrived <= messages_);
+            if (control.type == Control::Type::data) {
+                believed_.control_arrived += Immediate::decode(control.argument)->control_acks;
+            }
+            require(believed_.control_arrived <= controls_);
+        }
+        return broken;
+    }
+
+    uint32_t plausible_immediate() {
+        const auto length = input_.number<uint16_t>();
+        const auto more = input_.number<uint8_t>();
+        return Immediate{length, more & 1U, (more & 2) != 0}.encode();
+    }
+
+    const char* raw_control() {
+        const auto control = Control::decode(input_.bytes(Control::size));
+        return control ? this->control(*control) : "a control message of no known form";
+    }
+
+    // What an honest peer might say, or nearly.
+    const char* plausible_control(Control::Type type) {
+        Control said = believed_;
+        said.type = type;
+        const auto how = input_.number<uint8_t>();
+        said.consumed = how & 1 ? sent_ : said.consumed + input_.number<uint8_t>();
+        said.data_arrived = how & 2 ? messages_ : said.data_arrived + (how >> 2 & 1U);
+        said.control_arrived = how & 8 ? controls_ : said.control_arrived + (how >> 4 & 1U);
+        said.flags = type == Control::Type::fin ? how >> 5 & 1U : 0;
+        said.argument = type == Control::Type::data ? plausible_immediate() : 0;
+        return control(said);
+    }
+
+    // ---- the program
+
+    void stage(size_t length) {
+        const Extent room = link_.room(length);
+        require(room.length <= length && room.length <= link_.space());
+        require(room.offset < staging_ && room.length <= staging_ - room.offset);
+        link_.stage(room.length);
+    }
+
+    void posts() {
+        if (const auto post = link_.next()) {
+            posted(*post, 1);
+        }
+    }
+
+    // The core refuses, and while it is asked the peer already speaks of what it can not have seen.
+    const char* posts_in_vain() {
+        const auto post = link_.next();
+        if (!post) {
+            return nullptr;
+        }
+        posted(*post, 1);
+        const char* broken = input_.empty() ? nullptr : peer_step(input_.number<uint8_t>());
+        posted(*post, -1);
+        link_.undo(*post);
+        return broken;
+    }
+
+    void bypass(size_t length) {
+        if (const auto post = link_.bypass(length)) {
+            require(post->chunk.length == length && post->chunk.bypass);
+            posted(*post, 1);
+            if (input_.number<uint8_t>() % 8 == 0) {
+                posted(*post, -1);
+                link_.undo(*post);
+            }
+        }
+    }
+
+    // Checks a post and counts it, or takes it off again.
+    void posted(const Post& post, int times) {
+        if (post.kind == Post::Kind::control) {
+            controls_ += times;
+            require(Control::decode(encoded(post.control)) == post.control);
+            return;
+        }
+        const Chunk& chunk = post.chunk;
+        require(chunk.length > 0 && chunk.length <= max_chunk);
+        require(chunk.ring_offset < peer_.ring_size && chunk.length <= peer_.ring_size - chunk.ring_offset);
+        require(times < 0 || chunk.ring_offset == sent_ % peer_.ring_size);
+        require(chunk.bypass || (chunk.staging_offset < staging_ && chunk.length <= staging_ - chunk.staging_offset));
+        const auto immediate = Immediate::decode(headers() ? post.control.argument : post.immediate.encode());
+        require(immediate && immediate->length == chunk.length);
+        sent_ += times * chunk.length;
+        messages_ += times;
+        flying_ += chunk.bypass ? 0 : times * chunk.length;
+    }
+
+    static std::array<std::byte, Control::size> encoded(const Control& control) {
+        std::array<std::byte, Control::size> bytes{};
+        control.encode(bytes);
+        return bytes;
+    }
+
+    void consume(size_t length) {
+        const Extent piece = link_.peek(length);
+        link_.consume(piece.length);
+    }
+
+    void release(size_t length) {
+        length = std::min(length, flying_);
+        link_.release(length);
+        flying_ -= length;
+    }
+
+    void ends(uint8_t how) {
+        switch (how % 5) {
+        case 0: link_.finish(false); break;
+        case 1: link_.finish(true); break;
+        case 2: link_.abort(); break;
+        case 3: link_.finish_with_reset(); break;
+        default: link_.open(peer_, headers(), max_chunk); break; // ours came late
+        }
+    }
+
+    // ---- what must hold
+
+    // Below zero where the peer was believed in something that was then undone.
+    static int64_t in_flight(uint64_t sent, uint64_t arrived) { return static_cast<int64_t>(sent - arrived); }
+
+    void check() const {
+        const size_t readable = link_.readable();
+        require(readable <= ring_);
+        for (const size_t skip : {size_t{0}, readable / 2, readable}) {
+            const Extent piece = link_.peek(ring_, skip);
+            require(piece.length <= readable - skip);
+            require(piece.offset < ring_ && piece.length <= ring_ - piece.offset);
+        }
+        require(link_.space() <= staging_);
+        require(in_flight(sent_, believed_.consumed) <= peer_.ring_size);
+        require(in_flight(messages_, believed_.data_arrived) <= peer_.data_credits);
+        require(in_flight(controls_, believed_.control_arrived) <= peer_.control_credits);
+        require(!link_.peer_closed() || link_.peer_finished());
+        (void)link_.control_due();
+        (void)link_.all_arrived();
+        (void)link_.anything_unacknowledged();
+    }
+
+    Input input_;
+    uint8_t modes_;
+    size_t staging_;
+    size_t ring_;
+    uint64_t credits_;
+    Hello peer_;
+    Link link_;
+
+    Control believed_; // what the peer said last
+    uint64_t sent_ = 0;
+    uint64_t messages_ = 0;
+    uint64_t controls_ = 0;
+    size_t flying_ = 0; // staging bytes whose write is not complete
+};
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    const auto bytes = std::as_bytes(std::span(data, size));
+    Hello hello;
+    if (Hello::parse(bytes, hello) == Hello::Error::none) {
+        require(hello.user_length <= size - Hello::size);
+        require(hello.ring_size >= min_buffer && hello.ring_size <= max_buffer && hello.data_credits >= min_queue);
+        std::array<std::byte, Hello::size> back{};
+        hello.encode(back);
+        Hello again;
+        require(hello.user_length != 0 || (Hello::parse(back, again) == Hello::Error::none && again == hello));
+    }
+    if (const auto reject = Reject::parse(bytes)) {
+        require(reject->user_length <= size - Reject::size);
+        (void)to_string(reject->reason);
+    }
+    Fuzz(Input(bytes)).run();
+    return 0;
+}

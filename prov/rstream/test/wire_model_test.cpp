@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Two links, two programs that do what they like, and a wire between them with delays of its own that is busy when it
+// likes. Whatever they do: every byte arrives once and in its place, neither end finds a rule broken, and what waits,
+// waits for a program and not for ever. A failure prints its seed; WIRE_MODEL_SEED adds one to the list.
+#include "prov/rstream/test/wire_model.hpp"
+
+#include <deque>
+#include <utility>
+
+#include "prov/rstream/wire/limits.hpp"
+
+using namespace rstream::wire;
+
+namespace {
+
+struct Options {
+    bool headers = false;
+    bool busy = false;    // the core refuses posts now and then
+    size_t waits = 0;     // readers wait for up to 1/waits of the ring; 0: for one byte
+    bool resets = false;  // one end goes away in the middle
+};
+
+struct End {
+    End(int number, Dice& dice)
+        : side(number), staging(dice.below(3) == 0 ? min_buffer << dice.below(5) : min_buffer + dice.below(61441)),
+          ring(dice.below(3) == 0 ? min_buffer << dice.below(5) : min_buffer + dice.below(61441)),
+          credits(static_cast<uint16_t>(dice.below(3) == 0 ? min_queue + dice.below(8) : min_queue + dice.below(381))),
+          depth(2 + dice.below(64)), max_chunk(dice.below(2) == 0 ? 1 << 20 : 256 + dice.below(16384)),
+          link({staging.size(), ring.size(), credits}) {}
+
+    int side;
+    std::vector<uint8_t> staging;
+    std::vector<uint8_t> ring;
+    uint16_t credits;
+    size_t depth; // of the core's transmit queue
+    size_t max_chunk;
+    Link link;
+
+    std::deque<Message> wire;       // on their way to the peer
+    std::deque<size_t> completions; // staging bytes of writes that arrived
+    uint64_t accepted = 0;          // bytes that the program gave
+    uint64_t read = 0;              // and took
+    size_t wanted = 1;              // its reader sleeps until so much is there
+};
+
+class Model {
+  public:
+    Model(uint64_t seed, const Options& options)
+        : dice_(seed), options_(options), busy_(options.busy ? 1 + static_cast<unsigned>(dice_.below(60)) : 0),
+          ends_{End(0, dice_), End(1, dice_)} {
+        for (int side = 0; side < 2; ++side) {
+            End& peer = ends_[1 - side];
+            ends_[side].link.open(exchanged(peer.ring.size(), peer.credits), options.headers, ends_[side].max_chunk);
+        }
+    }
+
+    std::string run() {
+        const int reset_at = options_.resets ? static_cast<int>(dice_.below(steps)) : -1;
+        for (int step = 0; step < steps && failure_.empty(); ++step) {
+            if (step % (steps / moods) == 0) {
+                change_moods();
+            }
+            if (step == reset_at) {
+                reset(ends_[dice_.below(2)]);
+            }
+            End& end = ends_[dice_.below(2)];
+            act(end, moods_[end.side].draw(dice_));
+            if (dice_.below(300) == 0) {
+                settle();
+                if (dice_.percent(50)) {
+                    read_out();
+                }
+            }
+        }
+        if (failure_.empty()) {
+            options_.resets ? check_reset() : end_well();
+        }
+        return failure_.empty() ? failure_ : failure_ + describe();
+    }
+
+  private:
+    static constexpr int steps = 12000;
+    static constexpr int moods = 60;
+
+    enum Action { send, bypass, read, pump, deliver, complete, actions };
+
+    // What a program and its core are inclined to do at present.
+    struct Mood {
+        uint64_t weights[actions] = {};
+        Action draw(Dice& dice) const {
+            uint64_t total = 0;
+            for (const uint64_t weight : weights) {
+                total += weight;
+            }
+            uint64_t at = dice.below(total);
+            int action = 0;
+            while (at >= weights[action]) {
+                at -= weights[action++];
+            }
+            return static_cast<Action>(action);
+        }
+    };
+
+    void change_moods() {
+        for (Mood& mood : moods_) {
+            for (uint64_t& weight : mood.weights) {
+                weight = 1 + dice_.below(dice_.below(2) == 0 ? 4 : 40);
+            }
+        }
+        largest_ = dice_.below(2) == 0 ? 1 + dice_.below(64) : 1 + dice_.below(150000);
+        if (!options_.resets && dice_.below(moods) == 0) {
+            ends_[dice_.below(2)].link.finish(false);
+        }
+    }
+
+    End& peer(const End& end) { return ends_[1 - end.side]; }
+    void failed(std::string text) {
+        if (failure_.empty()) {
+            failure_ = std::move(text);
+        }
+    }
+
+    void act(End& end, Action action) {
+        switch (action) {
+        case send: program_sends(end, dice_.size(largest_)); break;
+        case bypass: program_bypasses(end, dice_.size(std::min<size_t>(largest_, end.max_chunk))); break;
+        case read: program_reads(end); break;
+        case pump: posts(end, 1 + dice_.below(20)); break;
+        case deliver: delivers(end, 1 + dice_.below(20)); break;
+        case complete: completes(end, 1 + dice_.below(20)); break;
+        case actions: break;
+        }
+    }
+
+    // ---- programs
+
+    void program_sends(End& end, size_t length) {
+        if (end.link.finishing() || end.link.peer_reset()) {
+            return;
+        }
+        while (length != 0) {
+            const Extent room = end.link.room(length);
+            if (room.length == 0) {
+                break;
+            }
+            if (room.offset + room.length > end.staging.size()) {
+                return failed("room outside the staging ring");
+            }
+            for (size_t i = 0; i < room.length; ++i) {
+                end.staging[room.offset + i] = pattern(end.side, end.accepted + i);
+            }
+            end.link.stage(room.length);
+            end.accepted += room.length;
+            length -= room.length;
+        }
+        if (dice_.percent(70)) {
+            posts(end, 1000);
+        }
+    }
+
+    void program_bypasses(End& end, size_t length) {
+        if (end.link.finishing() || end.link.peer_reset()) {
+            return;
+        }
+        const auto post = end.link.bypass(length);
+        if (!post) {
+            return;
+        }
+        std::vector<uint8_t> bytes(length);
+        for (size_t i = 0; i < length; ++i) {
+            bytes[i] = pattern(end.side, end.accepted + i);
+        }
+        if (gives_to_core(end, *post, std::move(bytes))) {
+            end.accepted += length;
+        }
+    }
+
+    void program_reads(End& end) {
+        const bool last = end.link.peer_finished() || end.link.peer_reset();
+        if (end.link.readable() < end.wanted && !last) {
+            end.link.await_more();
+            return;
+        }
+        size_t length = std::min(end.link.readable(), dice_.below(2) == 0 ? end.wanted : dice_.size(end.ring.size()));
+        while (length != 0 && failure_.empty()) {
+            const Extent piece = end.link.peek(length);
+            if (piece.length == 0 || piece.length > length || piece.offset + piece.length > end.ring.size()) {
+                return failed("a peek outside of what is readable");
+            }
+            for (size_t i = 0; i < piece.length; ++i) {
+                if (end.ring[piece.offset + i] != pattern(1 - end.side, end.read + i)) {
+                    return failed("another byte at position " + std::to_string(end.read + i));
+                }
+            }
+            end.link.consume(piece.length);
+            end.read += piece.length;
+            length -= piece.length;
+        }
+        end.wanted = options_.waits == 0 ? 1 : dice_.size(end.ring.size() / options_.waits);
+        if (options_.waits != 0 && dice_.below(8) == 0) {
+            end.wanted = end.ring.size() / options_.waits;
+        }
+        if (end.link.readable() < end.wanted) {
+            end.link.await_more();
+        }
+        if (dice_.percent(70)) {
+            posts(end, 1000);
+        }
+    }
+
+    // ---- the provider and its core
+
+    bool gives_to_core(End& end, const Post& post, std::vector<uint8_t> bytes) {
+        const bool full = end.wire.size() + end.completions.size() >= end.depth;
+        if (options_.busy && !settling_ && (full || dice_.percent(busy_))) {
+            end.link.undo(post);
+            return false;
+        }
+        Message message(post, options_.headers, std::move(bytes));
+        if (message.data && dice_.percent(50)) { // a write may land long before its announcement
+            message.placed = true;
+            if (!message.place(end.staging, peer(end).ring)) {
+                failed("a write outside the ring");
+            }
+        }
+        end.wire.push_back(std::move(message));
+        const auto data = std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.data; });
+        if (static_cast<size_t>(data) > peer(end).credits || end.wire.size() - data > control_credits) {
+            failed("more messages in flight than the peer has receives for");
+        }
+        return true;
+    }
+
+    uint64_t posts(End& end, uint64_t most) {
+        uint64_t count = 0;
+        while (count < most) {
+            const auto post = end.link.next();
+            if (!post || !gives_to_core(end, *post, {})) {
+                break;
+            }
+            ++count;
+        }
+        return count;
+    }
+
+    uint64_t delivers(End& end, uint64_t most) {
+        uint64_t count = 0;
+        for (; count < most && !end.wire.empty() && failure_.empty(); ++count) {
+            const Message message = std::move(end.wire.front());
+            end.wire.pop_front();
+            if (message.data && !message.placed && !message.place(end.staging, peer(end).ring)) {
+                failed("a write outside the ring");
+            }
+            if (const char* broken = message.announce(peer(end).link)) {
+                failed(std::string("end ") + std::to_string(1 - end.side) + " says: " + broken);
+            }
+            end.completions.push_back(message.data && !message.chunk.bypass ? message.chunk.length : 0);
+        }
+        if (dice_.percent(50)) {
+            posts(peer(end), 1000);
+        }
+        return count;
+    }
+
+    uint64_t completes(End& end, uint64_t most) {
+        uint64_t count = 0;
+        for (; count < most && !end.completions.empty(); ++count) {
+            end.link.release(end.completions.front());
+            end.completions.pop_front();
+        }
+        return count;
+    }
+
+    // ---- what must hold
+
+    // The programs are quiet, the wire is not busy: all that can move does.
+    void settle() {
+        settling_ = true;
+        uint64_t moved = 1;
+        for (int rounds = 0; moved != 0 && failure_.empty(); ++rounds) {
+            moved = 0;
+            for (End& end : ends_) {
+                moved += posts(end, 1000000) + delivers(end, 1000000) + completes(end, 1000000);
+            }
+            if (rounds > 1000) {
+                failed("the two ends never stop talking");
+            }
+        }
+        settling_ = false;
+        for (End& end : ends_) {
+            check_settled(end, peer(end));
+        }
+    }
+
+    void check_settled(const End& from, const End& to) {
+        if (!failure_.empty() || options_.resets) {
+            return;
+        }
+        const size_t readable = to.link.readable();
+        if (from.link.unposted()) {
+            // The peer need not tell of less than half a ring, and nothing else may be in the way.
+            if (readable <= to.ring.size() - to.ring.size() / 2) {
+                failed("end " + std::to_string(from.side) + " is stuck with bytes for a ring that has room");
+            } else if (readable < to.wanted) {
+                failed("end " + std::to_string(from.side) + " is stuck with bytes that a reader waits for");
+            }
+        } else if (to.read + readable != from.accepted) {
+            failed("bytes of end " + std::to_string(from.side) + " are lost");
+        } else if (from.link.space() != from.staging.size()) {
+            failed("space is missing in the staging ring");
+        } else if (from.link.finishing() && !(to.link.peer_finished() && from.link.all_arrived())) {
+            failed("the end of the stream did not arrive, or its sender was not told");
+        }
+    }
+
+    // Reads all that the readers can get without any more being sent.
+    void read_out() {
+        uint64_t before = 0;
+        do {
+            before = ends_[0].read + ends_[1].read;
+            for (End& end : ends_) {
+                program_reads(end);
+            }
+            settle();
+        } while (failure_.empty() && ends_[0].read + ends_[1].read != before);
+    }
+
+    void end_well() {
+        settle();
+        read_out();
+        for (End& end : ends_) {
+            end.link.finish(dice_.percent(30));
+        }
+        settle();
+        read_out();
+        for (End& end : ends_) {
+            end.link.finish(true);
+        }
+        settle();
+        for (End& end : ends_) {
+            if (failure_.empty() && (end.read != peer(end).accepted || !end.link.peer_closed() ||
+                                     !end.link.all_arrived() || end.link.anything_unacknowledged())) {
+                failed("the stream did not end well");
+            }
+        }
+    }
+
+    void reset(End& end) {
+        lingers_ = dice_.percent(50);
+        lingers_ ? end.link.finish_with_reset() : end.link.abort();
+        resetter_ = end.side;
+    }
+
+    // Whoever is reset can read what was sent before it, and with `finish_with_reset` that is everything.
+    void check_reset() {
+        settle();
+        End& reader = ends_[1 - resetter_];
+        for (int i = 0; i < 100000 && failure_.empty(); ++i) {
+            program_reads(reader);
+            settle();
+            if (reader.link.peer_reset() && reader.link.readable() == 0) {
+                break;
+            }
+        }
+        if (failure_.empty() && (!reader.link.peer_reset() || (lingers_ && reader.read != ends_[resetter_].accepted))) {
+            failed("the reset did not arrive, or bytes before it");
+        }
+    }
+
+    std::string describe() {
+        std::string text;
+        for (const End& end : ends_) {
+            text += "; end " + std::to_string(end.side) + ": staging " + std::to_string(end.staging.size()) + " ring " +
+                    std::to_string(end.ring.size()) + " credits " + std::to_string(end.credits) + " accepted " +
+                    std::to_string(end.accepted) + " read " + std::to_string(end.read) + " readable " +
+                    std::to_string(end.link.readable()) + " wanted " + std::to_string(end.wanted);
+        }
+        return text;
+    }
+
+    Dice dice_;
+    Options options_;
+    unsigned busy_;
+    End ends_[2];
+    Mood moods_[2];
+    size_t largest_ = 1;
+    bool settling_ = false;
+    bool lingers_ = false;
+    int resetter_ = 0;
+    std::string failure_;
+};
+
+void check(const Options& options) {
+    assert_string_equal(first_failure(150, [&](uint64_t seed) { return Model(seed, options).run(); }), "");
+}
+
+void test_streams_with_immediates(void**) { check({}); }
+void test_streams_with_headers(void**) { check({.headers = true}); }
+void test_streams_over_a_busy_core(void**) { check({.busy = true}); }
+void test_streams_with_headers_over_a_busy_core(void**) { check({.headers = true, .busy = true}); }
+void test_readers_that_wait_for_half_a_ring(void**) { check({.busy = true, .waits = 2}); }
+void test_readers_that_wait_for_half_a_ring_with_headers(void**) { check({.headers = true, .busy = true, .waits = 2}); }
+void test_readers_that_wait_for_a_whole_ring(void**) { check({.waits = 1}); }
+void test_readers_that_wait_for_a_whole_ring_with_headers(void**) { check({.headers = true, .waits = 1}); }
+void test_streams_that_end_by_reset(void**) { check({.busy = true, .resets = true}); }
+void test_streams_with_headers_that_end_by_reset(void**) { check({.headers = true, .busy = true, .resets = true}); }
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_streams_with_immediates),
+        cmocka_unit_test(test_streams_with_headers),
+        cmocka_unit_test(test_streams_over_a_busy_core),
+        cmocka_unit_test(test_streams_with_headers_over_a_busy_core),
+        cmocka_unit_test(test_readers_that_wait_for_half_a_ring),
+        cmocka_unit_test(test_readers_that_wait_for_half_a_ring_with_headers),
+        cmocka_unit_test(test_readers_that_wait_for_a_whole_ring),
+        cmocka_unit_test(test_readers_that_wait_for_a_whole_ring_with_headers),
+        cmocka_unit_test(test_streams_that_end_by_reset),
+        cmocka_unit_test(test_streams_with_headers_that_end_by_reset),
+    };
+    return RUN_TAP(tests);
+}

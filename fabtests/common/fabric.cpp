@@ -66,6 +66,7 @@ Event Host::next_event(int timeout_ms) {
         event.error = true;
         event.subject = error.fid;
         event.err = error.err;
+        event.context = error.context;
         const auto* data = static_cast<const std::byte*>(error.err_data);
         event.data.assign(data, data + error.err_data_size);
         return event;

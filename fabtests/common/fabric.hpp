@@ -63,6 +63,7 @@ struct Event {
     fid* subject = nullptr;
     fi_info* info = nullptr; // of a connection request: the taker's
     int err = 0;
+    void* context = nullptr; // of an error
     std::vector<std::byte> data; // private data, or that of a rejection
     [[nodiscard]] std::string text() const { return {reinterpret_cast<const char*>(data.data()), data.size()}; }
 };

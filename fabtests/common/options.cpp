@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "fabtests/common/options.hpp"
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cerrno>
+#include <stdexcept>
+
+#include <getopt.h>
+#include <unistd.h>
+
+namespace fabtests {
+
+namespace {
+
+constexpr const char* help_text =
+    "  -p, --provider NAME   rstream (default), a core provider (tcp, verbs), or kernel for plain sockets\n"
+    "  -c, --core NAME       the core provider below rstream (default: rstream's own choice)\n"
+    "  -d, --domain NAME     the domain (lo, eth0, mlx5_0)\n"
+    "  -s, --source ADDRESS  our own address; a server listens there (default: all, or 127.0.0.1)\n"
+    "  -B, -P, --port PORT   the server's port (default 9228; 0: any free one)\n"
+    "      --port-file FILE  a server writes its port into FILE once it listens\n"
+    "  -S, --size BYTES      size of each transfer, with K, M or G (default %zu)\n"
+    "  -I, --iterations N    number of transfers (default %zu)\n"
+    "  -w, --warmup N        transfers before the measurement (default %zu)\n"
+    "  -b, --buffers BYTES   send and receive buffers (default: the provider's)\n"
+    "      --wait spin|poll  how to wait (default spin)\n"
+    "      --iwarp           ask for the iWARP protocol\n"
+    "  -v, --verify          check every byte\n"
+    "  -t, --timeout SECONDS give up after that (default %d)\n"
+    "      --json            one line of JSON instead of a table\n"
+    "  -h, --help            this text\n";
+
+[[noreturn]] void usage(const char* program, const std::string& complaint) {
+    fprintf(stderr, "%s: %s; try --help\n", program, complaint.c_str());
+    exit(1);
+}
+
+size_t number(const char* program, const char* option, const char* text, size_t min, size_t max) {
+    char* end = nullptr;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    unsigned shift = 0;
+    switch (*end) {
+    case 'k':
+    case 'K':
+        shift = 10;
+        break;
+    case 'm':
+    case 'M':
+        shift = 20;
+        break;
+    case 'g':
+    case 'G':
+        shift = 30;
+        break;
+    default:
+        break;
+    }
+    end += shift != 0 ? 1 : 0;
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value > (max >> shift) || (value << shift) < min) {
+        usage(program, std::string(option) + " " + text + ": not a number from " + std::to_string(min) + " to " +
+                           std::to_string(max));
+    }
+    return static_cast<size_t>(value) << shift;
+}
+
+} // namespace
+
+Kind Options::kind() const {
+    return provider == "rstream" ? Kind::stream : provider == "kernel" ? Kind::kernel : Kind::core;
+}
+
+Options parse_options(int argc, char** argv, const char* purpose, const Options& defaults, const char* file_help) {
+    enum { port_file = 256, wait_mode, json, iwarp };
+    static const option longs[] = {
+        {"provider", required_argument, nullptr, 'p'}, {"core", required_argument, nullptr, 'c'},
+        {"domain", required_argument, nullptr, 'd'},   {"source", required_argument, nullptr, 's'},
+        {"port", required_argument, nullptr, 'P'},     {"port-file", required_argument, nullptr, port_file},
+        {"size", required_argument, nullptr, 'S'},     {"iterations", required_argument, nullptr, 'I'},
+        {"warmup", required_argument, nullptr, 'w'},   {"buffers", required_argument, nullptr, 'b'},
+        {"wait", required_argument, nullptr, wait_mode}, {"verify", no_argument, nullptr, 'v'},
+        {"timeout", required_argument, nullptr, 't'},  {"json", no_argument, nullptr, json},
+        {"iwarp", no_argument, nullptr, iwarp},        {"file", required_argument, nullptr, 'f'},
+        {"help", no_argument, nullptr, 'h'},           {}};
+    Options options = defaults;
+    const char* slash = strrchr(argv[0], '/');
+    options.program = slash != nullptr ? slash + 1 : argv[0];
+    const char* me = options.program.c_str();
+    constexpr size_t any = ~size_t{0};
+    for (int c; (c = getopt_long(argc, argv, "p:c:d:s:P:B:S:I:w:b:vt:f:h", longs, nullptr)) != -1;) {
+        switch (c) {
+        case 'p':
+            options.provider = optarg;
+            break;
+        case 'c':
+            options.core = optarg;
+            break;
+        case 'd':
+            options.domain = optarg;
+            break;
+        case 's':
+            options.source = optarg;
+            break;
+        case 'P':
+        case 'B':
+            options.port = std::to_string(number(me, "--port", optarg, 0, 65535));
+            break;
+        case port_file:
+            options.port_file = optarg;
+            break;
+        case 'S':
+            options.size = number(me, "--size", optarg, 1, size_t{1} << 30);
+            break;
+        case 'I':
+            options.iterations = number(me, "--iterations", optarg, 1, any);
+            break;
+        case 'w':
+            options.warmup = number(me, "--warmup", optarg, 0, any);
+            break;
+        case 'b':
+            options.buffers = number(me, "--buffers", optarg, 4096, size_t{1} << 30);
+            break;
+        case wait_mode:
+            if (strcmp(optarg, "spin") != 0 && strcmp(optarg, "poll") != 0) {
+                usage(me, std::string("--wait ") + optarg + ": neither spin nor poll");
+            }
+            options.poll = strcmp(optarg, "poll") == 0;
+            break;
+        case 'v':
+            options.verify = true;
+            break;
+        case 't':
+            options.timeout = static_cast<int>(number(me, "--timeout", optarg, 1, 86400));
+            break;
+        case json:
+            options.json = true;
+            break;
+        case iwarp:
+            options.iwarp = true;
+            break;
+        case 'f':
+            if (*file_help == '\0') {
+                usage(me, "--file has no meaning here");
+            }
+            options.file = optarg;
+            break;
+        case 'h':
+            printf("%s\n\n  %s [OPTIONS]          the server\n  %s [OPTIONS] ADDRESS  the client\n\n", purpose, me, me);
+            printf(help_text, defaults.size, defaults.iterations, defaults.warmup, defaults.timeout);
+            if (*file_help != '\0') {
+                printf("  -f, --file FILE       %s\n", file_help);
+            }
+            exit(0);
+        default:
+            exit(1); // getopt_long has said why
+        }
+    }
+    if (optind < argc) {
+        options.host = argv[optind++];
+    }
+    if (optind < argc) {
+        usage(me, std::string(argv[optind]) + ": one address at most");
+    }
+    return options;
+}
+
+void announce_port(const Options& options, uint16_t port) {
+    if (!options.json) {
+        printf("listening on port %u\n", port);
+        fflush(stdout);
+    }
+    if (options.port_file.empty()) {
+        return;
+    }
+    const std::string partial = options.port_file + ".part"; // whoever waits for the file never sees half of it
+    FILE* file = fopen(partial.c_str(), "w");
+    if (file == nullptr || fprintf(file, "%u\n", port) < 0 || fclose(file) != 0 ||
+        rename(partial.c_str(), options.port_file.c_str()) != 0) {
+        throw std::runtime_error("cannot write " + options.port_file + ": " + strerror(errno));
+    }
+}
+
+int run(const Options& options, const std::function<int()>& body) {
+    static const char* program = nullptr;
+    program = options.program.c_str();
+    signal(SIGALRM, [](int) {
+        static const char text[] = ": time is up, see --timeout\n";
+        (void)!write(2, program, strlen(program));
+        (void)!write(2, text, sizeof(text) - 1);
+        _exit(1);
+    });
+    alarm(static_cast<unsigned>(options.timeout));
+    try {
+        return body();
+    } catch (const std::exception& e) {
+        fprintf(stderr, "%s: %s\n", program, e.what());
+        return 1;
+    }
+}
+
+} // namespace fabtests

@@ -1,0 +1,18 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+#
+# build-check.sh BUILD_DIR SOURCE_DIR SANITIZERS: builds with sanitizers in a folder of its own, and runs the tests there.
+set -eu
+build=$1 source=$2 sanitizers=$3
+mkdir -p "$build"
+cd "$build"
+[ -f Makefile ] || "$source/configure" --enable-werror --enable-sanitize="$sanitizers" \
+    CFLAGS='-g -O1' CXXFLAGS='-g -O1' >configure.log 2>&1 || { tail -20 configure.log; exit 1; }
+make -s -j"$(nproc)"
+# A leak that libfabric or its libraries leave at exit is not ours; what is ours is not in this list.
+ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_checks=1}
+LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$source/scripts/lsan.supp:print_suppressions=0}
+TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$source/scripts/tsan.supp:second_deadlock_stack=1}
+export ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS
+exec make -s check

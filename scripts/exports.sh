@@ -1,0 +1,22 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+#
+# The plugin exports the one symbol that libfabric looks for, and needs no library beyond libfabric and the compiler's.
+plugin=${RSTREAM_PLUGIN:?the plugin to look at}
+echo 1..2
+exports=$(nm -D --defined-only "$plugin" | awk '{ print $3 }' | grep -v '^__\(asan\|tsan\|odr_asan\|ubsan\|lsan\|sanitizer\)' | sort | tr '\n' ' ')
+if [ "$exports" = "fi_prov_ini " ]; then
+    echo "ok 1 - the plugin exports fi_prov_ini alone"
+else
+    echo "not ok 1 - the plugin exports fi_prov_ini alone"
+    echo "# $exports"
+fi
+needs=$(readelf -d "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+    grep -v '^\(libfabric\|libstdc++\|libm\|libgcc_s\|libc\|ld-linux.*\|libasan\|libtsan\|libubsan\)\.so' | tr '\n' ' ')
+if [ -z "$needs" ]; then
+    echo "ok 2 - the plugin needs no other library"
+else
+    echo "not ok 2 - the plugin needs no other library"
+    echo "# $needs"
+fi

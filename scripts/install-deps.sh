@@ -1,0 +1,46 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+#
+# install-deps.sh [--check]: installs what is missing to build and run, or also to check, on Debian and Ubuntu. Asks for
+# root by sudo only if something is missing.
+set -eu
+
+packages="g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin zlib1g-dev libcmocka-dev pandoc git"
+if [ "${1:-}" = --check ]; then
+    packages="$packages clang clang-format clang-tidy libclang-rt-14-dev valgrind xz-utils binutils"
+fi
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "This script knows Debian and Ubuntu only. Install the counterparts of these packages, then go on:" >&2
+    echo "  $packages" >&2
+    exit 1
+fi
+
+missing=
+for package in $packages; do
+    case $(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || :) in
+    *' installed') ;;
+    *) missing="$missing $package" ;;
+    esac
+done
+[ -n "$missing" ] || exit 0
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null 2>&1; then
+        echo "These packages are missing, and neither are you root nor is there sudo:$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+fi
+echo "installing:$missing"
+log=$(mktemp)
+export DEBIAN_FRONTEND=noninteractive
+# shellcheck disable=SC2086
+if ! { $as_root apt-get update && $as_root apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1; then
+    tail -20 "$log" >&2
+    echo "Installing failed; the whole log is in $log" >&2
+    exit 1
+fi
+rm -f "$log"

@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 // More of one write than this gains nothing, and keeps the peer waiting for its first byte.
 constexpr size_t largest_chunk = size_t{256} << 10;
+// Below this the cost of a message outweighs what a third and a fourth in flight would gain.
+constexpr size_t small_chunk = size_t{64} << 10;
 // A closed connection whose peer takes nothing is given up after this long; TCP does so in FIN_WAIT_2.
 constexpr auto longest_linger = std::chrono::seconds(60);
 
@@ -156,8 +158,9 @@ int Connection::agree(const wire::Hello& peer) {
     headers_ = !traits_.immediates || (peer.features & wire::Hello::feature_headers) != 0;
     peer_address_ = peer.ring_address;
     peer_key_ = peer.ring_key;
-    max_chunk_ = std::min({traits_.max_message, largest_chunk,
-                           std::max<size_t>(wire::min_buffer / 2, std::min<size_t>(peer.ring_size, staging_.size()) / 4)});
+    // Two messages at least are under way at once, and four where the buffers have room for them to be large.
+    const size_t buffer = std::min<size_t>(peer.ring_size, staging_.size());
+    max_chunk_ = std::min({traits_.max_message, largest_chunk, std::max(buffer / 4, std::min(buffer / 2, small_chunk))});
     link_.open(peer, headers_, max_chunk_);
     return 0;
 }

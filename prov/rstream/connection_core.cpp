@@ -12,8 +12,6 @@
 namespace rstream {
 
 namespace {
-// Staging memory that may wait for the next completion that is asked for.
-constexpr size_t most_unsignaled = size_t{64} << 10;
 constexpr size_t completion_batch = 16;
 // Batches one call may take before it does something with them.
 constexpr int most_batches = 8;
@@ -72,7 +70,7 @@ void Connection::flush() {
 
 bool Connection::signal_due(size_t staged) const {
     return unsignaled_ + 1 >= std::max<size_t>(tx_size_ / 2, 1) ||
-           unsignaled_staged_ + staged >= std::min(staging_.size() / 4, most_unsignaled);
+           unsignaled_staged_ + staged >= staging_.size() / 2;
 }
 
 void* Connection::note_operation(size_t staged, bool signal) {

@@ -70,7 +70,7 @@ int core_domain_info(const std::string& core, const std::string& fabric, const c
 CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)
     : immediates(use_immediates && info.domain_attr->cq_data_size >= 4),
       consumes_recv(((info.mode | info.rx_attr->mode) & FI_RX_CQ_DATA) != 0),
-      local_mr((info.domain_attr->mr_mode & FI_MR_LOCAL) != 0 || (info.mode & FI_LOCAL_MR) != 0),
+      local_mr((info.domain_attr->mr_mode & FI_MR_LOCAL) != 0),
       virtual_address((info.domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0),
       provider_keys((info.domain_attr->mr_mode & FI_MR_PROV_KEY) != 0),
       endpoint_mr((info.domain_attr->mr_mode & FI_MR_ENDPOINT) != 0),

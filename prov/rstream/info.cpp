@@ -246,13 +246,13 @@ int info_over_core(const fi_info& core, const Params& params, uint32_t api_versi
     }
     info->tx_attr->caps = FI_MSG | FI_SEND;
     info->tx_attr->msg_order = FI_ORDER_SAS;
-    info->tx_attr->comp_order = FI_ORDER_NONE;
+    info->tx_attr->comp_order = 0;
     info->tx_attr->inject_size = params.send_buf_size;
     info->tx_attr->size = std::min(params.tx_size, core.tx_attr->size);
     info->tx_attr->iov_limit = stream_iov_limit;
     info->rx_attr->caps = FI_MSG | FI_RECV;
     info->rx_attr->msg_order = FI_ORDER_SAS;
-    info->rx_attr->comp_order = FI_ORDER_NONE;
+    info->rx_attr->comp_order = 0;
     info->rx_attr->size = traits.consumes_recv || !traits.immediates ? std::min(params.rx_size, core.rx_attr->size)
                                                                      : params.rx_size;
     info->rx_attr->iov_limit = stream_iov_limit;

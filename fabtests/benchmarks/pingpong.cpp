@@ -48,13 +48,17 @@ int main(int argc, char** argv) {
         t->flush();
         if (o.is_client()) {
             std::sort(times.begin(), times.end());
-            const auto at = [&](double q) { return times[static_cast<size_t>(q * static_cast<double>(times.size() - 1))]; };
+            const auto at = [&](double q) {
+                return times[static_cast<size_t>(q * static_cast<double>(times.size() - 1))];
+            };
             if (o.json) {
                 printf("{\"test\":\"pingpong\",\"provider\":\"%s\",\"size\":%zu,\"iterations\":%zu,\"wait\":\"%s\","
                        "\"p50_us\":%.3f,\"p99_us\":%.3f,\"p999_us\":%.3f}\n",
-                       o.provider.c_str(), o.size, o.iterations, o.poll ? "poll" : "spin", at(0.5), at(0.99), at(0.999));
+                       o.provider.c_str(), o.size, o.iterations, o.poll ? "poll" : "spin", at(0.5), at(0.99),
+                       at(0.999));
             } else {
-                printf("%-8s %10s %10s %10s %10s %10s\n", "provider", "bytes", "rounds", "p50 us", "p99 us", "p99.9 us");
+                printf("%-8s %10s %10s %10s %10s %10s\n", "provider", "bytes", "rounds", "p50 us", "p99 us",
+                       "p99.9 us");
                 printf("%-8s %10zu %10zu %10.3f %10.3f %10.3f\n", o.provider.c_str(), o.size, o.iterations, at(0.5),
                        at(0.99), at(0.999));
             }

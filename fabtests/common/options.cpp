@@ -2,11 +2,11 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "fabtests/common/options.hpp"
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <cerrno>
 #include <stdexcept>
 
 #include <getopt.h>
@@ -76,16 +76,24 @@ Kind Options::kind() const {
 
 Options parse_options(int argc, char** argv, const char* purpose, const Options& defaults, const char* file_help) {
     enum { port_file = 256, wait_mode, json, iwarp };
-    static const option longs[] = {
-        {"provider", required_argument, nullptr, 'p'}, {"core", required_argument, nullptr, 'c'},
-        {"domain", required_argument, nullptr, 'd'},   {"source", required_argument, nullptr, 's'},
-        {"port", required_argument, nullptr, 'P'},     {"port-file", required_argument, nullptr, port_file},
-        {"size", required_argument, nullptr, 'S'},     {"iterations", required_argument, nullptr, 'I'},
-        {"warmup", required_argument, nullptr, 'w'},   {"buffers", required_argument, nullptr, 'b'},
-        {"wait", required_argument, nullptr, wait_mode}, {"verify", no_argument, nullptr, 'v'},
-        {"timeout", required_argument, nullptr, 't'},  {"json", no_argument, nullptr, json},
-        {"iwarp", no_argument, nullptr, iwarp},        {"file", required_argument, nullptr, 'f'},
-        {"help", no_argument, nullptr, 'h'},           {}};
+    static const option longs[] = {{"provider", required_argument, nullptr, 'p'},
+                                   {"core", required_argument, nullptr, 'c'},
+                                   {"domain", required_argument, nullptr, 'd'},
+                                   {"source", required_argument, nullptr, 's'},
+                                   {"port", required_argument, nullptr, 'P'},
+                                   {"port-file", required_argument, nullptr, port_file},
+                                   {"size", required_argument, nullptr, 'S'},
+                                   {"iterations", required_argument, nullptr, 'I'},
+                                   {"warmup", required_argument, nullptr, 'w'},
+                                   {"buffers", required_argument, nullptr, 'b'},
+                                   {"wait", required_argument, nullptr, wait_mode},
+                                   {"verify", no_argument, nullptr, 'v'},
+                                   {"timeout", required_argument, nullptr, 't'},
+                                   {"json", no_argument, nullptr, json},
+                                   {"iwarp", no_argument, nullptr, iwarp},
+                                   {"file", required_argument, nullptr, 'f'},
+                                   {"help", no_argument, nullptr, 'h'},
+                                   {}};
     Options options = defaults;
     const char* slash = strrchr(argv[0], '/');
     options.program = slash != nullptr ? slash + 1 : argv[0];

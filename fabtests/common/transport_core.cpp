@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // A bare FI_EP_MSG endpoint of a core provider: what a stream over that core is measured against. A transfer is one
-// fi_writedata (injected if it is small enough) into a buffer of the peer, as in fabtests' fi_rma_bw; completions of the
-// initiator bound the number that are under way.
+// fi_writedata (injected if it is small enough) into a buffer of the peer, as in fabtests' fi_rma_bw; completions of
+// the initiator bound the number that are under way.
 #include <cstring>
 #include <map>
 
@@ -17,8 +17,8 @@ namespace fabtests {
 
 namespace {
 
-constexpr size_t window = 64;     // transfers under way
-constexpr size_t receives = 256;  // posted, on cores where such a write consumes one
+constexpr size_t window = 64;    // transfers under way
+constexpr size_t receives = 256; // posted, on cores where such a write consumes one
 
 struct Remote {
     uint64_t address;
@@ -55,11 +55,11 @@ class CoreTransport : public Transport {
             }
         }
         for (;;) {
-            const ssize_t ret =
-                inject ? fi_inject_writedata(ep_.get(), data, length, ++data_, FI_ADDR_UNSPEC, remote_.address,
-                                             remote_.key)
-                       : fi_writedata(ep_.get(), tx_buffer_.data(), length, desc_, ++data_, FI_ADDR_UNSPEC,
-                                      remote_.address, remote_.key, &contexts_[sent_ % window]);
+            const ssize_t ret = inject
+                                    ? fi_inject_writedata(ep_.get(), data, length, ++data_, FI_ADDR_UNSPEC,
+                                                          remote_.address, remote_.key)
+                                    : fi_writedata(ep_.get(), tx_buffer_.data(), length, desc_, ++data_, FI_ADDR_UNSPEC,
+                                                   remote_.address, remote_.key, &contexts_[sent_ % window]);
             if (ret == 0) {
                 break;
             }

@@ -150,8 +150,8 @@ int receive_file(const Options& o) {
 } // namespace
 
 int main(int argc, char** argv) {
-    const Options o = parse_options(argc, argv, "fi_stream_cp: copies a file from the client to the server, verified", {},
-                                    "the client's file to send; the server's file to write");
+    const Options o = parse_options(argc, argv, "fi_stream_cp: copies a file from the client to the server, verified",
+                                    {}, "the client's file to send; the server's file to write");
     return run(o, [&] {
         if (o.file.empty() || o.kind() != Kind::stream) {
             throw std::runtime_error(o.file.empty() ? "which file? see --file" : "only rstream copies files");

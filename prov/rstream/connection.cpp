@@ -88,7 +88,7 @@ int Connection::open_core(const fi_info& core_info, const Settings& settings) {
     }
     ep_.reset(ep);
     fi_cq_attr attr{};
-    attr.size = receive_slots_ + settings.rx_size + tx_size_ + 2 * wire::control_credits;
+    attr.size = receive_slots_ + settings.rx_size + tx_size_ + 2 * size_t{wire::control_credits};
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = FI_WAIT_FD;
     fid_cq* cq = nullptr;
@@ -160,7 +160,8 @@ int Connection::agree(const wire::Hello& peer) {
     peer_key_ = peer.ring_key;
     // Two messages at least are under way at once, and four where the buffers have room for them to be large.
     const size_t buffer = std::min<size_t>(peer.ring_size, staging_.size());
-    max_chunk_ = std::min({traits_.max_message, largest_chunk, std::max(buffer / 4, std::min(buffer / 2, small_chunk))});
+    max_chunk_ =
+        std::min({traits_.max_message, largest_chunk, std::max(buffer / 4, std::min(buffer / 2, small_chunk))});
     link_.open(peer, headers_, max_chunk_);
     return 0;
 }
@@ -195,9 +196,13 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
     return ret;
 }
 
-int Connection::connect(const void* address, std::span<const std::byte> data) { return request(address, nullptr, data); }
+int Connection::connect(const void* address, std::span<const std::byte> data) {
+    return request(address, nullptr, data);
+}
 
-int Connection::accept(const wire::Hello& peer, std::span<const std::byte> data) { return request(nullptr, &peer, data); }
+int Connection::accept(const wire::Hello& peer, std::span<const std::byte> data) {
+    return request(nullptr, &peer, data);
+}
 
 void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std::span<const std::byte> data) {
     if (event == FI_SHUTDOWN) {
@@ -362,8 +367,8 @@ bool Connection::close() {
 }
 
 bool Connection::all_with_core() const {
-    return link_.end_posted() && signals_added_.load(std::memory_order_acquire) ==
-                                     signals_taken_.load(std::memory_order_acquire);
+    return link_.end_posted() &&
+           signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire);
 }
 
 bool Connection::linger_is_over() const {

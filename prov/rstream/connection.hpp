@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One connection of a core, and the stream over it: a wire::Link with its rings in registered memory, whose posts become
-// writes and sends of the core endpoint and whose arrivals are the core's completions. It belongs to an endpoint, and
-// outlives it while its last bytes are on their way.
+// One connection of a core, and the stream over it: a wire::Link with its rings in registered memory, whose posts
+// become writes and sends of the core endpoint and whose arrivals are the core's completions. It belongs to an
+// endpoint, and outlives it while its last bytes are on their way.
 //
 // connection.cpp            life: opening, set-up, events, closing
 // connection_core.cpp       the core below: posting, completions
@@ -47,7 +47,7 @@ class Connection final : public EqTarget {
     // that events are reported with.
     static int open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
                     std::unique_ptr<Connection>& out);
-    ~Connection();
+    ~Connection() override;
 
     int connect(const void* address, std::span<const std::byte> data);
     int accept(const wire::Hello& peer, std::span<const std::byte> data);
@@ -108,9 +108,9 @@ class Connection final : public EqTarget {
 
     // connection_core.cpp
     int post_receive(size_t slot);
-    void flush();                     // posting side: all that may go now
-    void kick();                      // from any side: flush, or have it done by whoever posts at present
-    void unlock_posting();            // and do what was left to us meanwhile
+    void flush();          // posting side: all that may go now
+    void kick();           // from any side: flush, or have it done by whoever posts at present
+    void unlock_posting(); // and do what was left to us meanwhile
     ssize_t post(const wire::Post& post, const void* direct);
     ssize_t post_write(const wire::Post& post, bool signal);
     ssize_t post_header(const wire::Post& post);
@@ -168,14 +168,14 @@ class Connection final : public EqTarget {
 
     std::mutex tx_mutex_; // the posting side of the link, and the following
     std::atomic<bool> kicked_{false};
-    std::atomic<bool> flush_wanted_{false}; // something could not go yet
+    std::atomic<bool> flush_wanted_{false};    // something could not go yet
     std::optional<wire::Post> header_pending_; // its write was posted, the message behind it not yet
     uint64_t control_sequence_ = 0;
     uint64_t header_sequence_ = 0;
-    uint64_t operations_ = 0;        // posted
-    uint64_t unsignaled_ = 0;        // of them, since the last signaled one
+    uint64_t operations_ = 0; // posted
+    uint64_t unsignaled_ = 0; // of them, since the last signaled one
     size_t unsignaled_staged_ = 0;
-    size_t unpolled_ = 0;            // bytes staged since completions were last looked at
+    size_t unpolled_ = 0; // bytes staged since completions were last looked at
     bool needy_ = false;
     std::vector<fi_context2> contexts_; // one a receive and one an operation, if the core wants them
     std::vector<Signal> signals_;       // a queue; the posting side adds, the progress side takes

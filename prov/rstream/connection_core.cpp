@@ -69,8 +69,7 @@ void Connection::flush() {
 }
 
 bool Connection::signal_due(size_t staged) const {
-    return unsignaled_ + 1 >= std::max<size_t>(tx_size_ / 2, 1) ||
-           unsignaled_staged_ + staged >= staging_.size() / 2;
+    return unsignaled_ + 1 >= std::max<size_t>(tx_size_ / 2, 1) || unsignaled_staged_ + staged >= staging_.size() / 2;
 }
 
 void* Connection::note_operation(size_t staged, bool signal) {
@@ -126,8 +125,8 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
     if (!headers_ && chunk.length <= traits_.inject_size && !signal) {
         const void* bytes = chunk.bypass ? direct : staging_.data() + chunk.staging_offset;
         note_operation(staged, false);
-        const ssize_t ret = fi_inject_writedata(ep_.get(), bytes, chunk.length, post.immediate.encode(),
-                                                FI_ADDR_UNSPEC, peer_address_ + chunk.ring_offset, peer_key_);
+        const ssize_t ret = fi_inject_writedata(ep_.get(), bytes, chunk.length, post.immediate.encode(), FI_ADDR_UNSPEC,
+                                                peer_address_ + chunk.ring_offset, peer_key_);
         if (ret != 0) {
             forget_operation(staged, false);
         }
@@ -254,9 +253,9 @@ void Connection::on_completion(const fi_cq_data_entry& entry) {
     // A receive slot, if the arrival took one.
     size_t slot = receive_slots_;
     if (entry.op_context != nullptr) {
-        slot = traits_.contexts
-                   ? static_cast<size_t>(static_cast<fi_context2*>(entry.op_context) - contexts_.data())
-                   : static_cast<size_t>(static_cast<std::byte*>(entry.op_context) - messages_.data()) / wire::Control::size;
+        slot = traits_.contexts ? static_cast<size_t>(static_cast<fi_context2*>(entry.op_context) - contexts_.data())
+                                : static_cast<size_t>(static_cast<std::byte*>(entry.op_context) - messages_.data()) /
+                                      wire::Control::size;
     }
     const char* broken = nullptr;
     if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {

@@ -31,7 +31,8 @@ size_t total_length(const iovec* iov, size_t count) {
 
 } // namespace
 
-// 0, or why nothing can be sent any more. Once the loss of a connection was told, by whichever call, it is a broken pipe.
+// 0, or why nothing can be sent any more. Once the loss of a connection was told, by whichever call, it is a broken
+// pipe.
 int Connection::send_error() {
     const State state = state_.load(std::memory_order_acquire);
     if (state == State::open || state == State::connecting) {

@@ -10,8 +10,8 @@
 
 namespace rstream {
 
-// libfabric hides a core that FI_PROVIDER does not name, except from a request with this flag, which is how one provider
-// reaches another. Its name is internal to libfabric; the value is the same from 1.14 to 2.5.
+// libfabric hides a core that FI_PROVIDER does not name, except from a request with this flag, which is how one
+// provider reaches another. Its name is internal to libfabric; the value is the same from 1.14 to 2.5.
 constexpr uint64_t core_request = 1ULL << 60;
 // Requests that carry one of these come from other providers, and are not for us.
 constexpr uint64_t provider_request = (1ULL << 59) | (1ULL << 60);

@@ -9,8 +9,8 @@
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/domain.hpp"
 #include "prov/rstream/info.hpp"
-#include "prov/rstream/unsupported.hpp"
 #include "prov/rstream/log.hpp"
+#include "prov/rstream/unsupported.hpp"
 
 namespace rstream {
 
@@ -32,8 +32,7 @@ bool valid(const iovec* iov, size_t count) {
 } // namespace
 
 int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** out) {
-    if (info.ep_attr != nullptr && info.ep_attr->type != FI_EP_UNSPEC &&
-        info.ep_attr->type != FI_RSTREAM_EP_STREAM) {
+    if (info.ep_attr != nullptr && info.ep_attr->type != FI_EP_UNSPEC && info.ep_attr->type != FI_RSTREAM_EP_STREAM) {
         return -FI_EINVAL;
     }
     struct Deleter {
@@ -238,7 +237,8 @@ std::span<const std::byte> bytes(const void* data, size_t length) {
 fi_ops ep_fid_ops = {
     .size = sizeof(fi_ops),
     .close = [](AnyFid* f) { return guarded([&] { return endpoint_of(f).close(); }); },
-    .bind = [](AnyFid* f, AnyFid* other, uint64_t flags) { return guarded([&] { return endpoint_of(f).bind(other, flags); }); },
+    .bind = [](AnyFid* f, AnyFid* other,
+               uint64_t flags) { return guarded([&] { return endpoint_of(f).bind(other, flags); }); },
     .control = [](AnyFid* f, int command,
                   void* arg) { return guarded([&] { return endpoint_of(f).control(command, arg); }); },
     .ops_open = RSTREAM_REFUSE(fi_ops, ops_open),

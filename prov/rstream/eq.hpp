@@ -30,8 +30,7 @@ class EqTarget {
     // A descriptor that becomes readable when `progress` has something to do, or -1.
     virtual int progress_fd() = 0;
 
-  protected:
-    ~EqTarget() = default;
+    virtual ~EqTarget() = default;
 };
 
 // The core's queue and who is on it. Shared by the user's queue and by connections that outlive their endpoint.

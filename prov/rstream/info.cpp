@@ -71,12 +71,14 @@ const char* refusal(const fi_info* hints) {
         }
     }
     if (const auto* tx = hints->tx_attr) {
-        if ((tx->caps & ~stream_caps) != 0 || (tx->msg_order & ~FI_ORDER_SAS) != 0 || tx->iov_limit > stream_iov_limit) {
+        if ((tx->caps & ~stream_caps) != 0 || (tx->msg_order & ~FI_ORDER_SAS) != 0 ||
+            tx->iov_limit > stream_iov_limit) {
             return "transmit attributes that a stream does not have";
         }
     }
     if (const auto* rx = hints->rx_attr) {
-        if ((rx->caps & ~stream_caps) != 0 || (rx->msg_order & ~FI_ORDER_SAS) != 0 || rx->iov_limit > stream_iov_limit) {
+        if ((rx->caps & ~stream_caps) != 0 || (rx->msg_order & ~FI_ORDER_SAS) != 0 ||
+            rx->iov_limit > stream_iov_limit) {
             return "receive attributes that a stream does not have";
         }
     }
@@ -157,8 +159,8 @@ bool suffices(const fi_info& info, const fi_info* hints) {
     if (hints == nullptr) {
         return true;
     }
-    return (hints->tx_attr == nullptr || (hints->tx_attr->inject_size <= info.tx_attr->inject_size &&
-                                          hints->tx_attr->size <= info.tx_attr->size)) &&
+    return (hints->tx_attr == nullptr ||
+            (hints->tx_attr->inject_size <= info.tx_attr->inject_size && hints->tx_attr->size <= info.tx_attr->size)) &&
            (hints->rx_attr == nullptr || hints->rx_attr->size <= info.rx_attr->size);
 }
 
@@ -253,8 +255,8 @@ int info_over_core(const fi_info& core, const Params& params, uint32_t api_versi
     info->rx_attr->caps = FI_MSG | FI_RECV;
     info->rx_attr->msg_order = FI_ORDER_SAS;
     info->rx_attr->comp_order = 0;
-    info->rx_attr->size = traits.consumes_recv || !traits.immediates ? std::min(params.rx_size, core.rx_attr->size)
-                                                                     : params.rx_size;
+    info->rx_attr->size =
+        traits.consumes_recv || !traits.immediates ? std::min(params.rx_size, core.rx_attr->size) : params.rx_size;
     info->rx_attr->iov_limit = stream_iov_limit;
 
     info->ep_attr->type = FI_RSTREAM_EP_STREAM;

@@ -135,8 +135,7 @@ int PassiveEndpoint::get_option(int name, void* value, size_t* length) {
     return 0;
 }
 
-int PassiveEndpoint::reject_core(AnyFid* core_handle, wire::Reject::Reason reason,
-                                 std::span<const std::byte> data) {
+int PassiveEndpoint::reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data) {
     std::vector<std::byte> message(wire::Reject::size + data.size());
     wire::Reject{reason, static_cast<uint8_t>(data.size())}.encode(
         std::span<std::byte, wire::Reject::size>(message.data(), wire::Reject::size));
@@ -182,8 +181,8 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     wire::Hello hello;
     if (const auto error = wire::Hello::parse(data, hello); error != wire::Hello::Error::none) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "a connection request is rejected: %s\n", to_string(error));
-        turn_down(*core_info, error == wire::Hello::Error::version ? wire::Reject::Reason::version
-                                                                   : wire::Reject::Reason::hello);
+        turn_down(*core_info,
+                  error == wire::Hello::Error::version ? wire::Reject::Reason::version : wire::Reject::Reason::hello);
         return 0;
     }
     if (backlog_ > 0 && fabric_.requests().of(this).size() >= static_cast<size_t>(backlog_)) {
@@ -249,8 +248,10 @@ std::span<const std::byte> bytes(const void* data, size_t length) {
 fi_ops pep_fid_ops = {
     .size = sizeof(fi_ops),
     .close = [](AnyFid* f) { return guarded([&] { return pep_of(f).close(); }); },
-    .bind = [](AnyFid* f, AnyFid* other, uint64_t flags) { return guarded([&] { return pep_of(f).bind(other, flags); }); },
-    .control = [](AnyFid* f, int command, void* arg) { return guarded([&] { return pep_of(f).control(command, arg); }); },
+    .bind = [](AnyFid* f, AnyFid* other,
+               uint64_t flags) { return guarded([&] { return pep_of(f).bind(other, flags); }); },
+    .control = [](AnyFid* f, int command,
+                  void* arg) { return guarded([&] { return pep_of(f).control(command, arg); }); },
     .ops_open = RSTREAM_REFUSE(fi_ops, ops_open),
     .tostr = nullptr,
     .ops_set = nullptr,
@@ -272,8 +273,10 @@ fi_ops_ep pep_ep_ops = {
 
 fi_ops_cm pep_cm_ops = {
     .size = sizeof(fi_ops_cm),
-    .setname = [](AnyFid* f, void* addr, size_t length) { return guarded([&] { return pep_of(f).set_name(addr, length); }); },
-    .getname = [](AnyFid* f, void* addr, size_t* length) { return guarded([&] { return pep_of(f).get_name(addr, length); }); },
+    .setname = [](AnyFid* f, void* addr,
+                  size_t length) { return guarded([&] { return pep_of(f).set_name(addr, length); }); },
+    .getname = [](AnyFid* f, void* addr,
+                  size_t* length) { return guarded([&] { return pep_of(f).get_name(addr, length); }); },
     .getpeer = RSTREAM_REFUSE(fi_ops_cm, getpeer),
     .connect = RSTREAM_REFUSE(fi_ops_cm, connect),
     .listen = [](fid_pep* pep) { return guarded([&] { return pep_of(&pep->fid).listen(); }); },

@@ -22,6 +22,7 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
     int reject(const AnyFid* handle, std::span<const std::byte> data);
     int get_option(int name, void* value, size_t* length);
     int close();
+    ~PassiveEndpoint() override = default;
 
     void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
     void on_core_error(const fi_eq_err_entry& entry) override;
@@ -30,7 +31,6 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
 
   private:
     explicit PassiveEndpoint(Fabric& fabric) : fid_pep{}, fabric_(fabric) {}
-    ~PassiveEndpoint() = default;
     int on_request(Info core_info, std::span<const std::byte> data);
     void turn_down(const fi_info& core_info, wire::Reject::Reason reason);
     int reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data);

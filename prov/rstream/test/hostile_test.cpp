@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A peer that speaks the protocol wrongly. It is a bare endpoint of the core, so that it can say anything: false hellos,
-// immediates and messages of no known form, lengths beyond the ring, credit for what was not sent, floods. Whatever it
-// does, its own connection is reset at once, an honest one beside it carries on, the listener takes the next, and
-// nothing is read or written out of bounds (run it under ASan or valgrind).
+// A peer that speaks the protocol wrongly. It is a bare endpoint of the core, so that it can say anything: false
+// hellos, immediates and messages of no known form, lengths beyond the ring, credit for what was not sent, floods.
+// Whatever it does, its own connection is reset at once, an honest one beside it carries on, the listener takes the
+// next, and nothing is read or written out of bounds (run it under ASan or valgrind).
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -129,8 +129,8 @@ class Raw {
         check("fi_ep_bind", fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
         check("fi_ep_bind", fi_ep_bind(ep, &host.eq->fid, 0));
         fid_mr* mr = nullptr;
-        check("fi_mr_reg", fi_mr_reg(host.domain.get(), ring_.data(), ring_.size(), FI_REMOTE_WRITE | FI_WRITE | FI_SEND,
-                                     0, ++next_key, 0, &mr, nullptr));
+        check("fi_mr_reg", fi_mr_reg(host.domain.get(), ring_.data(), ring_.size(),
+                                     FI_REMOTE_WRITE | FI_WRITE | FI_SEND, 0, ++next_key, 0, &mr, nullptr));
         ring_mr_.reset(mr);
         check("fi_mr_reg", fi_mr_reg(host.domain.get(), messages_.data(), messages_.size(), FI_SEND | FI_RECV, 0,
                                      ++next_key, 0, &mr, nullptr));
@@ -256,8 +256,8 @@ struct Scene {
         std::vector<char> out(10000);
         std::vector<char> in(out.size());
         fill(out.data(), out.size(), 0);
-        for (const auto& [from, to] : {std::pair{pair.client.get(), pair.server.get()},
-                                       std::pair{pair.server.get(), pair.client.get()}}) {
+        for (const auto& [from, to] :
+             {std::pair{pair.client.get(), pair.server.get()}, std::pair{pair.server.get(), pair.client.get()}}) {
             from->send_all(out.data(), out.size());
             EXPECT_EQ(to->recv_all(in.data(), in.size()), in.size());
             EXPECT(in == out);
@@ -516,7 +516,9 @@ void test_two_ends_reset() {
 
 void test_a_write_outside_the_ring_touches_nothing() {
     expect_attack_fails([](Raw& raw) { raw.write(wire::Immediate{1, 0, false}.encode(), 1, raw.peer.ring_size); });
-    expect_attack_fails([](Raw& raw) { raw.write(wire::Immediate{64, 0, false}.encode(), 64, raw.peer.ring_size - 1); });
+    expect_attack_fails([](Raw& raw) {
+        raw.write(wire::Immediate{64, 0, false}.encode(), 64, raw.peer.ring_size - 1);
+    });
 }
 
 void test_a_write_with_another_key_touches_nothing() {

@@ -81,16 +81,34 @@ class Fuzz {
     const char* step() {
         const auto what = input_.number<uint8_t>() % 16;
         switch (what) {
-        default: return peer_step(what);
-        case 7: stage(input_.number<uint16_t>()); break;
-        case 8: stage(input_.number<uint8_t>()); break;
-        case 9: posts(); break;
-        case 10: return posts_in_vain();
-        case 11: bypass(1 + input_.number<uint16_t>()); break;
-        case 12: consume(input_.number<uint16_t>()); break;
-        case 13: consume(ring_); break;
-        case 14: release(input_.number<uint16_t>()); break;
-        case 15: ends(input_.number<uint8_t>()); break;
+        default:
+            return peer_step(what);
+        case 7:
+            stage(input_.number<uint16_t>());
+            break;
+        case 8:
+            stage(input_.number<uint8_t>());
+            break;
+        case 9:
+            posts();
+            break;
+        case 10:
+            return posts_in_vain();
+        case 11:
+            bypass(1 + input_.number<uint16_t>());
+            break;
+        case 12:
+            consume(input_.number<uint16_t>());
+            break;
+        case 13:
+            consume(ring_);
+            break;
+        case 14:
+            release(input_.number<uint16_t>());
+            break;
+        case 15:
+            ends(input_.number<uint8_t>());
+            break;
         }
         return nullptr;
     }
@@ -99,13 +117,20 @@ class Fuzz {
 
     const char* peer_step(int what) {
         switch (what % 7) {
-        case 0: return data(input_.number<uint64_t>());
-        case 1: return data(input_.number<uint32_t>());
-        case 2: return data(plausible_immediate());
-        case 3: return raw_control();
-        case 4: return plausible_control(Control::Type::credit);
-        case 5: return plausible_control(Control::Type::data);
-        default: return plausible_control(static_cast<Control::Type>(1 + input_.number<uint8_t>() % 4));
+        case 0:
+            return data(input_.number<uint64_t>());
+        case 1:
+            return data(input_.number<uint32_t>());
+        case 2:
+            return data(plausible_immediate());
+        case 3:
+            return raw_control();
+        case 4:
+            return plausible_control(Control::Type::credit);
+        case 5:
+            return plausible_control(Control::Type::data);
+        default:
+            return plausible_control(static_cast<Control::Type>(1 + input_.number<uint8_t>() % 4));
         }
     }
 
@@ -232,11 +257,21 @@ class Fuzz {
 
     void ends(uint8_t how) {
         switch (how % 5) {
-        case 0: link_.finish(false); break;
-        case 1: link_.finish(true); break;
-        case 2: link_.abort(); break;
-        case 3: link_.finish_with_reset(); break;
-        default: link_.open(peer_, headers(), max_chunk); break; // ours came late
+        case 0:
+            link_.finish(false);
+            break;
+        case 1:
+            link_.finish(true);
+            break;
+        case 2:
+            link_.abort();
+            break;
+        case 3:
+            link_.finish_with_reset();
+            break;
+        default:
+            link_.open(peer_, headers(), max_chunk);
+            break; // ours came late
         }
     }
 

@@ -276,10 +276,18 @@ void test_undo_of_an_end_restores_it(void**) {
     for (int kind = 0; kind < 4; ++kind) {
         Pair pair;
         switch (kind) {
-        case 0: pair.a.finish(false); break;
-        case 1: pair.a.finish(true); break;
-        case 2: pair.a.finish_with_reset(); break;
-        default: pair.a.abort(); break;
+        case 0:
+            pair.a.finish(false);
+            break;
+        case 1:
+            pair.a.finish(true);
+            break;
+        case 2:
+            pair.a.finish_with_reset();
+            break;
+        default:
+            pair.a.abort();
+            break;
         }
         const auto post = pair.a.next();
         assert_true(pair.a.end_posted());

@@ -88,9 +88,7 @@ Hello a_hello() {
 
 // A hello on the wire, with as many bytes behind it as InfiniBand would pad it with.
 struct Wire {
-    explicit Wire(const Hello& hello) {
-        hello.encode(std::span<std::byte, Hello::size>(bytes.data(), Hello::size));
-    }
+    explicit Wire(const Hello& hello) { hello.encode(std::span<std::byte, Hello::size>(bytes.data(), Hello::size)); }
     [[nodiscard]] Hello::Error parse(Hello& hello, size_t length = Hello::size) const {
         return Hello::parse(std::span(bytes).first(length), hello);
     }

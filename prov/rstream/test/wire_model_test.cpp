@@ -17,9 +17,9 @@ namespace {
 
 struct Options {
     bool headers = false;
-    bool busy = false;    // the core refuses posts now and then
-    size_t waits = 0;     // readers wait for up to 1/waits of the ring; 0: for one byte
-    bool resets = false;  // one end goes away in the middle
+    bool busy = false;   // the core refuses posts now and then
+    size_t waits = 0;    // readers wait for up to 1/waits of the ring; 0: for one byte
+    bool resets = false; // one end goes away in the middle
 };
 
 struct End {
@@ -48,8 +48,8 @@ struct End {
 class Model {
   public:
     Model(uint64_t seed, const Options& options)
-        : dice_(seed), options_(options), busy_(options.busy ? 1 + static_cast<unsigned>(dice_.below(60)) : 0),
-          ends_{End(0, dice_), End(1, dice_)} {
+        : dice_(seed), options_(options),
+          busy_(options.busy ? 1 + static_cast<unsigned>(dice_.below(60)) : 0), ends_{End(0, dice_), End(1, dice_)} {
         for (int side = 0; side < 2; ++side) {
             End& peer = ends_[1 - side];
             ends_[side].link.open(exchanged(peer.ring.size(), peer.credits), options.headers, ends_[side].max_chunk);
@@ -124,13 +124,26 @@ class Model {
 
     void act(End& end, Action action) {
         switch (action) {
-        case send: program_sends(end, dice_.size(largest_)); break;
-        case bypass: program_bypasses(end, dice_.size(std::min<size_t>(largest_, end.max_chunk))); break;
-        case read: program_reads(end); break;
-        case pump: posts(end, 1 + dice_.below(20)); break;
-        case deliver: delivers(end, 1 + dice_.below(20)); break;
-        case complete: completes(end, 1 + dice_.below(20)); break;
-        case actions: break;
+        case send:
+            program_sends(end, dice_.size(largest_));
+            break;
+        case bypass:
+            program_bypasses(end, dice_.size(std::min<size_t>(largest_, end.max_chunk)));
+            break;
+        case read:
+            program_reads(end);
+            break;
+        case pump:
+            posts(end, 1 + dice_.below(20));
+            break;
+        case deliver:
+            delivers(end, 1 + dice_.below(20));
+            break;
+        case complete:
+            completes(end, 1 + dice_.below(20));
+            break;
+        case actions:
+            break;
         }
     }
 

@@ -67,8 +67,7 @@ struct End {
     End(int number, Dice& dice)
         : side(number), staging(min_buffer + dice.below(16384)), ring(min_buffer + dice.below(16384)),
           credits(static_cast<uint16_t>(min_queue + dice.below(60))), out(2 + dice.below(30)),
-          seed(dice.below(1 << 30)),
-          link({staging.size(), ring.size(), credits}) {}
+          seed(dice.below(1 << 30)), link({staging.size(), ring.size(), credits}) {}
 
     int side;
     std::vector<uint8_t> staging;
@@ -82,8 +81,7 @@ struct End {
 
 class Model {
   public:
-    Model(uint64_t seed, const Options& options)
-        : dice_(seed), options_(options), ends_{{0, dice_}, {1, dice_}} {
+    Model(uint64_t seed, const Options& options) : dice_(seed), options_(options), ends_{{0, dice_}, {1, dice_}} {
         for (End& end : ends_) {
             end.link.open(exchanged(peer(end).ring.size(), peer(end).credits), options.headers, 1 << 20);
         }

@@ -27,9 +27,9 @@ struct Control {
     Type type = Type::credit;
     uint8_t flags = 0;
     uint32_t argument = 0;
-    uint64_t consumed = 0;         // stream bytes that left the ring
-    uint64_t data_arrived = 0;     // data messages received
-    uint64_t control_arrived = 0;  // control messages received (type data excluded)
+    uint64_t consumed = 0;        // stream bytes that left the ring
+    uint64_t data_arrived = 0;    // data messages received
+    uint64_t control_arrived = 0; // control messages received (type data excluded)
 
     void encode(std::span<std::byte, size> out) const;
 

@@ -79,8 +79,7 @@ std::optional<Reject> Reject::parse(std::span<const std::byte> data) {
     (void)r.get<uint8_t>(); // a peer of another version is the very case that must stay readable
     Reject reject;
     const auto reason = r.get<uint8_t>();
-    reject.reason =
-        reason <= static_cast<uint8_t>(Reason::resources) ? static_cast<Reason>(reason) : Reason::resources;
+    reject.reason = reason <= static_cast<uint8_t>(Reason::resources) ? static_cast<Reason>(reason) : Reason::resources;
     reject.user_length = r.get<uint8_t>();
     if (reject.user_length > data.size() - size) {
         return std::nullopt;

@@ -9,11 +9,11 @@
 
 namespace rstream::wire {
 
-constexpr size_t min_buffer = 4096;          // bytes of a staging or receive ring
+constexpr size_t min_buffer = 4096; // bytes of a staging or receive ring
 constexpr size_t max_buffer = size_t{1} << 30;
-constexpr size_t min_queue = 4;              // data messages in flight
+constexpr size_t min_queue = 4; // data messages in flight
 constexpr size_t max_queue = 32768;
 constexpr uint8_t min_control_credits = 4;
-constexpr uint8_t control_credits = 16;      // control messages in flight; one immediate can acknowledge 15 of them
+constexpr uint8_t control_credits = 16; // control messages in flight; one immediate can acknowledge 15 of them
 
 } // namespace rstream::wire

@@ -43,7 +43,8 @@ class Link {
     };
 
     explicit Link(const Config& config)
-        : send_(config.staging_size), recv_(config.ring_size, config.data_credits), data_credits_(config.data_credits) {}
+        : send_(config.staging_size), recv_(config.ring_size, config.data_credits), data_credits_(config.data_credits) {
+    }
 
     [[nodiscard]] uint64_t data_credits() const { return data_credits_; }
 
@@ -86,7 +87,8 @@ class Link {
     [[nodiscard]] bool peer_reset() const { return peer_reset_.load(std::memory_order_acquire); }
     // All that was sent, the end of the stream included, has come to the peer's side of the wire.
     [[nodiscard]] bool all_arrived() const {
-        return end_posted() && send_.in_flight() == 0 && control_.acknowledged() >= end_position_.load(std::memory_order_relaxed);
+        return end_posted() && send_.in_flight() == 0 &&
+               control_.acknowledged() >= end_position_.load(std::memory_order_relaxed);
     }
 
   private:
@@ -102,9 +104,9 @@ class Link {
     uint64_t data_credits_;
     bool headers_ = false;
     std::atomic<Ending> ending_{Ending::none};
-    Ending ending_before_ = Ending::none; // for undo
-    bool closed_posted_ = false;          // the end that was posted said that nothing will be read either
-    bool reset_posted_ = false;           // nothing may follow it
+    Ending ending_before_ = Ending::none;   // for undo
+    bool closed_posted_ = false;            // the end that was posted said that nothing will be read either
+    bool reset_posted_ = false;             // nothing may follow it
     std::atomic<uint64_t> end_position_{0}; // control messages sent, the end included
     std::atomic<bool> acknowledge_now_{false};
     std::atomic<bool> peer_finished_{false};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The sending half of one direction: bytes wait in a staging ring, and leave it in chunks as the peer's ring and credits
-// allow. Many small sends that would each cost a message are held together while earlier ones are unacknowledged, after
-// a burst that goes out at once: a request or a reply never waits, a stream of small sends shares its messages.
+// The sending half of one direction: bytes wait in a staging ring, and leave it in chunks as the peer's ring and
+// credits allow. Many small sends that would each cost a message are held together while earlier ones are
+// unacknowledged, after a burst that goes out at once: a request or a reply never waits, a stream of small sends shares
+// its messages.
 //
 // Threads: `release` and `on_credit` may run beside the rest, which is for one thread at a time.
 #pragma once

@@ -21,6 +21,8 @@
 
 namespace fabtests {
 
+using Clock = std::chrono::steady_clock;
+
 struct Error : std::runtime_error {
     Error(const std::string& what, ssize_t code)
         : std::runtime_error(what + ": " + fi_strerror(static_cast<int>(code < 0 ? -code : code))), code(code) {}
@@ -63,7 +65,7 @@ struct Event {
     fid* subject = nullptr;
     fi_info* info = nullptr; // of a connection request: the taker's
     int err = 0;
-    void* context = nullptr; // of an error
+    void* context = nullptr;     // of an error
     std::vector<std::byte> data; // private data, or that of a rejection
     [[nodiscard]] std::string text() const { return {reinterpret_cast<const char*>(data.data()), data.size()}; }
 };
@@ -118,7 +120,7 @@ class Stream {
     Wait mode = Wait::poll;
 
   private:
-    void pass_time();
+    void pass_time(Clock::time_point& since);
 };
 
 class Listener {

@@ -180,8 +180,8 @@ void recv_pattern(Stream& stream, uint64_t total, size_t piece, uint64_t seed) {
     Pattern pattern(seed);
     std::vector<char> buffer(piece);
     while (pattern.position() < total) {
-        const ssize_t n = check("fi_recv", stream.recv_some(buffer.data(),
-                                                            std::min<uint64_t>(piece, total - pattern.position())));
+        const ssize_t n =
+            check("fi_recv", stream.recv_some(buffer.data(), std::min<uint64_t>(piece, total - pattern.position())));
         if (n == 0) {
             throw Failure("the stream ends after " + std::to_string(pattern.position()) + " bytes");
         }
@@ -226,6 +226,41 @@ uint64_t fill_up(Stream& s, Pattern& pattern, size_t piece) {
             check("fi_send", n);
             at += static_cast<size_t>(n);
             total += static_cast<uint64_t>(n);
+        }
+    }
+}
+
+void drain_checked(Stream& from, Stream& to, Pattern& expected, uint64_t total) {
+    std::vector<char> buffer(3001);
+    for (uint64_t received = 0; received < total;) {
+        const ssize_t got = recv(to, buffer.data(), std::min<uint64_t>(buffer.size(), total - received));
+        if (got == -FI_EAGAIN) {
+            (void)peek_send(from);
+            wait_for_any(to.host.fabric.get(), {&to.ep->fid, &from.ep->fid});
+            continue;
+        }
+        EXPECT(got != 0);
+        expected.check(buffer.data(), static_cast<size_t>(check("fi_recv", got)));
+        received += static_cast<uint64_t>(got);
+    }
+}
+
+void await_event(std::initializer_list<Host*> hosts, int timeout_ms) {
+    const auto start = Clock::now();
+    for (;;) {
+        std::vector<pollfd> fds;
+        for (Host* host : hosts) {
+            const int ready = try_wait(*host, &host->eq->fid);
+            if (ready == -FI_EAGAIN && host == *hosts.begin()) {
+                return;
+            }
+            if (ready == 0) {
+                fds.push_back({wait_fd(&host->eq->fid), POLLIN, 0});
+            }
+        }
+        const int left = patience(timeout_ms) - milliseconds_since(start);
+        if (left <= 0 || poll(fds.data(), fds.size(), fds.size() < hosts.size() ? 1 : left) < 0) {
+            throw Error("no event in time", -FI_ETIMEDOUT);
         }
     }
 }

@@ -26,7 +26,7 @@ void need_core(const std::string& core);
 class Pattern {
   public:
     explicit Pattern(uint64_t seed);
-    void fill(void* to, size_t length);         // with the next bytes
+    void fill(void* to, size_t length);          // with the next bytes
     void check(const void* from, size_t length); // that these are the next; an exception names the first that is not
     [[nodiscard]] uint64_t position() const { return position_; }
 
@@ -83,6 +83,14 @@ inline ssize_t peek_send(Stream& s) { return send_message(s, {}, FI_PEEK); }
 ssize_t await_readable(Stream& s, size_t bytes = 1);
 // Sends until there is no room; how much was taken.
 uint64_t fill_up(Stream& s, Pattern& pattern, size_t piece = 4096);
+
+// Receives that many bytes and checks them. What the sender still holds for want of credit goes out by calls on its
+// end.
+void drain_checked(Stream& from, Stream& to, Pattern& expected, uint64_t total);
+
+// Reads the event queues of all hosts until the first has an event, and leaves it there: where the core moves
+// connections only as its queues are read, the other ends' must be as well. Events of the others are not taken.
+void await_event(std::initializer_list<Host*> hosts, int timeout_ms = 20000);
 
 // fi_trywait on one endpoint or queue.
 int try_wait(Host& host, fid* one);

@@ -46,6 +46,7 @@ Connection::~Connection() {
     if (ep_) {
         // The core fid goes while no event for it can be under way.
         const auto lock = pump_->lock();
+        pump_->unwatch(cq_fd_);
         pump_->remove(&ep_->fid, this);
         ep_.reset();
     }
@@ -229,18 +230,35 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     } else {
         data = {};
     }
+    was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
+    pump_->watch(cq_fd_, this);
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);
     }
 }
 
 void Connection::on_core_error(const fi_eq_err_entry& entry) {
-    const int error = entry.err > 0 ? entry.err : FI_EOTHER;
+    int error = entry.err > 0 ? entry.err : FI_EOTHER;
     if (state_.load(std::memory_order_acquire) == State::connected) {
         take_what_came();
         fail(error == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error));
         return;
+    }
+    switch (error) { // what has to do with the way there; else the peer turned us down, or went without an answer
+    case FI_ETIMEDOUT:
+    case FI_EHOSTUNREACH:
+    case FI_ENETUNREACH:
+    case FI_ENETDOWN:
+    case FI_EHOSTDOWN:
+    case FI_EADDRNOTAVAIL:
+    case FI_EADDRINUSE:
+    case FI_EACCES:
+    case FI_ENOMEM:
+        break;
+    default:
+        error = FI_ECONNREFUSED; // cores have no name in common for that
+        break;
     }
     std::span<const std::byte> data(static_cast<const std::byte*>(entry.err_data),
                                     entry.err_data != nullptr ? entry.err_data_size : 0);
@@ -288,7 +306,9 @@ void Connection::fail(int error, const char* why) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "connection lost: %s\n", why);
     }
     state_.store(State::failed, std::memory_order_release);
+    pump_->unwatch(cq_fd_);
     report_shutdown();
+    tell_sleepers();
 }
 
 int Connection::shutdown(uint64_t flags) {
@@ -300,12 +320,11 @@ int Connection::shutdown(uint64_t flags) {
     default:
         return -FI_EINVAL;
     }
-    const State state = state_.load(std::memory_order_acquire);
-    if (state == State::failed) {
-        return 0; // there is nothing left to end
-    }
-    if (state != State::connected) {
+    if (!was_connected_.load()) {
         return -FI_ENOTCONN;
+    }
+    if (state_.load(std::memory_order_acquire) == State::failed) {
+        return 0; // there is nothing left to end
     }
     {
         const Posting posting(*this);
@@ -373,6 +392,7 @@ bool Connection::all_with_core() const {
 
 bool Connection::linger_is_over() const {
     return state_.load(std::memory_order_acquire) != State::connected || (all_with_core() && link_.all_arrived()) ||
+           (all_with_core() && link_.peer_closed()) || // nobody is left to acknowledge it
            Clock::now() >= linger_deadline_;
 }
 

@@ -24,6 +24,7 @@
 
 #include "prov/rstream/buffer.hpp"
 #include "prov/rstream/core.hpp"
+#include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/wire/link.hpp"
 
@@ -63,13 +64,15 @@ class Connection final : public EqTarget {
     ssize_t peek_recv(const iovec* iov, size_t count);
 
     int try_wait();
+    // The descriptor to sleep on once try_wait has given 0; made on first use.
+    int wait_fd(int& fd);
     // As try_wait, but for whoever only waits for the core to move.
     int try_wait_for_anything();
 
     [[nodiscard]] fid_ep* core() const { return ep_.get(); }
 
     void progress() override;
-    int progress_fd() override { return cq_fd_; }
+    [[nodiscard]] int progress_fd() const { return cq_fd_; }
     void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
     void on_core_error(const fi_eq_err_entry& entry) override;
 
@@ -131,6 +134,8 @@ class Connection final : public EqTarget {
     ssize_t readable_or_end();
     void note_needs();
     void await_more();
+    [[nodiscard]] bool wakes_someone() const;
+    void tell_sleepers();
 
     Domain& domain_;
     std::shared_ptr<Pump> pump_;
@@ -162,6 +167,7 @@ class Connection final : public EqTarget {
 
     std::atomic<State> state_{State::open};
     std::atomic<int> error_{0}; // why the core's connection is gone: FI_E*
+    std::atomic<bool> was_connected_{false};
     std::atomic<bool> error_told_{false};
     std::atomic<bool> shutdown_told_{false};
     std::atomic<bool> receive_shut_{false};
@@ -186,7 +192,14 @@ class Connection final : public EqTarget {
     std::mutex rx_mutex_; // the reading side of the link
     std::mutex cq_mutex_; // the progress side of the link
 
+    std::mutex wait_mutex_; // a leaf: nothing else is locked under it
+    Descriptor wait_fd_;    // gathers the core's and ours
+    Descriptor signal_fd_;
+    bool signaled_ = false;
+    std::atomic<bool> armed_{false}; // someone may sleep on it
+
     std::atomic<bool> send_starved_{false}; // the program was told that nothing can be sent
+    std::atomic<bool> recv_starved_{false}; // or received
     std::atomic<size_t> peeked_{0};         // readable bytes that it was told of and left
     std::atomic<bool> end_told_{false};     // it was told of the end or of an error
 

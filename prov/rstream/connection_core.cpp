@@ -68,8 +68,10 @@ void Connection::flush() {
     note_needs();
 }
 
+// Staging memory is free again when its write completes, so those completions are asked for; of the rest, which only
+// take a place in the core's queue, one in a while.
 bool Connection::signal_due(size_t staged) const {
-    return unsignaled_ + 1 >= std::max<size_t>(tx_size_ / 2, 1) || unsignaled_staged_ + staged >= staging_.size() / 2;
+    return staged != 0 || unsignaled_ + 1 >= std::max<size_t>(tx_size_ / 2, 1);
 }
 
 void* Connection::note_operation(size_t staged, bool signal) {
@@ -122,18 +124,17 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
     const wire::Chunk& chunk = post.chunk;
     const size_t staged = chunk.bypass ? 0 : chunk.length;
     const bool signal = signal_due(staged);
-    if (!headers_ && chunk.length <= traits_.inject_size && !signal) {
-        const void* bytes = chunk.bypass ? direct : staging_.data() + chunk.staging_offset;
-        note_operation(staged, false);
-        const ssize_t ret = fi_inject_writedata(ep_.get(), bytes, chunk.length, post.immediate.encode(), FI_ADDR_UNSPEC,
-                                                peer_address_ + chunk.ring_offset, peer_key_);
+    if (chunk.bypass) {
+        if (signal) {
+            return -FI_EAGAIN; // it has to be staged, so that its completion can be asked for
+        }
+        note_operation(0, false);
+        const ssize_t ret = fi_inject_writedata(ep_.get(), direct, chunk.length, post.immediate.encode(),
+                                                FI_ADDR_UNSPEC, peer_address_ + chunk.ring_offset, peer_key_);
         if (ret != 0) {
-            forget_operation(staged, false);
+            forget_operation(0, false);
         }
         return ret;
-    }
-    if (chunk.bypass) {
-        return -FI_EAGAIN; // it has to be staged, so that its completion can be asked for
     }
     ssize_t ret = post_write(post, signal && !headers_);
     if (ret == 0 && headers_ && (ret = post_header(post)) == -FI_EAGAIN) {
@@ -206,6 +207,7 @@ void Connection::progress() {
     if (flush_wanted_.load(std::memory_order_acquire) || link_.control_due()) {
         kick();
     }
+    tell_sleepers();
 }
 
 // False if there may be more.

@@ -6,7 +6,12 @@
 #include "prov/rstream/connection.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/domain.hpp"
@@ -18,8 +23,6 @@ namespace {
 // While small sends are held back, completions are looked at once for this many bytes: a look costs a system call on
 // some cores, and a look too few only makes the messages larger.
 constexpr size_t poll_quantum = 4096;
-// More than this in the core's hands may wait for a look of ours to go on.
-constexpr size_t much_in_core = size_t{256} << 10;
 
 size_t total_length(const iovec* iov, size_t count) {
     size_t total = 0;
@@ -35,13 +38,14 @@ size_t total_length(const iovec* iov, size_t count) {
 // pipe.
 int Connection::send_error() {
     const State state = state_.load(std::memory_order_acquire);
-    if (state == State::open || state == State::connecting) {
+    if (!was_connected_.load()) {
         return -FI_ENOTCONN;
     }
     if (link_.finishing() || link_.peer_closed()) {
         return -FI_EPIPE;
     }
     if (state == State::failed || link_.peer_reset()) {
+        end_told_.store(true);
         if (link_.peer_finished() || error_told_.exchange(true)) {
             return -FI_EPIPE;
         }
@@ -129,31 +133,20 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
 void Connection::note_needs() {
     const bool left = link_.unposted() || header_pending_ || (link_.finishing() && !link_.end_posted());
     flush_wanted_.store(left, std::memory_order_release);
-    const bool needy = left || staging_.size() - link_.space() > much_in_core;
-    if (needy != needy_) {
-        needy_ = needy;
-        pump_->set_needy(this, needy);
+    if (left != needy_) {
+        needy_ = left;
+        pump_->set_needy(this, left);
     }
 }
 
 ssize_t Connection::peek_send() {
-    for (int attempt = 0;; ++attempt) {
-        {
-            const Posting posting(*this);
-            if (const int error = send_error(); error != 0) {
-                return error;
-            }
-            if (const size_t space = link_.space(); space != 0) {
-                send_starved_.store(false);
-                return static_cast<ssize_t>(space);
-            }
-        }
-        if (attempt != 0) {
-            send_starved_.store(true);
-            return -FI_EAGAIN;
-        }
-        progress();
+    progress();
+    if (const int error = send_error(); error != 0) {
+        return error;
     }
+    const size_t space = link_.space();
+    send_starved_.store(space == 0);
+    return space != 0 ? static_cast<ssize_t>(space) : -FI_EAGAIN;
 }
 
 size_t Connection::copy_out(const iovec* iov, size_t count, bool take) {
@@ -179,6 +172,9 @@ size_t Connection::copy_out(const iovec* iov, size_t count, bool take) {
 
 // The bytes that can be read, 0 at the end of the stream, or why there are none.
 ssize_t Connection::readable_or_end() {
+    if (!was_connected_.load()) {
+        return -FI_ENOTCONN;
+    }
     for (int attempt = 0;; ++attempt) {
         // The end is looked at before the bytes: what comes in between is in front of it.
         const State state = state_.load(std::memory_order_acquire);
@@ -200,10 +196,8 @@ ssize_t Connection::readable_or_end() {
         if (receive_shut_.load()) {
             return 0;
         }
-        if (state != State::connected) {
-            return -FI_ENOTCONN;
-        }
         if (attempt != 0) {
+            recv_starved_.store(true);
             return -FI_EAGAIN;
         }
         progress();
@@ -220,14 +214,19 @@ ssize_t Connection::recv(const iovec* iov, size_t count) {
             return readable;
         }
         taken = copy_out(iov, count, true);
+        recv_starved_.store(false);
     }
-    if (link_.control_due()) {
+    if (link_.control_due() || flush_wanted_.load(std::memory_order_acquire)) {
         kick();
+    }
+    if (link_.readable() != 0) {
+        tell_sleepers(); // another thread may have waited for what is left
     }
     return static_cast<ssize_t>(taken);
 }
 
 ssize_t Connection::peek_recv(const iovec* iov, size_t count) {
+    progress();
     const std::lock_guard lock(rx_mutex_);
     const ssize_t readable = readable_or_end();
     if (readable <= 0) {
@@ -247,25 +246,76 @@ void Connection::await_more() {
     }
 }
 
+// Whether there is something for the program to do that it asked for in vain before.
+bool Connection::wakes_someone() const {
+    const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
+    return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
+           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed));
+}
+
+// One thread may take from the core what another sleeps for: the descriptor is kept readable for that one.
+void Connection::tell_sleepers() {
+    if (!armed_.load() || !wakes_someone()) {
+        return;
+    }
+    const std::lock_guard lock(wait_mutex_);
+    if (!signaled_ && signal_fd_.get() >= 0) {
+        const uint64_t one = 1;
+        signaled_ = ::write(signal_fd_.get(), &one, sizeof(one)) == sizeof(one);
+    }
+}
+
+int Connection::wait_fd(int& fd) {
+    const std::lock_guard lock(wait_mutex_);
+    if (wait_fd_.get() < 0) {
+        Descriptor gathered(epoll_create1(EPOLL_CLOEXEC));
+        Descriptor signal(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (gathered.get() < 0 || signal.get() < 0) {
+            return -errno;
+        }
+        for (const int part : {cq_fd_, signal.get()}) {
+            epoll_event event{};
+            event.events = EPOLLIN;
+            if (epoll_ctl(gathered.get(), EPOLL_CTL_ADD, part, &event) != 0) {
+                return -errno;
+            }
+        }
+        wait_fd_ = std::move(gathered);
+        signal_fd_ = std::move(signal);
+        if (wakes_someone()) { // what came before there was a descriptor to tell it by
+            const uint64_t one = 1;
+            signaled_ = ::write(signal_fd_.get(), &one, sizeof(one)) == sizeof(one);
+        }
+    }
+    fd = wait_fd_.get();
+    return 0;
+}
+
 int Connection::try_wait() {
     progress();
     if (peeked_.load() != 0) {
         await_more();
     }
+    armed_.store(true); // before anything is looked at: who changes it from now on tells us
     if (link_.readable() != peeked_.load()) {
         return -FI_EAGAIN;
     }
-    const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
-    if (ended && !end_told_.load()) {
+    const bool failed = state_.load() == State::failed;
+    if ((link_.peer_finished() || link_.peer_reset() || failed) && !end_told_.load()) {
         return -FI_EAGAIN;
     }
-    if (send_starved_.load()) {
-        const Posting posting(*this);
-        if (link_.space() != 0 || state_.load() == State::failed) {
-            return -FI_EAGAIN;
+    if (send_starved_.load() && (link_.space() != 0 || failed)) {
+        return -FI_EAGAIN;
+    }
+    {
+        const std::lock_guard lock(wait_mutex_);
+        if (signaled_ && !wakes_someone()) {
+            uint64_t count = 0;
+            (void)!::read(signal_fd_.get(), &count, sizeof(count));
+            signaled_ = false;
         }
     }
-    return try_wait_for_anything();
+    return failed ? 0 : try_wait_for_anything(); // a lost connection's queue has nothing new to say
 }
 
 int Connection::try_wait_for_anything() {

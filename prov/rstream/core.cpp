@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include <strings.h>
+
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -58,13 +60,36 @@ int core_getinfo(const std::string& core, const char* node, const char* service,
 
 int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
                      Info& out) {
-    Info hints = core_hints();
-    if (!hints || (!fabric.empty() && assign(hints->fabric_attr->name, fabric) != 0) ||
-        (domain != nullptr && assign(hints->domain_attr->name, domain) != 0)) {
-        return -FI_ENOMEM;
+    // The second request is for the wildcard address: on some cores that has a fabric and a domain of its own.
+    for (const uint64_t flags : {uint64_t{0}, uint64_t{FI_SOURCE}}) {
+        Info hints = core_hints();
+        if (!hints || (!fabric.empty() && assign(hints->fabric_attr->name, fabric) != 0) ||
+            (domain != nullptr && assign(hints->domain_attr->name, domain) != 0)) {
+            return -FI_ENOMEM;
+        }
+        hints->addr_format = addr_format;
+        Info list;
+        if (core_getinfo(core, nullptr, flags != 0 ? "0" : nullptr, flags, std::move(hints), list) != 0) {
+            continue;
+        }
+        for (const fi_info* one = list.get(); one != nullptr; one = one->next) {
+            if (is_of(*one, fabric.empty() ? nullptr : fabric.c_str(), domain, addr_format)) {
+                out.reset(fi_dupinfo(one));
+                return out ? 0 : -FI_ENOMEM;
+            }
+        }
     }
-    hints->addr_format = addr_format;
-    return core_getinfo(core, nullptr, nullptr, 0, std::move(hints), out);
+    return -FI_ENODATA;
+}
+
+bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t addr_format) {
+    const auto same = [](const char* wanted, const char* got) {
+        return wanted == nullptr || (got != nullptr && strcasecmp(wanted, got) == 0);
+    };
+    const bool any_socket =
+        addr_format == FI_SOCKADDR && (info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR_IN6);
+    return same(fabric, info.fabric_attr->name) && same(domain, info.domain_attr->name) &&
+           (addr_format == FI_FORMAT_UNSPEC || addr_format == info.addr_format || any_socket);
 }
 
 CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)

@@ -31,6 +31,10 @@ Info core_hints();
 // A core's infos for a request. 0 or libfabric's error.
 int core_getinfo(const std::string& core, const char* node, const char* service, uint64_t flags, Info hints, Info& out);
 
+// Whether an info is of this fabric, domain and address format; null and 0 stand for any. Not every core looks at these
+// when it is asked for them.
+bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t addr_format);
+
 // The info of one domain of a core.
 int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
                      Info& out);

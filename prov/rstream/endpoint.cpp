@@ -94,6 +94,7 @@ int Endpoint::enable() {
             return -FI_ENOMEM;
         }
         core_info->handle = request_->core_info->handle;
+        request_taken_ = true;
     } else if (const int ret = domain_.core_info_for(*info_, core_info); ret != 0) {
         return ret;
     }
@@ -111,8 +112,7 @@ int Endpoint::control(int command, void* arg) {
         if (!connection_) {
             return -FI_EOPBADSTATE;
         }
-        *static_cast<int*>(arg) = connection_->progress_fd();
-        return 0;
+        return connection_->wait_fd(*static_cast<int*>(arg));
     case FI_GETWAITOBJ:
         if (arg == nullptr) {
             return -FI_EINVAL;
@@ -193,6 +193,13 @@ int Endpoint::close() {
             domain_.linger(std::move(connection_));
         }
         connection_.reset();
+    }
+    if (request_ && !request_taken_ && !domain_.fabric().refuse(*request_)) {
+        // What came with the request goes with an endpoint made of it.
+        fid_ep* ep = nullptr;
+        if (fi_endpoint(domain_.core(), request_->core_info.get(), &ep, nullptr) == 0) {
+            fi_close(&ep->fid);
+        }
     }
     if (queue_ != nullptr) {
         queue_->forget(&fid);

@@ -43,6 +43,7 @@ class Endpoint : public fid_ep {
     EventQueue* queue_ = nullptr;
     Settings settings_;
     std::unique_ptr<ConnectionRequest> request_; // that this endpoint answers
+    bool request_taken_ = false;                 // the core has made an endpoint of it
     std::unique_ptr<Connection> connection_;     // once enabled
 };
 

@@ -19,6 +19,8 @@ namespace rstream {
 
 namespace {
 
+constexpr int rest_of_watch = 10; // milliseconds
+
 // A core event and the most private data that any core delivers with one.
 union CoreEvent {
     fi_eq_cm_entry entry;
@@ -39,6 +41,10 @@ int Pump::open(fid_fabric* core_fabric) {
         return ret;
     }
     core_.reset(eq);
+    watch_fd_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+    if (watch_fd_.get() < 0) {
+        return -errno;
+    }
     return fi_control(&eq->fid, FI_GETWAIT, &wait_fd_);
 }
 
@@ -54,11 +60,16 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target) {
     set_needy(target, false);
 }
 
-void Pump::run() {
+bool Pump::run() {
     const std::lock_guard lock(mutex_);
     drain();
+    epoll_event ready[64];
+    const int count = epoll_wait(watch_fd_.get(), ready, 64, 0);
+    for (int i = 0; i < count; ++i) {
+        static_cast<EqTarget*>(ready[i].data.ptr)->progress(); // none can leave meanwhile: `remove` waits for `mutex_`
+    }
     if (needy_count_.load(std::memory_order_acquire) == 0) {
-        return;
+        return count > 0;
     }
     std::vector<EqTarget*> needy;
     {
@@ -66,9 +77,21 @@ void Pump::run() {
         needy.assign(needy_.begin(), needy_.end());
     }
     for (EqTarget* target : needy) {
-        target->progress(); // none can leave meanwhile: `remove` waits for `mutex_`
+        target->progress();
+    }
+    return count > 0;
+}
+
+void Pump::watch(int fd, EqTarget* target) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = target;
+    if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+        RSTREAM_WARN(FI_LOG_EQ, "a connection cannot be watched: %s\n", fi_strerror(errno));
     }
 }
+
+void Pump::unwatch(int fd) { epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
 void Pump::drain() {
     CoreEvent event;
@@ -116,20 +139,6 @@ void Pump::set_needy(EqTarget* target, bool needy) {
     needy_count_.store(needy_.size(), std::memory_order_release);
 }
 
-std::vector<int> Pump::needy_fds() {
-    std::vector<int> fds;
-    if (needy_count_.load(std::memory_order_acquire) == 0) {
-        return fds;
-    }
-    const std::lock_guard lock(needy_mutex_);
-    for (EqTarget* target : needy_) {
-        if (const int fd = target->progress_fd(); fd >= 0) {
-            fds.push_back(fd);
-        }
-    }
-    return fds;
-}
-
 // ---- EventQueue
 
 EventQueue::EventQueue(Fabric& fabric) : fid_eq{}, fabric_(fabric), pump_(std::make_shared<Pump>()) {}
@@ -173,7 +182,7 @@ int EventQueue::open(Fabric& fabric, const fi_eq_attr& attr, void* context, Even
         if (queue->epoll_fd_ < 0 || queue->signal_fd_ < 0) {
             return -errno;
         }
-        for (const int fd : {queue->signal_fd_, queue->pump_->wait_fd()}) {
+        for (const int fd : {queue->signal_fd_, queue->pump_->wait_fd(), queue->pump_->watch_fd()}) {
             epoll_event event{};
             event.events = EPOLLIN;
             if (epoll_ctl(queue->epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
@@ -219,6 +228,7 @@ void EventQueue::pop_front() {
 void EventQueue::push(uint32_t event, AnyFid* subject, fi_info* info, std::span<const std::byte> data) {
     Event e;
     e.event = event;
+    e.cm = true;
     e.subject = subject;
     e.info.reset(info);
     e.bytes.resize(sizeof(fi_eq_cm_entry) + data.size());
@@ -250,16 +260,22 @@ void EventQueue::forget(const AnyFid* subject) {
     }
 }
 
-void EventQueue::move_events() {
-    pump_->run();
+bool EventQueue::move_events() {
+    const bool moved = pump_->run();
     fabric_.reap_lingering();
+    return moved;
 }
 
 ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags) {
+    bool moved = false;
+    return read(event, buf, len, flags, moved);
+}
+
+ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags, bool& moved) {
     if ((flags & ~FI_PEEK) != 0 || event == nullptr || (buf == nullptr && len != 0)) {
         return -FI_EINVAL;
     }
-    move_events();
+    moved = move_events();
     const std::lock_guard lock(mutex_);
     if (events_.empty()) {
         return -FI_EAGAIN;
@@ -268,9 +284,7 @@ ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags)
     if (front.error) {
         return -FI_EAVAIL;
     }
-    // "up to space provided" goes for the private data; what stands before it must fit.
-    const size_t least = std::min(front.bytes.size(), sizeof(fi_eq_cm_entry));
-    if (len < least) {
+    if (len < (front.cm ? sizeof(fi_eq_cm_entry) : front.bytes.size())) {
         return -FI_ETOOSMALL;
     }
     const size_t length = std::min(len, front.bytes.size());
@@ -290,7 +304,8 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
     using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout, 0));
     for (;;) {
-        const ssize_t got = read(event, buf, len, flags);
+        bool moved = false;
+        const ssize_t got = read(event, buf, len, flags, moved);
         if (got != -FI_EAGAIN) {
             return got;
         }
@@ -306,11 +321,12 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
                 return -FI_EAGAIN;
             }
         }
-        std::vector<pollfd> fds{{epoll_fd_, POLLIN, 0}};
-        for (const int fd : pump_->needy_fds()) {
-            fds.push_back({fd, POLLIN, 0});
+        // While data flows, whoever receives it needs no help: the connections are not looked at again for a moment.
+        pollfd fds[] = {{signal_fd_, POLLIN, 0}, {pump_->wait_fd(), POLLIN, 0}, {pump_->watch_fd(), POLLIN, 0}};
+        if (moved) {
+            left = left < 0 ? rest_of_watch : std::min(left, rest_of_watch);
         }
-        if (poll(fds.data(), fds.size(), left) < 0 && errno != EINTR) {
+        if (poll(fds, moved ? 2 : 3, left) < 0 && errno != EINTR) {
             return -errno;
         }
     }
@@ -332,7 +348,7 @@ ssize_t EventQueue::read_error(fi_eq_err_entry* buf, uint64_t flags) {
     if (room != nullptr && room_size != 0) {
         buf->err_data = room;
         buf->err_data_size = std::min(room_size, front.err_data.size());
-        memcpy(room, front.err_data.data(), buf->err_data_size);
+        std::copy_n(front.err_data.begin(), buf->err_data_size, static_cast<std::byte*>(room));
     } else {
         last_err_data_ = front.err_data;
         buf->err_data = last_err_data_.empty() ? nullptr : last_err_data_.data();

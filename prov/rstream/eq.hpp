@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/fid.hpp"
 
 namespace rstream {
@@ -27,8 +28,6 @@ class EqTarget {
     virtual void on_core_error(const fi_eq_err_entry& entry) = 0;
     // Whatever can be moved without the program's help.
     virtual void progress() = 0;
-    // A descriptor that becomes readable when `progress` has something to do, or -1.
-    virtual int progress_fd() = 0;
 
     virtual ~EqTarget() = default;
 };
@@ -42,15 +41,21 @@ class Pump {
     // Takes what the core has for it first, so that no event can meet another object at the same address.
     void remove(AnyFid* core_fid, EqTarget* target);
 
-    // Moves events until the core has none, then everything that waits for progress.
-    void run();
+    // Moves events until the core has none, then everything that waits for progress. True if a watched target moved.
+    bool run();
 
     // Keeps events out for as long as it is held.
     [[nodiscard]] std::unique_lock<std::recursive_mutex> lock() { return std::unique_lock(mutex_); }
 
     // Marks a target that has something left to do without the program's help, or no longer has.
     void set_needy(EqTarget* target, bool needy);
-    [[nodiscard]] std::vector<int> needy_fds();
+
+    // The end of a connection may show on its completion queue alone. Whoever only reads the event queue must hear of
+    // it too: so that queue's descriptor becomes readable with any that is watched, and `run` gives their targets
+    // progress.
+    void watch(int fd, EqTarget* target);
+    void unwatch(int fd);
+    [[nodiscard]] int watch_fd() const { return watch_fd_.get(); }
 
     [[nodiscard]] fid_eq* core() const { return core_.get(); }
     [[nodiscard]] int wait_fd() const { return wait_fd_; }
@@ -65,6 +70,7 @@ class Pump {
     std::mutex needy_mutex_; // a leaf: nothing else is locked under it
     std::unordered_set<EqTarget*> needy_;
     std::atomic<size_t> needy_count_{0};
+    Descriptor watch_fd_;
 };
 
 class EventQueue : public fid_eq {
@@ -84,6 +90,7 @@ class EventQueue : public fid_eq {
     void release() { users_.fetch_sub(1, std::memory_order_release); }
 
     ssize_t read(uint32_t* event, void* buf, size_t len, uint64_t flags);
+    ssize_t read(uint32_t* event, void* buf, size_t len, uint64_t flags, bool& moved);
     ssize_t sread(uint32_t* event, void* buf, size_t len, int timeout, uint64_t flags);
     ssize_t read_error(fi_eq_err_entry* buf, uint64_t flags);
     ssize_t write(uint32_t event, const void* buf, size_t len, uint64_t flags);
@@ -94,6 +101,7 @@ class EventQueue : public fid_eq {
     struct Event {
         uint32_t event = 0;
         bool error = false;
+        bool cm = false; // a fi_eq_cm_entry, whose private data is given "up to space provided": fi_eq(3)
         const AnyFid* subject = nullptr;
         Info info; // of a connection request that nobody has taken yet
         std::vector<std::byte> bytes;
@@ -104,7 +112,7 @@ class EventQueue : public fid_eq {
     ~EventQueue();
     void add(Event&& event);
     void pop_front();
-    void move_events();
+    bool move_events();
 
     Fabric& fabric_;
     std::shared_ptr<Pump> pump_;

@@ -58,6 +58,25 @@ int Fabric::close() {
     return 0;
 }
 
+void Fabric::add(PassiveEndpoint* passive) {
+    const std::lock_guard lock(mutex_);
+    passives_.push_back(passive);
+}
+
+void Fabric::remove(PassiveEndpoint* passive) {
+    const std::lock_guard lock(mutex_);
+    std::erase(passives_, passive);
+}
+
+bool Fabric::refuse(const ConnectionRequest& request) {
+    const std::lock_guard lock(mutex_);
+    if (std::find(passives_.begin(), passives_.end(), request.passive) == passives_.end()) {
+        return false;
+    }
+    request.passive->refuse(request);
+    return true;
+}
+
 void Fabric::add(Domain* domain) {
     const std::lock_guard lock(mutex_);
     domains_.push_back(domain);

@@ -30,6 +30,11 @@ class Fabric : public fid_fabric {
     void retain() { users_.fetch_add(1, std::memory_order_relaxed); }
     void release() { users_.fetch_sub(1, std::memory_order_release); }
 
+    void add(PassiveEndpoint* passive);
+    void remove(PassiveEndpoint* passive);
+    // Rejects a request that nobody will answer. False if its passive endpoint is no more.
+    bool refuse(const ConnectionRequest& request);
+
     void add(Domain* domain);
     void remove(Domain* domain);
     // Closed endpoints whose last bytes are on their way: moves them on and lets go of those that are done.
@@ -50,6 +55,7 @@ class Fabric : public fid_fabric {
     std::atomic<size_t> lingering_{0};
     std::mutex mutex_;
     std::vector<Domain*> domains_;
+    std::vector<PassiveEndpoint*> passives_;
 };
 
 } // namespace rstream

@@ -164,6 +164,17 @@ bool suffices(const fi_info& info, const fi_info* hints) {
            (hints->rx_attr == nullptr || hints->rx_attr->size <= info.rx_attr->size);
 }
 
+// Names and address format that the caller asks for.
+bool meets(const fi_info& core, const fi_info* hints) {
+    if (hints == nullptr) {
+        return true;
+    }
+    const char* fabric = hints->fabric_attr != nullptr ? hints->fabric_attr->name : nullptr;
+    const FabricName wanted = FabricName::parse(fabric);
+    return is_of(core, fabric != nullptr ? wanted.name.c_str() : nullptr,
+                 hints->domain_attr != nullptr ? hints->domain_attr->name : nullptr, hints->addr_format);
+}
+
 bool same_domain(const fi_info& a, const fi_info& b) {
     const auto same_bytes = [](const void* x, size_t nx, const void* y, size_t ny) {
         return nx == ny && (nx == 0 || memcmp(x, y, nx) == 0);
@@ -204,6 +215,9 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
             continue;
         }
         for (const fi_info* one = found.get(); one != nullptr; one = one->next) {
+            if (!meets(*one, hints)) {
+                continue;
+            }
             Info ours;
             if ((ret = info_over_core(*one, params, version, ours)) != 0) {
                 return ret;

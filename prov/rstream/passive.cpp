@@ -53,6 +53,7 @@ int PassiveEndpoint::open(Fabric& fabric, const fi_info& info, void* context, fi
     pep->fid.ops = &pep_fid_ops;
     pep->ops = &pep_ep_ops;
     pep->cm = &pep_cm_ops;
+    fabric.add(pep.get());
     fabric.retain();
     *out = pep.release();
     return 0;
@@ -217,14 +218,19 @@ void PassiveEndpoint::on_core_error(const fi_eq_err_entry& entry) {
     queue_->push_error(ours, {});
 }
 
+void PassiveEndpoint::refuse(const ConnectionRequest& request) {
+    (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
+}
+
 int PassiveEndpoint::close() {
+    fabric_.remove(this);
     if (queue_ != nullptr) {
         queue_->pump()->remove(&core_->fid, this);
         queue_->forget(&fid);
     }
     for (const AnyFid* handle : fabric_.requests().of(this)) {
         if (const auto request = fabric_.requests().take(handle, this)) {
-            (void)reject_core(request->core_info->handle, wire::Reject::Reason::user, {});
+            refuse(*request);
         }
     }
     core_.reset();

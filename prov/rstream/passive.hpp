@@ -20,6 +20,7 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
     int get_name(void* addr, size_t* length);
     int listen();
     int reject(const AnyFid* handle, std::span<const std::byte> data);
+    void refuse(const ConnectionRequest& request);
     int get_option(int name, void* value, size_t* length);
     int close();
     ~PassiveEndpoint() override = default;
@@ -27,7 +28,6 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
     void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
     void on_core_error(const fi_eq_err_entry& entry) override;
     void progress() override {}
-    int progress_fd() override { return -1; }
 
   private:
     explicit PassiveEndpoint(Fabric& fabric) : fid_pep{}, fabric_(fabric) {}

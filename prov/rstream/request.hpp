@@ -16,10 +16,12 @@
 
 namespace rstream {
 
+class PassiveEndpoint;
+
 struct ConnectionRequest {
-    struct fid fid; // what fi_info::handle points to
-    const void* passive;
-    Info core_info; // its handle is the core's
+    struct fid fid;           // what fi_info::handle points to
+    PassiveEndpoint* passive; // where it came in; may be closed by now, see Fabric::refuse
+    Info core_info;           // its handle is the core's
     wire::Hello hello;
 };
 
@@ -33,7 +35,7 @@ class ConnectionRequests {
     }
 
     // The request behind a handle, which is pending no more. `passive`: only if it came in there; null for any.
-    std::unique_ptr<ConnectionRequest> take(const AnyFid* handle, const void* passive) {
+    std::unique_ptr<ConnectionRequest> take(const AnyFid* handle, const PassiveEndpoint* passive) {
         const std::lock_guard lock(mutex_);
         const auto found = requests_.find(handle);
         if (found == requests_.end() || (passive != nullptr && found->second->passive != passive)) {
@@ -44,7 +46,7 @@ class ConnectionRequests {
         return request;
     }
 
-    [[nodiscard]] std::vector<const AnyFid*> of(const void* passive) {
+    [[nodiscard]] std::vector<const AnyFid*> of(const PassiveEndpoint* passive) {
         const std::lock_guard lock(mutex_);
         std::vector<const AnyFid*> handles;
         for (const auto& [handle, request] : requests_) {

@@ -16,7 +16,7 @@ void SendFlow::stage(size_t length) {
     if (holding_ && (length >= full_chunk_ || (!unposted() && in_flight() == 0))) {
         holding_ = false;
     }
-    staged_ += length;
+    staged_.fetch_add(length, std::memory_order_relaxed);
 }
 
 std::optional<Chunk> SendFlow::next(bool urgent) const {
@@ -57,7 +57,7 @@ std::optional<Chunk> SendFlow::bypass(size_t length) {
 
 void SendFlow::post(const Chunk& chunk) {
     if (!chunk.bypass) {
-        posted_ += chunk.length;
+        posted_.fetch_add(chunk.length, std::memory_order_relaxed);
     }
     sent_.fetch_add(chunk.length, std::memory_order_relaxed);
     messages_.fetch_add(1, std::memory_order_relaxed);
@@ -68,7 +68,7 @@ void SendFlow::post(const Chunk& chunk) {
 
 void SendFlow::unpost(const Chunk& chunk) {
     if (!chunk.bypass) {
-        posted_ -= chunk.length;
+        posted_.fetch_sub(chunk.length, std::memory_order_relaxed);
     }
     sent_.fetch_sub(chunk.length, std::memory_order_relaxed);
     messages_.fetch_sub(1, std::memory_order_relaxed);

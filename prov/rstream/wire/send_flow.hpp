@@ -6,7 +6,8 @@
 // unacknowledged, after a burst that goes out at once: a request or a reply never waits, a stream of small sends shares
 // its messages.
 //
-// Threads: `release` and `on_credit` may run beside the rest, which is for one thread at a time.
+// Threads: `release` and `on_credit` may run beside the rest, which is for one thread at a time; what is const may be
+// asked by any.
 #pragma once
 
 #include <atomic>
@@ -37,17 +38,22 @@ class SendFlow {
     void open(size_t peer_ring, uint64_t credits, size_t max_chunk);
 
     [[nodiscard]] size_t space() const {
-        return staging_.capacity() - (staged_ - released_.load(std::memory_order_acquire));
+        const uint64_t released = released_.load(std::memory_order_acquire); // first: it follows the other
+        return staging_.capacity() - (staged_.load(std::memory_order_relaxed) - released);
     }
-    [[nodiscard]] bool unposted() const { return posted_ != staged_; }
+    [[nodiscard]] bool unposted() const {
+        return posted_.load(std::memory_order_relaxed) != staged_.load(std::memory_order_relaxed);
+    }
     [[nodiscard]] size_t capacity() const { return staging_.capacity(); }
 
     // Where the next of at most `length` bytes are to be copied; then `stage` what was.
-    [[nodiscard]] Extent room(size_t length) const { return staging_.extent(staged_, std::min(length, space())); }
+    [[nodiscard]] Extent room(size_t length) const {
+        return staging_.extent(staged_.load(std::memory_order_relaxed), std::min(length, space()));
+    }
     void stage(size_t length);
 
     // Drops what was staged and not posted.
-    void discard() { staged_ = posted_; }
+    void discard() { staged_.store(posted_.load()); }
 
     // The next chunk that may go now. `urgent`: without holding small ones back.
     [[nodiscard]] std::optional<Chunk> next(bool urgent) const;
@@ -87,8 +93,8 @@ class SendFlow {
     size_t full_chunk_ = 0; // from this size on, nothing is gained by holding
     bool holding_ = false;
 
-    uint64_t staged_ = 0; // staging positions
-    uint64_t posted_ = 0;
+    std::atomic<uint64_t> staged_{0}; // staging positions
+    std::atomic<uint64_t> posted_{0};
     std::atomic<uint64_t> released_{0};
 
     std::atomic<uint64_t> sent_{0}; // stream position

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// fi_getinfo: which requests the provider serves, and what it says of itself. What depends on the environment runs in a
+// process of its own, since libfabric reads it once.
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+
+#include "fabtests/common/child.hpp"
+#include "fabtests/common/streams.hpp"
+#include "fabtests/common/test.hpp"
+
+namespace {
+
+using namespace fabtests;
+
+constexpr uint32_t version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
+constexpr uint64_t stream_caps = FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
+
+Info hints_for(fi_ep_type type, const std::string& provider = "rstream") {
+    Info hints(fi_allocinfo());
+    hints->ep_attr->type = type;
+    if (!provider.empty()) {
+        hints->fabric_attr->prov_name = strdup(provider.c_str());
+    }
+    return hints;
+}
+
+// Of the core under test.
+Info stream_hints() { return hints_for(FI_RSTREAM_EP_STREAM, core_name() + ";rstream"); }
+
+int ask(Info& answer, const fi_info* hints, const char* node = nullptr, const char* service = nullptr,
+        uint64_t flags = 0) {
+    fi_info* list = nullptr;
+    const int ret = fi_getinfo(version, node, service, flags, hints, &list);
+    answer.reset(ret == 0 ? list : nullptr);
+    return ret;
+}
+
+int ask(const fi_info* hints) {
+    Info answer;
+    return ask(answer, hints);
+}
+
+bool is_stream(const fi_info& info) { return info.ep_attr->protocol == FI_PROTO_RSTREAM; }
+
+uint16_t port(const void* address) {
+    const auto* any = static_cast<const sockaddr*>(address);
+    return ntohs(any->sa_family == AF_INET6 ? static_cast<const sockaddr_in6*>(address)->sin6_port
+                                            : static_cast<const sockaddr_in*>(address)->sin_port);
+}
+
+void test_getinfo_tells_the_attributes_of_a_stream() {
+    Info list;
+    EXPECT_RESULT(ask(list, stream_hints().get()), 0);
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT_EQ(info->caps & (FI_MSG | FI_SEND | FI_RECV), FI_MSG | FI_SEND | FI_RECV);
+        EXPECT_EQ(info->caps & ~stream_caps, 0U);
+        EXPECT_EQ(info->mode, 0U);
+        EXPECT_EQ(info->domain_attr->mr_mode, 0);
+        EXPECT_EQ(info->domain_attr->mode, 0U);
+        EXPECT_EQ(info->domain_attr->threading, FI_THREAD_SAFE);
+        EXPECT_EQ(info->domain_attr->control_progress, FI_PROGRESS_AUTO);
+        EXPECT_EQ(info->domain_attr->data_progress, FI_PROGRESS_MANUAL);
+        EXPECT_EQ(info->tx_attr->msg_order, FI_ORDER_SAS);
+        EXPECT_EQ(info->rx_attr->msg_order, FI_ORDER_SAS);
+        EXPECT_EQ(info->tx_attr->mode | info->rx_attr->mode, 0U);
+        EXPECT_EQ(info->tx_attr->caps & ~info->caps, 0U);
+        EXPECT_EQ(info->rx_attr->caps & ~info->caps, 0U);
+        EXPECT(info->tx_attr->iov_limit >= 1 && info->tx_attr->iov_limit <= 1024);
+        EXPECT(info->tx_attr->size > 0 && info->rx_attr->size > 0);
+        EXPECT_EQ(static_cast<int>(info->ep_attr->type), 4);
+        EXPECT_EQ(static_cast<int>(info->ep_attr->protocol), static_cast<int>(FI_PROTO_RSTREAM));
+        EXPECT(info->ep_attr->max_msg_size > (size_t{1} << 30));
+        EXPECT_EQ(info->ep_attr->tx_ctx_cnt, 1U);
+        EXPECT_EQ(info->ep_attr->rx_ctx_cnt, 1U);
+        EXPECT_EQ(info->fabric_attr->prov_name, std::string("rstream"));
+        EXPECT(std::string(info->fabric_attr->name).starts_with(core_name() + "@"));
+        EXPECT(info->domain_attr->name != nullptr && *info->domain_attr->name != '\0');
+        EXPECT(info->handle == nullptr);
+        EXPECT(info->addr_format == FI_SOCKADDR_IN || info->addr_format == FI_SOCKADDR_IN6);
+    }
+}
+
+void test_getinfo_serves_ipv4() {
+    const Info hints = stream_hints();
+    Info list;
+    EXPECT_RESULT(ask(list, hints.get(), node_name().c_str(), "7471"), 0);
+    EXPECT_EQ(list->addr_format, FI_SOCKADDR_IN);
+    EXPECT_EQ(list->dest_addrlen, sizeof(sockaddr_in));
+    const auto* to = static_cast<const sockaddr_in*>(list->dest_addr);
+    in_addr wanted{};
+    inet_pton(AF_INET, node_name().c_str(), &wanted);
+    EXPECT_EQ(to->sin_addr.s_addr, wanted.s_addr);
+    EXPECT_EQ(port(to), 7471);
+    hints->addr_format = FI_SOCKADDR_IN;
+    EXPECT_RESULT(ask(list, hints.get()), 0);
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT_EQ(info->addr_format, FI_SOCKADDR_IN);
+    }
+}
+
+void test_getinfo_serves_ipv6() {
+    need_core("tcp");
+    const Info hints = stream_hints();
+    Info list;
+    EXPECT_RESULT(ask(list, hints.get(), "::1", "7471"), 0);
+    EXPECT_EQ(list->addr_format, FI_SOCKADDR_IN6);
+    EXPECT_EQ(list->dest_addrlen, sizeof(sockaddr_in6));
+    const auto* to = static_cast<const sockaddr_in6*>(list->dest_addr);
+    EXPECT(IN6_IS_ADDR_LOOPBACK(&to->sin6_addr));
+    EXPECT_EQ(port(to), 7471);
+    hints->addr_format = FI_SOCKADDR_IN6;
+    EXPECT_RESULT(ask(list, hints.get()), 0);
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT_EQ(info->addr_format, FI_SOCKADDR_IN6);
+    }
+}
+
+void test_getinfo_with_fi_source_gives_our_own_address() {
+    Info list;
+    EXPECT_RESULT(ask(list, stream_hints().get(), node_name().c_str(), "7471", FI_SOURCE), 0);
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT(info->src_addr != nullptr);
+        EXPECT_EQ(port(info->src_addr), 7471);
+        EXPECT(info->dest_addr == nullptr);
+    }
+}
+
+void test_getinfo_takes_addresses_from_the_hints() {
+    const Info hints = stream_hints();
+    Info first;
+    EXPECT_RESULT(ask(first, hints.get(), node_name().c_str(), "7471"), 0);
+    hints->addr_format = first->addr_format;
+    hints->dest_addr = malloc(first->dest_addrlen);
+    hints->dest_addrlen = first->dest_addrlen;
+    memcpy(hints->dest_addr, first->dest_addr, first->dest_addrlen);
+    Info second;
+    EXPECT_RESULT(ask(second, hints.get()), 0);
+    EXPECT_EQ(second->dest_addrlen, first->dest_addrlen);
+    EXPECT(memcmp(second->dest_addr, first->dest_addr, first->dest_addrlen) == 0);
+}
+
+void test_getinfo_knows_names_of_services() {
+    const servent* http = getservbyname("http", "tcp");
+    if (http == nullptr) {
+        throw Skip("no http in /etc/services");
+    }
+    Info list;
+    EXPECT_RESULT(ask(list, stream_hints().get(), node_name().c_str(), "http"), 0);
+    EXPECT_EQ(port(list->dest_addr), ntohs(static_cast<uint16_t>(http->s_port)));
+    EXPECT_ERROR(ask(list, stream_hints().get(), node_name().c_str(), "no-such-service"));
+}
+
+void test_getinfo_without_a_node_gives_all_local_addresses() {
+    Info list;
+    EXPECT_RESULT(ask(list, stream_hints().get(), nullptr, "7471", FI_SOURCE), 0);
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT(is_stream(*info));
+        EXPECT(info->src_addr == nullptr || port(info->src_addr) == 7471);
+    }
+}
+
+void test_getinfo_is_found_by_the_names_of_the_manual() {
+    EXPECT_RESULT(ask(hints_for(FI_RSTREAM_EP_STREAM, "rstream").get()), 0);
+    EXPECT_RESULT(ask(hints_for(FI_RSTREAM_EP_STREAM, core_name() + ";rstream").get()), 0);
+    EXPECT_RESULT(ask(hints_for(FI_RSTREAM_EP_STREAM, "").get()), 0);
+    EXPECT_RESULT(ask(hints_for(FI_RSTREAM_EP_STREAM, "nosuch;rstream").get()), -FI_ENODATA);
+    EXPECT_RESULT(ask(hints_for(FI_RSTREAM_EP_STREAM, "nosuch").get()), -FI_ENODATA);
+}
+
+void test_getinfo_serves_no_other_type_of_endpoint() {
+    for (const auto type : {FI_EP_MSG, FI_EP_RDM, FI_EP_DGRAM}) {
+        EXPECT_RESULT(ask(hints_for(type, "rstream").get()), -FI_ENODATA);
+    }
+}
+
+void test_getinfo_refuses_what_a_stream_has_not() {
+    using Change = void (*)(fi_info&);
+    const Change changes[] = {
+        [](fi_info& h) { h.caps = FI_MSG | FI_RMA; },
+        [](fi_info& h) { h.caps = FI_TAGGED; },
+        [](fi_info& h) { h.caps = FI_ATOMIC; },
+        [](fi_info& h) { h.caps = FI_MSG | FI_MULTICAST; },
+        [](fi_info& h) { h.domain_attr->data_progress = FI_PROGRESS_AUTO; },
+        [](fi_info& h) { h.ep_attr->protocol = FI_PROTO_RXM; },
+        [](fi_info& h) { h.tx_attr->caps = FI_RMA; },
+        [](fi_info& h) { h.rx_attr->caps = FI_TAGGED; },
+        [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_SAS | FI_ORDER_RAW; },
+        [](fi_info& h) { h.addr_format = FI_SOCKADDR_IB; },
+        [](fi_info& h) { h.domain_attr->name = strdup("nosuch"); },
+        [](fi_info& h) { h.fabric_attr->name = strdup("nosuch"); },
+    };
+    for (size_t i = 0; i < std::size(changes); ++i) {
+        const Info hints = stream_hints();
+        changes[i](*hints);
+        if (const int ret = ask(hints.get()); ret != -FI_ENODATA) {
+            throw Failure("request " + std::to_string(i) + " gives " + text_of_result(ret));
+        }
+    }
+}
+
+void test_getinfo_serves_what_a_stream_has() {
+    using Change = void (*)(fi_info&);
+    const Change changes[] = {
+        [](fi_info& h) { h.caps = stream_caps; },
+        [](fi_info& h) { h.caps = FI_MSG; },
+        [](fi_info& h) { h.mode = ~0ULL; },
+        [](fi_info& h) { h.domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY; },
+        [](fi_info& h) { h.domain_attr->threading = FI_THREAD_DOMAIN; },
+        [](fi_info& h) { h.domain_attr->control_progress = FI_PROGRESS_MANUAL; },
+        [](fi_info& h) { h.domain_attr->data_progress = FI_PROGRESS_MANUAL; },
+        [](fi_info& h) { h.ep_attr->protocol = FI_PROTO_RSTREAM; },
+        [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_SAS; },
+        [](fi_info& h) { h.tx_attr->caps = FI_MSG | FI_SEND, h.rx_attr->caps = FI_MSG | FI_RECV; },
+        [](fi_info& h) { h.ep_attr->type = FI_EP_UNSPEC; },
+    };
+    for (size_t i = 0; i < std::size(changes); ++i) {
+        const Info hints = stream_hints();
+        changes[i](*hints);
+        Info list;
+        if (const int ret = ask(list, hints.get()); ret != 0) {
+            throw Failure("request " + std::to_string(i) + " gives " + text_of_result(ret));
+        }
+        EXPECT(is_stream(*list));
+        EXPECT_EQ(list->mode, 0U);
+        EXPECT_EQ(list->domain_attr->mr_mode, 0);
+    }
+}
+
+void test_getinfo_leaves_iwarp_to_cores_that_speak_it() {
+    need_core("tcp");
+    const Info hints = stream_hints();
+    hints->ep_attr->protocol = FI_PROTO_IWARP;
+    EXPECT_RESULT(ask(hints.get()), -FI_ENODATA);
+}
+
+void test_getinfo_leaves_the_hints_alone() {
+    const Info hints = stream_hints();
+    hints->caps = FI_MSG;
+    hints->mode = FI_CONTEXT;
+    hints->ep_attr->protocol = FI_PROTO_RSTREAM;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL;
+    hints->tx_attr->msg_order = FI_ORDER_SAS;
+    const std::string before = fi_tostr(hints.get(), FI_TYPE_INFO);
+    const fi_info shallow = *hints;
+    const fi_ep_attr ep = *hints->ep_attr;
+    const fi_domain_attr domain = *hints->domain_attr;
+    const fi_fabric_attr fabric = *hints->fabric_attr;
+    EXPECT_RESULT(ask(hints.get()), 0);
+    EXPECT(before == fi_tostr(hints.get(), FI_TYPE_INFO));
+    EXPECT(memcmp(&shallow, hints.get(), sizeof(shallow)) == 0);
+    EXPECT(memcmp(&ep, hints->ep_attr, sizeof(ep)) == 0);
+    EXPECT(memcmp(&domain, hints->domain_attr, sizeof(domain)) == 0);
+    EXPECT(memcmp(&fabric, hints->fabric_attr, sizeof(fabric)) == 0);
+}
+
+void test_getinfo_keeps_the_name_of_the_domain() {
+    Info all;
+    EXPECT_RESULT(ask(all, stream_hints().get()), 0);
+    for (const fi_info* info = all.get(); info != nullptr; info = info->next) {
+        const Info hints = stream_hints();
+        hints->domain_attr->name = strdup(info->domain_attr->name);
+        Info list;
+        EXPECT_RESULT(ask(list, hints.get()), 0);
+        for (const fi_info* found = list.get(); found != nullptr; found = found->next) {
+            EXPECT_EQ(found->domain_attr->name, std::string(info->domain_attr->name));
+        }
+    }
+}
+
+void test_getinfo_takes_the_name_of_the_fabric_with_or_without_its_core() {
+    Info all;
+    EXPECT_RESULT(ask(all, stream_hints().get()), 0);
+    const std::string whole = all->fabric_attr->name;
+    const std::string bare = whole.substr(whole.find('@') + 1);
+    for (const auto& name : {whole, bare}) {
+        const Info hints = stream_hints();
+        hints->fabric_attr->name = strdup(name.c_str());
+        Info list;
+        EXPECT_RESULT(ask(list, hints.get()), 0);
+        EXPECT_EQ(list->fabric_attr->name, whole);
+    }
+    const Info hints = stream_hints();
+    hints->fabric_attr->name = strdup(("nosuch@" + bare).c_str());
+    EXPECT_RESULT(ask(hints.get()), -FI_ENODATA);
+}
+
+std::string identity(const fi_info& info) {
+    std::string text = std::string(info.fabric_attr->name) + "|" + info.domain_attr->name + "|" +
+                       std::to_string(info.addr_format) + "|";
+    text.append(static_cast<const char*>(info.src_addr), info.src_addr != nullptr ? info.src_addrlen : 0);
+    return text;
+}
+
+void test_getinfo_gives_one_info_for_each_domain() {
+    Info list;
+    EXPECT_RESULT(ask(list, stream_hints().get()), 0);
+    std::set<std::string> seen;
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT(seen.insert(identity(*info)).second);
+    }
+    EXPECT_RESULT(ask(list, stream_hints().get(), node_name().c_str(), "7471", FI_SOURCE), 0);
+    EXPECT(list->next == nullptr);
+}
+
+void test_getinfo_answers_alike_each_time() {
+    Info first;
+    EXPECT_RESULT(ask(first, stream_hints().get()), 0);
+    const size_t fds = open_fds();
+    for (int i = 0; i < 50; ++i) {
+        Info again;
+        EXPECT_RESULT(ask(again, stream_hints().get()), 0);
+        const fi_info* a = first.get();
+        const fi_info* b = again.get();
+        for (; a != nullptr && b != nullptr; a = a->next, b = b->next) {
+            EXPECT(identity(*a) == identity(*b));
+        }
+        EXPECT(a == b); // both are null
+    }
+    EXPECT_EQ(open_fds(), fds);
+}
+
+void test_getinfo_can_be_called_by_many_threads() {
+    Threads threads;
+    for (int i = 0; i < 4; ++i) {
+        threads.start([] {
+            for (int round = 0; round < 25; ++round) {
+                Info list;
+                EXPECT_RESULT(ask(list, stream_hints().get()), 0);
+                EXPECT(is_stream(*list));
+                EXPECT_RESULT(ask(hints_for(FI_EP_RDM, "rstream").get()), -FI_ENODATA);
+            }
+        });
+    }
+    threads.join();
+}
+
+// ---- In another environment
+
+void without_choice(const std::vector<std::string>& /*arguments*/) {
+    Info list;
+    const Info plain = hints_for(FI_EP_UNSPEC, "");
+    if (ask(list, plain.get()) == 0) {
+        for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+            EXPECT(!is_stream(*info));
+        }
+    }
+    const Info by_protocol = hints_for(FI_EP_UNSPEC, "");
+    by_protocol->ep_attr->protocol = FI_PROTO_RSTREAM;
+    EXPECT_RESULT(ask(list, by_protocol.get()), 0);
+    EXPECT(is_stream(*list));
+    EXPECT_RESULT(ask(list, hints_for(FI_EP_UNSPEC, "rstream").get()), 0);
+    EXPECT(is_stream(*list));
+    EXPECT_RESULT(ask(list, hints_for(FI_RSTREAM_EP_STREAM, "").get()), 0);
+    EXPECT(is_stream(*list));
+}
+
+void with_choice(const std::vector<std::string>& /*arguments*/) {
+    Info list;
+    EXPECT_RESULT(ask(list, hints_for(FI_EP_UNSPEC, "").get()), 0);
+    EXPECT(is_stream(*list));
+    EXPECT_RESULT(ask(list, nullptr), 0);
+    EXPECT(is_stream(*list));
+}
+
+void plain_stream(const std::vector<std::string>& wanted) {
+    Info list;
+    const int ret = ask(list, hints_for(FI_RSTREAM_EP_STREAM, "rstream").get());
+    EXPECT_RESULT(ret, std::stoi(wanted.at(0)));
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT(std::string(info->fabric_attr->name).starts_with(core_name() + "@"));
+    }
+}
+
+void test_getinfo_without_a_type_needs_the_protocol_or_the_name() { run_in_child("without_choice", {"FI_PROVIDER"}); }
+
+void test_getinfo_without_a_type_is_served_if_the_environment_says_so() {
+    run_in_child("with_choice", {"FI_PROVIDER=rstream"});
+    run_in_child("with_choice", {"FI_PROVIDER=rstream", "FI_RSTREAM_CORE=" + core_name()});
+}
+
+void test_getinfo_asks_the_cores_of_fi_rstream_core() {
+    run_in_child("plain_stream", {"FI_RSTREAM_CORE=" + core_name()}, {"0"});
+    run_in_child("plain_stream", {"FI_RSTREAM_CORE=nosuch," + core_name()}, {"0"});
+    run_in_child("plain_stream", {"FI_RSTREAM_CORE=nosuch"}, {std::to_string(-FI_ENODATA)});
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    const Role roles[] = {
+        {"without_choice", without_choice}, {"with_choice", with_choice}, {"plain_stream", plain_stream}};
+    if (const auto status = play_role(argc, argv, roles)) {
+        return *status;
+    }
+    const CMUnitTest tests[] = {
+        FABTEST(test_getinfo_tells_the_attributes_of_a_stream),
+        FABTEST(test_getinfo_serves_ipv4),
+        FABTEST(test_getinfo_serves_ipv6),
+        FABTEST(test_getinfo_with_fi_source_gives_our_own_address),
+        FABTEST(test_getinfo_takes_addresses_from_the_hints),
+        FABTEST(test_getinfo_knows_names_of_services),
+        FABTEST(test_getinfo_without_a_node_gives_all_local_addresses),
+        FABTEST(test_getinfo_is_found_by_the_names_of_the_manual),
+        FABTEST(test_getinfo_serves_no_other_type_of_endpoint),
+        FABTEST(test_getinfo_refuses_what_a_stream_has_not),
+        FABTEST(test_getinfo_serves_what_a_stream_has),
+        FABTEST(test_getinfo_leaves_iwarp_to_cores_that_speak_it),
+        FABTEST(test_getinfo_leaves_the_hints_alone),
+        FABTEST(test_getinfo_keeps_the_name_of_the_domain),
+        FABTEST(test_getinfo_takes_the_name_of_the_fabric_with_or_without_its_core),
+        FABTEST(test_getinfo_gives_one_info_for_each_domain),
+        FABTEST(test_getinfo_answers_alike_each_time),
+        FABTEST(test_getinfo_can_be_called_by_many_threads),
+        FABTEST(test_getinfo_without_a_type_needs_the_protocol_or_the_name),
+        FABTEST(test_getinfo_without_a_type_is_served_if_the_environment_says_so),
+        FABTEST(test_getinfo_asks_the_cores_of_fi_rstream_core),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Memory that the system refuses: -FI_ENOMEM, nothing lost, and the same endpoint works with less.
+#include <sys/resource.h>
+
+#include "fabtests/common/child.hpp"
+#include "fabtests/common/streams.hpp"
+#include "fabtests/common/test.hpp"
+
+namespace {
+
+using namespace fabtests;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true; // needs far more address space than any limit would leave
+#else
+constexpr bool sanitized = false;
+#endif
+
+void limit_address_space(size_t more) {
+    rlimit limit{};
+    EXPECT_EQ(getrlimit(RLIMIT_AS, &limit), 0);
+    limit.rlim_cur = address_space_bytes() + more;
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+}
+
+void little_memory(const std::vector<std::string>& /*arguments*/) {
+    Host host(here());
+    {
+        Pair warm(host, 0);
+        exchange_bytes(*warm.client, *warm.server, 100003);
+    }
+    limit_address_space(size_t{400} << 20);
+    constexpr size_t gigabyte = size_t{1} << 30;
+    size_t fds = 0;
+    size_t maps = 0;
+    for (int i = 0; i < 50; ++i) {
+        Stream stream(host);
+        stream.set_option(i % 2 == 0 ? FI_OPT_SEND_BUF_SIZE : FI_OPT_RECV_BUF_SIZE, gigabyte);
+        EXPECT_RESULT(fi_enable(stream.get()), -FI_ENOMEM);
+        EXPECT_RESULT(fi_enable(stream.get()), -FI_ENOMEM);
+        EXPECT_RESULT(fi_connect(stream.get(), closed_port().data(), nullptr, 0), -FI_ENOMEM);
+        if (i == 5) {
+            fds = open_fds();
+            maps = mappings();
+        }
+    }
+    Stream last(host);
+    EXPECT_EQ(open_fds(), fds);
+    EXPECT(mappings() <= maps + 3); // the heap's own
+    // The endpoint that was refused works with smaller buffers.
+    const Listener listener(host);
+    last.set_buffers(gigabyte);
+    EXPECT_RESULT(fi_enable(last.get()), -FI_ENOMEM);
+    last.set_buffers(65536);
+    last.connect(listener.name().data());
+    const Info info(host.expect(FI_CONNREQ, &listener.pep->fid).info);
+    Stream server(host, info.get());
+    server.set_buffers(gigabyte);
+    EXPECT_RESULT(fi_accept(server.get(), nullptr, 0), -FI_ENOMEM);
+    server.set_buffers(65536);
+    server.accept();
+    for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(host.next_event().type, static_cast<uint32_t>(FI_CONNECTED));
+    }
+    exchange_bytes(last, server, 3000017);
+}
+
+void test_refused_memory_gives_enomem_and_loses_nothing() {
+    if (sanitized) {
+        throw Skip("a sanitizer does not run within a limit of address space");
+    }
+    run_in_child("little_memory", {});
+}
+
+// With few descriptors left, opening fails with an error and all is given back.
+void few_descriptors(const std::vector<std::string>& /*arguments*/) {
+    Host host(here());
+    {
+        Pair warm(host, 0);
+        exchange_bytes(*warm.client, *warm.server, 1000);
+    }
+    const size_t before = open_fds();
+    for (size_t more = 0; more < 12; ++more) {
+        rlimit limit{};
+        EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        const auto usual = limit.rlim_cur;
+        limit.rlim_cur = before + more;
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        {
+            Stream stream(host);
+            const int ret = fi_enable(stream.get());
+            EXPECT(ret <= 0);
+        }
+        limit.rlim_cur = usual;
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        EXPECT_EQ(open_fds(), before);
+    }
+    Pair pair(host, 0);
+    exchange_bytes(*pair.client, *pair.server, 1000);
+}
+
+void test_refused_descriptors_give_an_error_and_lose_nothing() { run_in_child("few_descriptors", {}); }
+
+} // namespace
+
+int main(int argc, char** argv) {
+    const Role roles[] = {{"little_memory", little_memory}, {"few_descriptors", few_descriptors}};
+    if (const auto status = play_role(argc, argv, roles)) {
+        return *status;
+    }
+    const CMUnitTest tests[] = {
+        FABTEST(test_refused_memory_gives_enomem_and_loses_nothing),
+        FABTEST(test_refused_descriptors_give_an_error_and_lose_nothing),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

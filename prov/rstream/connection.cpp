@@ -61,7 +61,16 @@ int Connection::open(Domain& domain, const fi_info& core_info, EventQueue& queue
         settings.rx_size = std::min(settings.rx_size, std::max(room, wire::min_queue));
     }
     std::unique_ptr<Connection> connection(new Connection(domain, core_info, queue, subject, settings));
-    if (const int ret = connection->open_core(core_info, settings); ret != 0) {
+    connection->core_info_.reset(fi_dupinfo(&core_info));
+    if (!connection->core_info_) {
+        return -FI_ENOMEM;
+    }
+    connection->core_info_->handle = core_info.handle;
+    int ret = connection->open_queue(settings);
+    if (ret == 0 && core_info.handle == nullptr) {
+        ret = connection->open_endpoint();
+    }
+    if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint and its memory: %s\n", fi_strerror(-ret));
         return ret;
     }
@@ -69,7 +78,7 @@ int Connection::open(Domain& domain, const fi_info& core_info, EventQueue& queue
     return 0;
 }
 
-int Connection::open_core(const fi_info& core_info, const Settings& settings) {
+int Connection::open_queue(const Settings& settings) {
     receive_slots_ = wire::control_credits + (traits_.consumes_recv || !traits_.immediates ? settings.rx_size : 0);
     header_slots_ = tx_size_;
     const size_t slots = receive_slots_ + wire::control_credits + header_slots_;
@@ -81,25 +90,27 @@ int Connection::open_core(const fi_info& core_info, const Settings& settings) {
         messages_.allocate(slots * wire::Control::size) != 0) {
         return -FI_ENOMEM;
     }
-
-    fid_ep* ep = nullptr;
-    int ret = fi_endpoint(domain_.core(), const_cast<fi_info*>(&core_info), &ep, this);
-    if (ret != 0) {
-        return ret;
-    }
-    ep_.reset(ep);
     fi_cq_attr attr{};
     attr.size = receive_slots_ + settings.rx_size + tx_size_ + 2 * size_t{wire::control_credits};
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = FI_WAIT_FD;
     fid_cq* cq = nullptr;
-    if ((ret = fi_cq_open(domain_.core(), &attr, &cq, nullptr)) != 0) {
+    if (const int ret = fi_cq_open(domain_.core(), &attr, &cq, nullptr); ret != 0) {
         return ret;
     }
     cq_.reset(cq);
-    if ((ret = fi_control(&cq->fid, FI_GETWAIT, &cq_fd_)) != 0 ||
-        (ret = fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION)) != 0 ||
-        (ret = fi_ep_bind(ep, &cq->fid, FI_RECV)) != 0 || // every arrival completes
+    return fi_control(&cq->fid, FI_GETWAIT, &cq_fd_);
+}
+
+int Connection::open_endpoint() {
+    fid_ep* ep = nullptr;
+    int ret = fi_endpoint(domain_.core(), core_info_.get(), &ep, this);
+    if (ret != 0) {
+        return ret;
+    }
+    ep_.reset(ep);
+    if ((ret = fi_ep_bind(ep, &cq_->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION)) != 0 ||
+        (ret = fi_ep_bind(ep, &cq_->fid, FI_RECV)) != 0 || // every arrival completes
         (ret = fi_ep_bind(ep, &pump_->core()->fid, 0)) != 0) {
         return ret;
     }
@@ -181,13 +192,18 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
                      room - std::min(room, wire::Hello::size));
         return -FI_EINVAL;
     }
+    const auto lock = pump_->lock(); // the answer must find us in the right state
+    if (peer != nullptr) {
+        if (const int ret = open_endpoint(); ret != 0) {
+            RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
+            state_.store(State::failed, std::memory_order_release);
+            return ret;
+        }
+        agree(*peer);
+    }
     std::vector<std::byte> message(wire::Hello::size + data.size());
     hello(data.size()).encode(std::span<std::byte, wire::Hello::size>(message.data(), wire::Hello::size));
     std::copy(data.begin(), data.end(), message.begin() + wire::Hello::size);
-    const auto lock = pump_->lock(); // the answer must find us in the right state
-    if (peer != nullptr) {
-        agree(*peer);
-    }
     state_.store(State::connecting, std::memory_order_release);
     const int ret = peer != nullptr ? fi_accept(ep_.get(), message.data(), message.size())
                                     : fi_connect(ep_.get(), address, message.data(), message.size());

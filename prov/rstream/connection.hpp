@@ -69,6 +69,7 @@ class Connection final : public EqTarget {
     // As try_wait, but for whoever only waits for the core to move.
     int try_wait_for_anything();
 
+    // Null before a request is accepted: a core has no way back from an endpoint that was made of one.
     [[nodiscard]] fid_ep* core() const { return ep_.get(); }
 
     void progress() override;
@@ -99,7 +100,8 @@ class Connection final : public EqTarget {
     Connection(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings);
 
     // connection.cpp
-    int open_core(const fi_info& core_info, const Settings& settings);
+    int open_queue(const Settings& settings);
+    int open_endpoint();
     int register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out);
     [[nodiscard]] wire::Hello hello(size_t user_length) const;
     int agree(const wire::Hello& peer);
@@ -138,6 +140,7 @@ class Connection final : public EqTarget {
     void tell_sleepers();
 
     Domain& domain_;
+    Info core_info_;
     std::shared_ptr<Pump> pump_;
     EventQueue* queue_; // null once the endpoint is closed
     AnyFid* subject_;

@@ -94,7 +94,6 @@ int Endpoint::enable() {
             return -FI_ENOMEM;
         }
         core_info->handle = request_->core_info->handle;
-        request_taken_ = true;
     } else if (const int ret = domain_.core_info_for(*info_, core_info); ret != 0) {
         return ret;
     }
@@ -146,7 +145,7 @@ int Endpoint::get_name(void* addr, size_t* length) {
     if (length == nullptr || (addr == nullptr && *length != 0)) {
         return -FI_EINVAL;
     }
-    if (connection_) {
+    if (connection_ && connection_->core() != nullptr) {
         return fi_getname(&connection_->core()->fid, addr, length);
     }
     const size_t room = *length;
@@ -161,7 +160,7 @@ int Endpoint::get_peer(void* addr, size_t* length) {
     if (length == nullptr || (addr == nullptr && *length != 0)) {
         return -FI_EINVAL;
     }
-    return connection_ ? fi_getpeer(connection_->core(), addr, length) : -FI_ENOTCONN;
+    return connection_ && connection_->core() != nullptr ? fi_getpeer(connection_->core(), addr, length) : -FI_ENOTCONN;
 }
 
 int Endpoint::connect(const void* addr, std::span<const std::byte> data) {
@@ -184,7 +183,9 @@ int Endpoint::accept(std::span<const std::byte> data) {
     if (const int ret = enable(); ret != 0) {
         return ret;
     }
-    return connection_->accept(request_->hello, data);
+    const int ret = connection_->accept(request_->hello, data);
+    request_taken_ = request_taken_ || connection_->core() != nullptr;
+    return ret;
 }
 
 int Endpoint::close() {

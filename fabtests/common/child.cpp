@@ -91,6 +91,7 @@ Child::Child(const std::string& role, const std::vector<std::string>& arguments,
         }
     }
     std::vector<char*> envp;
+    envp.reserve(variables.size() + 1);
     for (auto& variable : variables) {
         envp.push_back(variable.data());
     }

@@ -95,6 +95,7 @@ void wait_for_any(fid_fabric* fabric, const std::vector<fid*>& fids, int timeout
     }
     check("fi_trywait", ready);
     std::vector<pollfd> fds;
+    fds.reserve(fids.size());
     for (fid* one : fids) {
         fds.push_back({wait_fd(one), POLLIN, 0});
     }

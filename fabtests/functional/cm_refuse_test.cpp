@@ -22,7 +22,7 @@ using namespace fabtests;
 
 // The next event, which must be that this endpoint's connection was refused.
 Event expect_refused(Host& host, const Stream& client) {
-    const Event event = host.next_event(patience(20000));
+    Event event = host.next_event(patience(20000));
     EXPECT(event.error);
     EXPECT_EQ(event.err, FI_ECONNREFUSED);
     EXPECT(event.subject == &client.ep->fid);

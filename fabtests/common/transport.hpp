@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "fabtests/common/fabric.hpp"
 #include "fabtests/common/options.hpp"
 
 namespace fabtests {
@@ -23,6 +24,9 @@ class Transport {
     // Ends the connection in order.
     virtual void close() {}
 };
+
+// What to ask fi_getinfo for, as the options say.
+Request request_for(const Options& options);
 
 // Listens and takes one connection, or connects, as the options say. `largest`: the longest transfer there will be.
 std::unique_ptr<Transport> open_transport(const Options& options, size_t largest);

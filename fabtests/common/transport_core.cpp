@@ -28,7 +28,7 @@ struct Remote {
 class CoreTransport : public Transport {
   public:
     CoreTransport(const Options& options, size_t largest)
-        : host_(request(options)), poll_(options.poll), tx_buffer_(largest), rx_buffer_(largest) {
+        : host_(request_for(options)), poll_(options.poll), tx_buffer_(largest), rx_buffer_(largest) {
         if (options.is_client()) {
             open_endpoint(host_.info.get());
             const Remote mine = my_region();
@@ -85,18 +85,6 @@ class CoreTransport : public Transport {
     }
 
   private:
-    static Request request(const Options& options) {
-        Request r;
-        r.type = FI_EP_MSG;
-        r.provider = options.provider;
-        r.domain = options.domain;
-        r.iwarp = options.iwarp;
-        r.source = !options.is_client();
-        r.node = r.source ? options.source : options.host;
-        r.service = options.port;
-        return r;
-    }
-
     void open_endpoint(fi_info* info) {
         fi_cq_attr attr{};
         attr.format = FI_CQ_FORMAT_DATA;

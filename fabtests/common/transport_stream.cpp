@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
-#include "fabtests/common/fabric.hpp"
 #include "fabtests/common/transport.hpp"
 
 namespace fabtests {
@@ -9,7 +8,7 @@ namespace {
 
 class StreamTransport : public Transport {
   public:
-    explicit StreamTransport(const Options& options) : host_(request(options)) {
+    explicit StreamTransport(const Options& options) : host_(request_for(options)) {
         if (options.is_client()) {
             stream_ = std::make_unique<Stream>(host_);
             stream_->set_buffers(options.buffers);
@@ -35,22 +34,27 @@ class StreamTransport : public Transport {
     void close() override { check("fi_shutdown", fi_shutdown(stream_->get(), 0)); }
 
   private:
-    static Request request(const Options& options) {
-        Request r;
-        r.core = options.core;
-        r.domain = options.domain;
-        r.iwarp = options.iwarp;
-        r.source = !options.is_client();
-        r.node = r.source ? options.source : options.host;
-        r.service = options.port;
-        return r;
-    }
-
     Host host_;
     std::unique_ptr<Stream> stream_;
 };
 
 } // namespace
+
+Request request_for(const Options& options) {
+    Request request;
+    if (options.kind() == Kind::core) {
+        request.type = FI_EP_MSG;
+        request.provider = options.provider;
+    } else {
+        request.core = options.core;
+    }
+    request.domain = options.domain;
+    request.iwarp = options.iwarp;
+    request.source = !options.is_client();
+    request.node = request.source ? options.source : options.host;
+    request.service = options.port;
+    return request;
+}
 
 std::unique_ptr<Transport> open_stream(const Options& options) { return std::make_unique<StreamTransport>(options); }
 

@@ -5,8 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "fabtests/common/fabric.hpp"
-#include "fabtests/common/options.hpp"
+#include "fabtests/common/transport.hpp"
 
 using namespace fabtests;
 
@@ -29,14 +28,7 @@ void exchange(Stream& stream, const char* mine, const char* expected) {
 int main(int argc, char** argv) {
     const Options o = parse_options(argc, argv, "fi_stream_msg: hello, both ways", {});
     return run(o, [&] {
-        Request request;
-        request.core = o.core;
-        request.domain = o.domain;
-        request.iwarp = o.iwarp;
-        request.source = !o.is_client();
-        request.node = request.source ? o.source : o.host;
-        request.service = o.port;
-        Host host(request);
+        Host host(request_for(o));
         if (o.is_client()) {
             Stream stream(host);
             stream.set_buffers(o.buffers);

@@ -40,13 +40,15 @@ Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& que
     : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
       traits_(core_info, domain.fabric().params().immediates),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size}), session_(random_session()),
-      tx_size_(settings.tx_size) {}
+      tx_size_(settings.tx_size), keepalive_settings_(settings.keepalive) {}
 
 Connection::~Connection() {
     if (ep_) {
         // The core fid goes while no event for it can be under way.
         const auto lock = pump_->lock();
-        pump_->unwatch(cq_fd_);
+        for (const int fd : {cq_fd_, events_fd_, timer_fd_.get()}) {
+            pump_->unwatch(fd, this);
+        }
         pump_->remove(&ep_->fid, this);
         ep_.reset();
     }
@@ -109,12 +111,27 @@ int Connection::open_endpoint() {
         return ret;
     }
     ep_.reset(ep);
+    fid_eq* events = pump_->core();
+    if (!traits_.kernel_tcp) {
+        fi_eq_attr attr{};
+        attr.wait_obj = FI_WAIT_FD;
+        if ((ret = fi_eq_open(domain_.fabric().core(), &attr, &events, nullptr)) != 0) {
+            return ret;
+        }
+        events_.reset(events);
+        if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
+            return ret;
+        }
+    }
     if ((ret = fi_ep_bind(ep, &cq_->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION)) != 0 ||
         (ret = fi_ep_bind(ep, &cq_->fid, FI_RECV)) != 0 || // every arrival completes
-        (ret = fi_ep_bind(ep, &pump_->core()->fid, 0)) != 0) {
+        (ret = fi_ep_bind(ep, &events->fid, 0)) != 0) {
         return ret;
     }
     pump_->add(&ep->fid, this);
+    if (events_) {
+        pump_->watch(events_fd_, this);
+    }
     if ((ret = register_memory(ring_, FI_REMOTE_WRITE, ring_mr_)) != 0) {
         return ret;
     }
@@ -249,6 +266,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
     pump_->watch(cq_fd_, this);
+    (void)apply_keepalive(keepalive_settings_); // the log says what could not be
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);
     }
@@ -302,7 +320,7 @@ void Connection::on_core_error(const fi_eq_err_entry& entry) {
 void Connection::take_what_came() {
     if (state_.load(std::memory_order_acquire) == State::connected) {
         const std::lock_guard lock(cq_mutex_);
-        while (!drain_completions()) {
+        while (drain_completions() == Drained::not_all) {
         }
     }
 }
@@ -322,7 +340,8 @@ void Connection::fail(int error, const char* why) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "connection lost: %s\n", why);
     }
     state_.store(State::failed, std::memory_order_release);
-    pump_->unwatch(cq_fd_);
+    pump_->unwatch(cq_fd_, this);
+    stop_keepalive();
     report_shutdown();
     tell_sleepers();
 }
@@ -393,12 +412,20 @@ bool Connection::close() {
             RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
             break;
         }
-        if (!all_with_core() && try_wait_for_anything() == 0) {
-            pollfd fd{cq_fd_, POLLIN, 0};
-            poll(&fd, 1, static_cast<int>(left));
+        if (!all_with_core()) {
+            wait_for_core(left);
         }
     }
     return !linger_is_over();
+}
+
+void Connection::wait_for_core(int64_t milliseconds) {
+    AnyFid* cq = &cq_->fid;
+    if (fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
+        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}}; // poll(2) skips a negative one
+        poll(fds, 2, static_cast<int>(milliseconds));
+    }
+    take_core_events();
 }
 
 bool Connection::all_with_core() const {

@@ -50,6 +50,7 @@ struct CoreTraits {
     bool provider_keys;   // the core chooses the keys of regions
     bool endpoint_mr;     // regions are bound to the endpoint
     bool contexts;        // an operation in flight owns a struct fi_context
+    bool kernel_tcp;      // its connections are TCP connections of the kernel's
     size_t inject_size;
     size_t max_message;
 };

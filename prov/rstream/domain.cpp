@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <poll.h>
 #include <sys/random.h>
 
 #include "prov/rstream/connection.hpp"
@@ -144,12 +143,8 @@ int Domain::close() {
             lingering_.clear();
             break;
         }
-        Connection& first = *lingering_.front();
-        if (first.try_wait_for_anything() == 0) {
-            // Others may be ready sooner than the first; 10 ms is the most that this costs.
-            pollfd fd{first.progress_fd(), POLLIN, 0};
-            poll(&fd, 1, static_cast<int>(std::min<int64_t>(left, lingering_.size() > 1 ? 10 : left)));
-        }
+        // Others may be ready sooner than the first; 10 ms is the most that this costs.
+        lingering_.front()->wait_for_core(std::min<int64_t>(left, lingering_.size() > 1 ? 10 : left));
     }
     Fabric& fabric = fabric_;
     fabric.remove(this);

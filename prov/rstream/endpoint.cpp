@@ -44,7 +44,11 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
         return -FI_ENOMEM;
     }
     const Params& params = domain.fabric().params();
-    ep->settings_ = {params.send_buf_size, params.recv_buf_size, params.tx_size, params.rx_size};
+    ep->settings_ = {params.send_buf_size,
+                     params.recv_buf_size,
+                     params.tx_size,
+                     params.rx_size,
+                     {params.keepalive_idle, params.keepalive_interval, params.keepalive_count}};
     ep->fid.fclass = FI_CLASS_EP;
     ep->fid.context = context;
     ep->fid.ops = &ep_fid_ops;

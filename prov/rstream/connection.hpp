@@ -45,7 +45,7 @@ struct Settings {
 
 class Connection final : public EqTarget {
   public:
-    enum class State : uint8_t { open, connecting, connected, failed };
+    enum class State : uint8_t { open, preparing, connecting, connected, failed };
 
     // `core_info` is that of the endpoint to make, with the core's handle if it answers a request. `subject` is the fid
     // that events are reported with.
@@ -75,8 +75,13 @@ class Connection final : public EqTarget {
     // In force at once, or from the time on at which the connection is established.
     int set_keepalive(const KeepaliveSettings& settings);
 
-    // Null before a request is accepted: a core has no way back from an endpoint that was made of one.
-    [[nodiscard]] fid_ep* core() const { return ep_.get(); }
+    // Null before it is connected or accepted.
+    [[nodiscard]] fid_ep* core() const {
+        return state_.load(std::memory_order_acquire) > State::preparing ? ep_.get() : nullptr;
+    }
+
+    // The core has made an endpoint of the request that was accepted.
+    [[nodiscard]] bool request_used() const { return request_used_; }
 
     void progress() override;
     int arm() override;
@@ -108,6 +113,7 @@ class Connection final : public EqTarget {
     // connection.cpp
     int open_queue(const Settings& settings);
     int open_endpoint();
+    void drop_endpoint();
     int register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out);
     [[nodiscard]] wire::Hello hello(size_t user_length) const;
     int agree(const wire::Hello& peer);
@@ -189,6 +195,7 @@ class Connection final : public EqTarget {
     size_t header_slots_ = 0;
     size_t tx_size_ = 0;
     size_t max_chunk_ = 0;
+    bool request_used_ = false;
     bool headers_ = false; // data is announced by messages behind the writes
 
     std::atomic<State> state_{State::open};

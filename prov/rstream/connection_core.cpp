@@ -204,7 +204,10 @@ ssize_t Connection::post_message(const wire::Control& control, size_t slot, size
 // ---- progress side
 
 void Connection::progress() {
-    if (state_.load(std::memory_order_acquire) != State::connected) {
+    if (const State state = state_.load(std::memory_order_acquire); state != State::connected) {
+        if (state == State::connecting) {
+            take_core_events();
+        }
         return;
     }
     Drained drained = Drained::nothing;

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // How a connection learns that its peer is gone without a word. Where the core's connection is one of the kernel's TCP,
-// the kernel is asked to find out. Elsewhere the peer's adapter is asked, by a remote read of no bytes: adapters answer
-// it without their program, and without a key to any memory (InfiniBand specification C9-88; RFC 5040 section 5.2 with
-// RFC 5041 section 8.2 for iWARP). A timer makes the descriptors readable on which programs sleep meanwhile.
+// the kernel is asked to find out. Elsewhere the peer's adapter is asked, by a remote read of no bytes: an adapter
+// answers it without its program, and without looking at a key (InfiniBand specification, C9-88), so no memory has to be
+// readable for it. A timer makes the descriptors readable on which programs sleep meanwhile.
 #include "prov/rstream/connection.hpp"
 
 #include <cerrno>

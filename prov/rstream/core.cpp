@@ -2,9 +2,13 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/core.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
+#include <netinet/in.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "prov/rstream/log.hpp"
 
@@ -90,6 +94,32 @@ bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t
         addr_format == FI_SOCKADDR && (info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR_IN6);
     return same(fabric, info.fabric_attr->name) && same(domain, info.domain_attr->name) &&
            (addr_format == FI_FORMAT_UNSPEC || addr_format == info.addr_format || any_socket);
+}
+
+int aim_at(fi_info& info, const void* address) {
+    size_t length = std::max(info.src_addrlen, info.dest_addrlen); // of a kind that only the core knows
+    switch (static_cast<const sockaddr*>(address)->sa_family) {
+    case AF_INET:
+        length = sizeof(sockaddr_in);
+        break;
+    case AF_INET6:
+        length = sizeof(sockaddr_in6);
+        break;
+    default:
+        break;
+    }
+    if (length == 0) {
+        return -FI_EINVAL;
+    }
+    void* copy = malloc(length);
+    if (copy == nullptr) {
+        return -FI_ENOMEM;
+    }
+    memcpy(copy, address, length);
+    free(info.dest_addr);
+    info.dest_addr = copy;
+    info.dest_addrlen = length;
+    return 0;
 }
 
 CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)

@@ -85,14 +85,15 @@ int Domain::core_info_for(const fi_info& info, Info& out) const {
 int Domain::cm_data_size(size_t& size) {
     const std::lock_guard lock(mutex_);
     if (cm_data_size_ == 0) {
-        fid_ep* ep = nullptr;
-        if (const int ret = fi_endpoint(core_.get(), core_info_.get(), &ep, nullptr); ret != 0) {
+        // Asked of a passive endpoint: for an active one some cores need to know the way to its peer.
+        fid_pep* pep = nullptr;
+        if (const int ret = fi_passive_ep(fabric_.core(), core_info_.get(), &pep, nullptr); ret != 0) {
             return ret;
         }
-        const Owned<fid_ep> probe(ep);
+        const Owned<fid_pep> probe(pep);
         size_t found = 0;
         size_t length = sizeof(found);
-        if (const int ret = fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &found, &length); ret != 0) {
+        if (const int ret = fi_getopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &found, &length); ret != 0) {
             return ret;
         }
         cm_data_size_ = found;

@@ -188,7 +188,7 @@ int Endpoint::accept(std::span<const std::byte> data) {
         return ret;
     }
     const int ret = connection_->accept(request_->hello, data);
-    request_taken_ = request_taken_ || connection_->core() != nullptr;
+    request_taken_ = connection_->request_used();
     return ret;
 }
 

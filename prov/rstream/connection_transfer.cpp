@@ -193,14 +193,15 @@ ssize_t Connection::readable_or_end() {
             const int error = error_.load();
             return -(reset || error == 0 ? FI_ECONNRESET : error);
         }
+        if (attempt == 0) {
+            progress(); // after an own shutdown too: what was sent may need it
+            continue;
+        }
         if (receive_shut_.load()) {
             return 0;
         }
-        if (attempt != 0) {
-            recv_starved_.store(true);
-            return -FI_EAGAIN;
-        }
-        progress();
+        recv_starved_.store(true);
+        return -FI_EAGAIN;
     }
 }
 

@@ -13,8 +13,9 @@ t() {
     tap_name=$1
     shift
     tap_count=$((tap_count + 1))
+    tap_start=$(milliseconds)
     if ("$@") >"$tap_output" 2>&1; then
-        echo "ok $tap_count - $tap_name"
+        echo "ok $tap_count - $tap_name ($(($(milliseconds) - tap_start)) ms)"
     else
         tap_failed=$((tap_failed + 1))
         echo "not ok $tap_count - $tap_name"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2154
 #
 # What the lab's commands on the host share: where its things are, and how the guest is booted. The caller sets $lab, the
 # folder of this file.
@@ -92,8 +92,8 @@ write_command() {
     } >"$share/command"
 }
 
-# boot SECONDS ARGUMENTS...: runs QEMU on what is in the cache, with further arguments; its exit status is that of QEMU,
-# or 124 when the time is over. The guest's console goes to $share/console.
+# boot SECONDS ARGUMENTS...: becomes QEMU on what is in the cache, with further arguments: call it in a subshell. The exit
+# status is that of QEMU, or 124 when the time is over. The guest's console goes to $share/console.
 boot() {
     seconds=$1
     shift
@@ -101,7 +101,7 @@ boot() {
         set -- "$@" -virtfs "local,path=$results,mount_tag=results,security_model=none,multidevs=remap"
     # The exit device ends QEMU with 2 * value + 1. A guest that panics reboots, which -no-reboot turns into an end.
     # All of the host's files are there to be read, and the share to be written; no network, no disk.
-    timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
+    exec timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
         -machine pc -accel "${RSTREAM_LAB_ACCEL:-tcg,thread=multi}" -cpu "${RSTREAM_LAB_CPU:-max}" \
         -smp "${RSTREAM_LAB_CPUS:-2}" -m "${RSTREAM_LAB_MEMORY:-1024}" \
         -nodefaults -display none -no-reboot \
@@ -116,7 +116,8 @@ boot() {
 
 # follow SECONDS: boots, and copies the guest's output to stdout as it comes; returns the command's exit status.
 follow() {
-    boot "$1" >"$share/qemu" 2>&1 </dev/null &
+    seconds=$1
+    boot "$seconds" >"$share/qemu" 2>&1 </dev/null &
     qemu=$!
     tail -n +1 -f -s 0.1 --pid=$qemu "$share/output" &
     tail=$!

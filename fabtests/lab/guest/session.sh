@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
-# shellcheck shell=sh
+# shellcheck shell=dash disable=SC2154
 #
 # The guest's process 1, on its final root. The host's /run/lab/session sets $lab, $modules, $results and $mode, and reads this file;
 # /run/lab/command is what to run. The end is told twice: by a file, and by the exit device.

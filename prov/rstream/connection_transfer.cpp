@@ -265,6 +265,12 @@ void Connection::tell_sleepers() {
     }
 }
 
+int Connection::gather(const Descriptor& into, int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+}
+
 int Connection::wait_fd(int& fd) {
     const std::lock_guard lock(wait_mutex_);
     if (wait_fd_.get() < 0) {
@@ -273,11 +279,9 @@ int Connection::wait_fd(int& fd) {
         if (gathered.get() < 0 || signal.get() < 0) {
             return -errno;
         }
-        for (const int part : {cq_fd_, signal.get()}) {
-            epoll_event event{};
-            event.events = EPOLLIN;
-            if (epoll_ctl(gathered.get(), EPOLL_CTL_ADD, part, &event) != 0) {
-                return -errno;
+        for (const int part : {cq_fd_, signal.get(), events_fd_, timer_fd_.get()}) {
+            if (const int ret = part >= 0 ? gather(gathered, part) : 0; ret != 0) {
+                return ret;
             }
         }
         wait_fd_ = std::move(gathered);
@@ -292,6 +296,7 @@ int Connection::wait_fd(int& fd) {
 }
 
 int Connection::try_wait() {
+    take_core_events();
     progress();
     if (peeked_.load() != 0) {
         await_more();
@@ -315,10 +320,9 @@ int Connection::try_wait() {
             signaled_ = false;
         }
     }
-    return failed ? 0 : try_wait_for_anything(); // a lost connection's queue has nothing new to say
-}
-
-int Connection::try_wait_for_anything() {
+    if (failed) {
+        return 0; // a lost connection's queue has nothing new to say
+    }
     AnyFid* cq = &cq_->fid;
     return fi_trywait(domain_.fabric().core(), &cq, 1);
 }

@@ -39,6 +39,10 @@ bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t
 int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
                      Info& out);
 
+// Makes an address the destination of an info. 0, -FI_EINVAL for one that is of another kind than the info's own, or
+// -FI_ENOMEM.
+int aim_at(fi_info& info, const void* address);
+
 // What a core's info says of how data is to be moved.
 struct CoreTraits {
     explicit CoreTraits(const fi_info& info, bool use_immediates);
@@ -50,6 +54,7 @@ struct CoreTraits {
     bool provider_keys;   // the core chooses the keys of regions
     bool endpoint_mr;     // regions are bound to the endpoint
     bool contexts;        // an operation in flight owns a struct fi_context
+    bool kernel_tcp;      // its connections are TCP connections of the kernel's
     size_t inject_size;
     size_t max_message;
 };

@@ -44,7 +44,11 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
         return -FI_ENOMEM;
     }
     const Params& params = domain.fabric().params();
-    ep->settings_ = {params.send_buf_size, params.recv_buf_size, params.tx_size, params.rx_size};
+    ep->settings_ = {params.send_buf_size,
+                     params.recv_buf_size,
+                     params.tx_size,
+                     params.rx_size,
+                     {params.keepalive_idle, params.keepalive_interval, params.keepalive_count}};
     ep->fid.fclass = FI_CLASS_EP;
     ep->fid.context = context;
     ep->fid.ops = &ep_fid_ops;
@@ -184,7 +188,7 @@ int Endpoint::accept(std::span<const std::byte> data) {
         return ret;
     }
     const int ret = connection_->accept(request_->hello, data);
-    request_taken_ = request_taken_ || connection_->core() != nullptr;
+    request_taken_ = connection_->request_used();
     return ret;
 }
 

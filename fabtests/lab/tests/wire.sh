@@ -11,7 +11,6 @@ set -u
 . "$LAB/guest/tap.sh"
 work=$(mktemp -d)
 cd "$work" || exit 1
-: "$LAB_CLIENT"
 
 # receive: a server for one file, in the background.
 receive() {
@@ -21,13 +20,13 @@ receive() {
     wait_until 20 test -s port || { echo "the receiver does not listen"; return 1; }
 }
 
-# send FILE: without its own address: routing chooses the other end of the wire.
+# send FILE: becomes the client, so that to kill it is to kill the program.
 send() {
-    "$LAB_BUILD/fi_stream_cp" -c "$FABTESTS_CORE" -s "$LAB_CLIENT" -P "$(cat port)" -t 60 -f "$1" "$FABTESTS_NODE"
+    exec "$LAB_BUILD/fi_stream_cp" -c "$FABTESTS_CORE" -s "$LAB_CLIENT" -P "$(cat port)" -t 60 -f "$1" "$FABTESTS_NODE"
 }
 
 copies() { # FILE
-    receive && send "$1" && wait $receiver && cmp "$1" copy
+    receive && (send "$1") && wait $receiver && cmp "$1" copy
 }
 
 slow() {

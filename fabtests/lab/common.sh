@@ -79,7 +79,8 @@ passed_on="$passed_on|RDMAV_[A-Za-z0-9_]*|CMOCKA_[A-Za-z0-9_]*|[A-Z]+SAN_OPTIONS
 write_command() {
     {
         printf 'cd ' && quote "$PWD" && echo ' || exit 125'
-        printf 'PATH=$PATH:' && quote "$PATH" && echo
+        printf 'PATH=' && quote "$lab/guest/bin:$PATH:/usr/sbin:/sbin:${lab%/*/*}/util" && echo
+        export_line HOME
         env | sed -En "s/^($passed_on)=.*/\\1/p" | sort -u | while read -r name; do
             export_line "$name"
         done

@@ -5,7 +5,7 @@
 # The guest's process 1, on its final root. The host's /run/lab/session sets $lab, $modules, $results and $mode, and reads this file;
 # /run/lab/command is what to run. The end is told twice: by a file, and by the exit device.
 
-PATH=$lab/guest/bin:$lab:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 HOME=/root
 export PATH HOME
 

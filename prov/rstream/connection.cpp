@@ -143,9 +143,7 @@ void Connection::drop_endpoint() {
     if (ep_) {
         // The core fid goes while no event for it can be under way.
         const auto lock = pump_->lock();
-        for (const int fd : {cq_fd_, events_fd_, timer_fd_.get()}) {
-            pump_->unwatch(fd, this);
-        }
+        leave_watch();
         pump_->remove(&ep_->fid, this);
         ep_.reset();
         events_.reset();
@@ -153,6 +151,13 @@ void Connection::drop_endpoint() {
         messages_mr_.reset();
         ring_mr_.reset();
         staging_mr_.reset();
+    }
+}
+
+// Nothing that comes now is worth waking up for.
+void Connection::leave_watch() {
+    for (const int fd : {cq_fd_, events_fd_, timer_fd_.get()}) {
+        pump_->unwatch(fd, this);
     }
 }
 
@@ -315,6 +320,7 @@ void Connection::on_core_error(const fi_eq_err_entry& entry) {
         return;
     }
     state_.store(State::failed, std::memory_order_release);
+    leave_watch();
     shutdown_told_.store(true); // there was no connection to end
     if (queue_ != nullptr) {
         fi_eq_err_entry ours{};
@@ -350,7 +356,7 @@ void Connection::fail(int error, const char* why) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "connection lost: %s\n", why);
     }
     state_.store(State::failed, std::memory_order_release);
-    pump_->unwatch(cq_fd_, this);
+    leave_watch();
     stop_keepalive();
     report_shutdown();
     tell_sleepers();

@@ -114,6 +114,7 @@ class Connection final : public EqTarget {
     int open_queue(const Settings& settings);
     int open_endpoint();
     void drop_endpoint();
+    void leave_watch();
     int register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out);
     [[nodiscard]] wire::Hello hello(size_t user_length) const;
     int agree(const wire::Hello& peer);
@@ -131,7 +132,7 @@ class Connection final : public EqTarget {
     ssize_t post(const wire::Post& post, const void* direct);
     ssize_t post_write(const wire::Post& post, bool signal);
     ssize_t post_header(const wire::Post& post);
-    ssize_t post_message(const wire::Control& control, size_t slot, size_t staged, bool signal);
+    ssize_t post_message(const wire::Control& control, size_t slot, bool signal);
     [[nodiscard]] bool signal_due(size_t staged) const;
     void* note_operation(size_t staged, bool signal); // before it is posted; what to post it with
     void forget_operation(size_t staged, bool signal);

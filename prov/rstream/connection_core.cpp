@@ -121,7 +121,7 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
     if (post.kind == wire::Post::Kind::control) {
         const bool ends = post.control.type != wire::Control::Type::credit;
         const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
-        const ssize_t ret = post_message(post.control, slot, 0, ends || signal_due(0));
+        const ssize_t ret = post_message(post.control, slot, ends || signal_due(0));
         control_sequence_ += ret == 0 ? 1 : 0;
         return ret;
     }
@@ -143,7 +143,7 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
         }
         return ret;
     }
-    ssize_t ret = post_write(post, signal && !headers_);
+    ssize_t ret = post_write(post, signal);
     if (ret == 0 && headers_ && (ret = post_header(post)) == -FI_EAGAIN) {
         header_pending_ = post; // the write is out: its header must be the next that follows
         ret = 0;
@@ -153,8 +153,8 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
 
 ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     const wire::Chunk& chunk = post.chunk;
-    // With headers, the completion of the header stands for both.
-    const size_t staged = headers_ ? 0 : chunk.length;
+    // Its own completion, not that of the header behind it, says that the memory is free: Linux's siw sends a write
+    // that asks for none straight from its pages, and is done with a later message while TCP still holds them.
     iovec iov{staging_.data() + chunk.staging_offset, chunk.length};
     fi_rma_iov remote{peer_address_ + chunk.ring_offset, chunk.length, peer_key_};
     void* desc = staging_mr_ ? fi_mr_desc(staging_mr_.get()) : nullptr;
@@ -165,27 +165,27 @@ ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     message.addr = FI_ADDR_UNSPEC;
     message.rma_iov = &remote;
     message.rma_iov_count = 1;
-    message.context = note_operation(staged, signal);
+    message.context = note_operation(chunk.length, signal);
     message.data = post.immediate.encode();
     const ssize_t ret =
         fi_writemsg(ep_.get(), &message, (headers_ ? 0 : FI_REMOTE_CQ_DATA) | (signal ? FI_COMPLETION : 0));
     if (ret != 0) {
-        forget_operation(staged, signal);
+        forget_operation(chunk.length, signal);
     }
     return ret;
 }
 
 ssize_t Connection::post_header(const wire::Post& post) {
     const size_t slot = receive_slots_ + wire::control_credits + header_sequence_ % header_slots_;
-    const ssize_t ret = post_message(post.control, slot, post.chunk.length, signal_due(post.chunk.length));
+    const ssize_t ret = post_message(post.control, slot, signal_due(0));
     header_sequence_ += ret == 0 ? 1 : 0;
     return ret;
 }
 
-ssize_t Connection::post_message(const wire::Control& control, size_t slot, size_t staged, bool signal) {
+ssize_t Connection::post_message(const wire::Control& control, size_t slot, bool signal) {
     std::byte* buffer = messages_.data() + slot * wire::Control::size;
     control.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
-    void* context = note_operation(staged, signal);
+    void* context = note_operation(0, signal);
     ssize_t ret = 0;
     if (!signal && traits_.inject_size >= wire::Control::size) {
         ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
@@ -196,7 +196,7 @@ ssize_t Connection::post_message(const wire::Control& control, size_t slot, size
         ret = fi_sendmsg(ep_.get(), &message, signal ? FI_COMPLETION : 0);
     }
     if (ret != 0) {
-        forget_operation(staged, signal);
+        forget_operation(0, signal);
     }
     return ret;
 }
@@ -228,7 +228,7 @@ void Connection::progress() {
 }
 
 int Connection::arm() {
-    if (traits_.kernel_tcp) {
+    if (traits_.kernel_tcp || state_.load(std::memory_order_acquire) != State::connected) {
         return 0; // sockets are readable for as long as there is something
     }
     AnyFid* cq = &cq_->fid;

@@ -3,8 +3,8 @@
 //
 // How a connection learns that its peer is gone without a word. Where the core's connection is one of the kernel's TCP,
 // the kernel is asked to find out. Elsewhere the peer's adapter is asked, by a remote read of no bytes: an adapter
-// answers it without its program, and without looking at a key (InfiniBand specification, C9-88), so no memory has to be
-// readable for it. A timer makes the descriptors readable on which programs sleep meanwhile.
+// answers it without its program, and without looking at a key (InfiniBand specification, C9-88), so no memory has to
+// be readable for it. A timer makes the descriptors readable on which programs sleep meanwhile.
 #include "prov/rstream/connection.hpp"
 
 #include <cerrno>

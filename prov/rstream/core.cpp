@@ -122,6 +122,15 @@ int aim_at(fi_info& info, const void* address) {
     return 0;
 }
 
+int give_address(const void* from, size_t from_length, void* to, size_t* length) {
+    const size_t room = *length;
+    *length = from_length;
+    if (from_length != 0 && room != 0) {
+        memcpy(to, from, std::min(room, from_length));
+    }
+    return room < from_length ? -FI_ETOOSMALL : 0;
+}
+
 CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)
     : immediates(use_immediates && info.domain_attr->cq_data_size >= 4),
       consumes_recv(((info.mode | info.rx_attr->mode) & FI_RX_CQ_DATA) != 0),

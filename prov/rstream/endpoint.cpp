@@ -150,21 +150,17 @@ int Endpoint::get_name(void* addr, size_t* length) {
         return -FI_EINVAL;
     }
     if (connection_ && connection_->core() != nullptr) {
-        return fi_getname(&connection_->core()->fid, addr, length);
+        return core_address(fi_getname, &connection_->core()->fid, addr, length);
     }
-    const size_t room = *length;
-    *length = info_->src_addrlen;
-    if (info_->src_addrlen != 0 && room != 0) {
-        memcpy(addr, info_->src_addr, std::min(room, info_->src_addrlen));
-    }
-    return room < info_->src_addrlen ? -FI_ETOOSMALL : 0;
+    return give_address(info_->src_addr, info_->src_addrlen, addr, length);
 }
 
 int Endpoint::get_peer(void* addr, size_t* length) {
     if (length == nullptr || (addr == nullptr && *length != 0)) {
         return -FI_EINVAL;
     }
-    return connection_ && connection_->core() != nullptr ? fi_getpeer(connection_->core(), addr, length) : -FI_ENOTCONN;
+    return connection_ && connection_->core() != nullptr ? core_address(fi_getpeer, connection_->core(), addr, length)
+                                                         : -FI_ENOTCONN;
 }
 
 int Endpoint::connect(const void* addr, std::span<const std::byte> data) {

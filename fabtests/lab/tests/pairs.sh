@@ -6,7 +6,7 @@
 #
 # fabtests' runner, in pairs of processes; what its table says, as TAP.
 table=$(mktemp)
-"$LAB/../scripts/runfabtests.sh" -p "$FABTESTS_CORE;rstream" -B "$LAB_BUILD" -t quick -T 30 "$FABTESTS_NODE" "$LAB_CLIENT" |
+"$LAB/../scripts/runfabtests.sh" -p "$FABTESTS_CORE;rstream" -B "$LAB_BUILD" -t few -T 60 "$FABTESTS_NODE" "$LAB_CLIENT" |
     sed -u 's/^\(.*[^ ]\)  *pass  *[0-9]*s$/ok - \1/; t
         s/^\(.*[^ ]\)  *fail  *[0-9]*s$/not ok - \1/; t
         s/^\(.*[^ ]\)  *skip  *[0-9]*s$/ok - \1 # SKIP/; t

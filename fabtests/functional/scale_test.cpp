@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Many connections: a thousand at once, and thousands one after the other, with nothing left behind.
+#include <cstdlib>
 #include <map>
 
 #include <sys/resource.h>
@@ -129,14 +130,15 @@ void settle(Host& host, size_t fds) {
     }
 }
 
-void test_three_thousand_connections_one_after_the_other_leave_nothing() {
+void test_thousands_of_connections_one_after_the_other_leave_nothing() {
     Host host(here());
     const size_t fds = open_fds();
-    connect_and_close(host, 300);
+    // What the core and the allocator keep for later is there after these.
+    connect_and_close(host, core_name() == "tcp" ? 300 : 2000);
     settle(host, fds);
     const size_t resident = resident_bytes();
     const size_t maps = mappings();
-    connect_and_close(host, 3000);
+    connect_and_close(host, core_name() == "tcp" ? 3000 : 2000);
     settle(host, fds);
     EXPECT_EQ(open_fds(), fds);
     if (!sanitized) {
@@ -163,9 +165,11 @@ void test_refused_connections_leave_nothing() {
 } // namespace
 
 int main() {
+    // verbs keeps up to 1,024 registrations of memory that was freed, which is not what is looked for here.
+    setenv("FI_MR_CACHE_MAX_COUNT", "0", 0);
     const CMUnitTest tests[] = {
         FABTEST(test_a_thousand_connections_at_once),
-        FABTEST(test_three_thousand_connections_one_after_the_other_leave_nothing),
+        FABTEST(test_thousands_of_connections_one_after_the_other_leave_nothing),
         FABTEST(test_refused_connections_leave_nothing),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

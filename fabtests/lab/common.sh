@@ -105,7 +105,7 @@ boot() {
     # All of the host's files are there to be read, and the share to be written; no network, no disk.
     exec timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
         -machine pc -accel "${RSTREAM_LAB_ACCEL:-tcg,thread=multi}" -cpu "${RSTREAM_LAB_CPU:-max}" \
-        -smp "${RSTREAM_LAB_CPUS:-2}" -m "${RSTREAM_LAB_MEMORY:-1024}" \
+        -smp "${RSTREAM_LAB_CPUS:-2}" -m "${RSTREAM_LAB_MEMORY:-3072}" \
         -nodefaults -display none -no-reboot \
         -kernel "$cache/$kernel/vmlinuz" -initrd "$cache/$kernel/initramfs" \
         -append "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable ${RSTREAM_LAB_APPEND:-}" \

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+# shellcheck shell=sh
+# on: rxe siw tcp
+# limit: 180
+#
+# A wire that is cut: both ends must notice, in time. The kernel's TCP crosses the wire of RoCE.
+if [ "$LAB_DEVICE" = tcp ]; then
+    export FABTESTS_NODE=10.77.1.1 FABTESTS_CLIENT=10.77.1.2 FABTESTS_WIRE=roce
+else
+    export FABTESTS_CLIENT="$LAB_CLIENT" FABTESTS_WIRE="$LAB_WIRE"
+fi
+exec "$LAB_BUILD/fabtests/lab/cut_test"

@@ -8,6 +8,9 @@
 #define FI_EXT_RSTREAM_H
 
 #include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include <rdma/fabric.h>
 
 #ifdef __cplusplus
@@ -36,6 +39,31 @@ extern "C" {
  */
 #define FI_RSTREAM_SHUT_WR FI_SEND
 #define FI_RSTREAM_ABORT (1ULL << 0)
+
+/*
+ * Options of a stream endpoint beyond libfabric's: fi_setopt and fi_getopt, level FI_OPT_ENDPOINT.
+ *
+ * FI_OPT_RSTREAM_LINGER   size_t, milliseconds; set and get, at any time. How long fi_close waits until all that was
+ *                         sent is with the core. What is left then goes on in the background. The parameter
+ *                         FI_RSTREAM_LINGER is the default. At most 3600000.
+ * FI_OPT_RSTREAM_STATUS   struct fi_rstream_status; get only. What is known of the connection at this moment. It makes
+ *                         no progress and changes nothing, fi_trywait's answers included. Thread safe.
+ */
+#define FI_OPT_RSTREAM_LINGER 0x40005201
+#define FI_OPT_RSTREAM_STATUS 0x40005202
+
+#define FI_RSTREAM_PEER_FINISHED (1ULL << 0) /* the peer has ended its sending; bytes may be left to receive */
+#define FI_RSTREAM_PEER_CLOSED (1ULL << 1)   /* and will not receive any more either */
+#define FI_RSTREAM_PEER_RESET (1ULL << 2)    /* the peer has reset the connection */
+#define FI_RSTREAM_LOST (1ULL << 3)          /* the core's connection is gone, or never was made */
+#define FI_RSTREAM_UNACKED (1ULL << 4)       /* something that was sent is not known to have arrived */
+
+struct fi_rstream_status {
+    uint64_t flags;
+    size_t readable; /* bytes that have arrived and were not received */
+    size_t writable; /* bytes that a send would accept */
+    size_t unsent;   /* bytes that were accepted and are not with the core yet, or not known to be */
+};
 
 #ifdef __cplusplus
 }

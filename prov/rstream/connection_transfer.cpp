@@ -265,6 +265,19 @@ void Connection::tell_sleepers() {
     }
 }
 
+fi_rstream_status Connection::status() const {
+    fi_rstream_status status{};
+    const bool finished = link_.peer_finished(); // before the bytes: what comes in between is in front of the end
+    status.flags = (finished ? FI_RSTREAM_PEER_FINISHED : 0) | (link_.peer_closed() ? FI_RSTREAM_PEER_CLOSED : 0) |
+                   (link_.peer_reset() ? FI_RSTREAM_PEER_RESET : 0) |
+                   (state_.load(std::memory_order_acquire) == State::failed ? FI_RSTREAM_LOST : 0) |
+                   (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0);
+    status.readable = link_.readable();
+    status.writable = link_.space();
+    status.unsent = staging_.size() - std::min(staging_.size(), status.writable);
+    return status;
+}
+
 int Connection::wait_fd(int& fd) {
     const std::lock_guard lock(wait_mutex_);
     if (wait_fd_.get() < 0) {

@@ -5,6 +5,7 @@
 // widths in which the provider's ancestor had them: uint32_t for buffers, uint16_t for queues.
 #include <cstring>
 
+#include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/domain.hpp"
 #include "prov/rstream/endpoint.hpp"
 #include "prov/rstream/log.hpp"
@@ -22,6 +23,8 @@ struct SizeOption {
     size_t max;    // a larger one is refused, or, for a queue, counts as this one: the core caps it anyway
     bool cap;
 };
+
+constexpr size_t longest_linger = 3600000; // milliseconds
 
 constexpr SizeOption size_options[] = {
     {FI_OPT_SEND_BUF_SIZE, &Settings::send_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false},
@@ -53,6 +56,13 @@ template <class T> void store(void* to, size_t value) {
 } // namespace
 
 int Endpoint::set_option(int name, const void* value, size_t length) {
+    if (name == FI_OPT_RSTREAM_LINGER) {
+        if (value == nullptr || length != sizeof(size_t) || load<size_t>(value) > longest_linger) {
+            return -FI_EINVAL;
+        }
+        linger_.store(load<size_t>(value));
+        return 0;
+    }
     const SizeOption* option = find(name);
     if (option == nullptr) {
         return -FI_ENOPROTOOPT;
@@ -88,6 +98,23 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         }
         store<size_t>(value, room - std::min(room, wire::Hello::size));
         *length = sizeof(size_t);
+        return 0;
+    }
+    if (name == FI_OPT_RSTREAM_LINGER) {
+        if (*length < sizeof(size_t)) {
+            return -FI_ETOOSMALL;
+        }
+        store<size_t>(value, linger_.load());
+        *length = sizeof(size_t);
+        return 0;
+    }
+    if (name == FI_OPT_RSTREAM_STATUS) {
+        if (*length < sizeof(fi_rstream_status)) {
+            return -FI_ETOOSMALL;
+        }
+        const fi_rstream_status status = connection_ ? connection_->status() : fi_rstream_status{};
+        memcpy(value, &status, sizeof(status));
+        *length = sizeof(status);
         return 0;
     }
     const SizeOption* option = find(name);

@@ -10,8 +10,6 @@
 
 #include <netinet/in.h>
 
-#include <netinet/in.h>
-
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
 

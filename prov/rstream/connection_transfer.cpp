@@ -246,10 +246,13 @@ void Connection::await_more() {
     }
 }
 
-// Whether there is something for the program to do that it asked for in vain before.
+// Whether there is something for the program to do that it asked for in vain before, or that is behind what it was told
+// of.
 bool Connection::wakes_someone() const {
     const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
+    const size_t told = peeked_.load();
     return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
+           (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
            (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed));
 }
 

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
+#include <iterator>
 
+#include <dlfcn.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -116,18 +119,33 @@ const timespec* Deadline::left(timespec& room, std::optional<std::chrono::nanose
     return &room;
 }
 
+namespace {
+
+// Signals that a thread sends itself by a mistake: handlers for these say nothing of what the program waits for.
+bool of_a_mistake(int number) {
+    constexpr int mistakes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS, SIGABRT};
+    return std::find(std::begin(mistakes), std::end(mistakes), number) != std::end(mistakes);
+}
+
+// Debian's libfabric is linked to a library of psm, which puts handlers of its own on SIGINT and SIGTERM.
+bool of_psm(const void* handler) {
+    Dl_info info{};
+    return dladdr(handler, &info) != 0 && info.dli_fname != nullptr &&
+           strstr(info.dli_fname, "libinfinipath") != nullptr;
+}
+
+} // namespace
+
 // The kernel knows which handler ran, and we do not. If the program's handlers are all of one kind there is no doubt;
 // otherwise the caller is told, since a program that installs a handler without SA_RESTART waits for that.
 bool restarts_after_signal() {
     for (int number = 1; number < NSIG; ++number) {
         struct sigaction action {};
-        if (sigaction(number, nullptr, &action) != 0) {
+        if (of_a_mistake(number) || sigaction(number, nullptr, &action) != 0 || (action.sa_flags & SA_RESTART) != 0 ||
+            action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
             continue;
         }
-        const bool handled = (action.sa_flags & SA_SIGINFO) != 0
-                                 ? action.sa_sigaction != nullptr
-                                 : action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
-        if (handled && (action.sa_flags & SA_RESTART) == 0) {
+        if (!of_psm(reinterpret_cast<const void*>(action.sa_handler))) {
             return false;
         }
     }

@@ -52,6 +52,9 @@ int Socket::set_buffer(int name, const void* value, socklen_t length) {
     if (length < sizeof(int)) {
         return -EINVAL;
     }
+    if (value == nullptr) {
+        return -EFAULT;
+    }
     int wanted = 0;
     memcpy(&wanted, value, sizeof(wanted));
     const auto size = static_cast<size_t>(std::clamp(wanted, smallest_buffer, largest_buffer));
@@ -65,6 +68,9 @@ int Socket::set_rdma(int name, const void* value, socklen_t length) {
     }
     if (length < sizeof(int)) {
         return -EINVAL;
+    }
+    if (value == nullptr) {
+        return -EFAULT;
     }
     int wanted = 0;
     memcpy(&wanted, value, sizeof(wanted));
@@ -91,27 +97,12 @@ int Socket::set_option(int level, int name, const void* value, socklen_t length)
     if (static_cast<int>(length) < 0) {
         return -EINVAL;
     }
-    if (value == nullptr) {
-        return -EFAULT;
-    }
     const std::lock_guard lock(mutex_);
     if (level == SOL_RDMA) {
         return set_rdma(name, value, length);
     }
-    if (level == SOL_SOCKET) {
-        switch (name) {
-        case SO_SNDBUF:
-        case SO_RCVBUF:
-            return set_buffer(name, value, length);
-        case SO_TYPE:
-        case SO_PROTOCOL:
-        case SO_DOMAIN:
-        case SO_ERROR:
-        case SO_ACCEPTCONN:
-            return -ENOPROTOOPT;
-        default:
-            break;
-        }
+    if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF)) {
+        return set_buffer(name, value, length);
     }
     const bool v6_only = level == IPPROTO_IPV6 && name == IPV6_V6ONLY;
     if (v6_only && family_ == AF_INET6 && (reserved_.open() || state() != State::closed)) {

@@ -268,9 +268,7 @@ CASE(a_number_that_is_used_again_is_another_socket) {
     const Pair pair = c.make_pair();
     const Set set(c);
     set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLOUT, 1);
-    c.forget(pair.server);
-    c.s.close(pair.server);
-    const int fd = c.make_socket();
+    const int fd = c.s.dup2(c.make_socket(), pair.server);
     c.note(fd == pair.server ? "the same number" : "another number");
     set.note("nothing", a_moment);
     SAY(set.control(EPOLL_CTL_MOD, fd, EPOLLIN, 2));

@@ -105,10 +105,12 @@ CASE(poll_of_nothing) {
     SAY(c.s.poll(nullptr, 0, 10));
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which look at all that the call is said to get
 CASE(poll_of_too_many) {
     pollfd one{c.make_socket(), POLLIN, 0};
     SAY(c.s.poll(&one, 1U << 30, 0));
 }
+#endif
 
 CASE(poll_of_negative_and_closed_numbers) {
     const int closed = c.make_socket();

@@ -20,8 +20,7 @@ class Ear {
   public:
     virtual void hear() = 0;
 
-  protected:
-    ~Ear() = default;
+    virtual ~Ear() = default;
 };
 
 class Bell {
@@ -43,7 +42,7 @@ class Sleeper final : public Ear {
     Sleeper();
     Sleeper(const Sleeper&) = delete;
     Sleeper& operator=(const Sleeper&) = delete;
-    ~Sleeper();
+    ~Sleeper() override;
 
     void listen_to(Bell& bell);
     void hear() override;

@@ -16,6 +16,10 @@
 
 #include "rsockets/log.hpp"
 
+#ifndef RSOCKET_CONFIG_DIR // the build says where
+#define RSOCKET_CONFIG_DIR "/etc/rdma/rsocket"
+#endif
+
 namespace rsockets {
 
 namespace {

@@ -44,6 +44,7 @@ void log(Level level, const char* format, ...) {
     va_start(args, format);
     // One byte is kept for the end of the line.
     const auto room = line.size() - static_cast<size_t>(head) - 1;
+    // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
     const int body = vsnprintf(line.data() + head, room, format, args);
     va_end(args);
     size_t length = static_cast<size_t>(head) + (body < 0 ? 0 : std::min<size_t>(static_cast<size_t>(body), room - 1));

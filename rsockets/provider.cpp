@@ -15,6 +15,10 @@
 
 #include "rsockets/log.hpp"
 
+#ifndef RSOCKET_PROVIDER_DIR // the build says where
+#define RSOCKET_PROVIDER_DIR "/usr/lib/libfabric"
+#endif
+
 namespace rsockets::provider {
 
 namespace {

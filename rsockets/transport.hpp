@@ -23,8 +23,7 @@ class EventTarget {
     virtual void on_failed(int error) = 0; // the connection was not made; errno
     virtual void on_shutdown() = 0;        // the peer has ended its sending, or the connection is lost
 
-  protected:
-    ~EventTarget() = default;
+    virtual ~EventTarget() = default;
 };
 
 class Transport {

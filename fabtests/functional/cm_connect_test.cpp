@@ -3,6 +3,7 @@
 //
 // Connections that come about: events, private data, names and addresses of both ends.
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <set>
@@ -113,6 +114,35 @@ void test_a_passive_endpoint_tells_the_size_of_private_data_too() {
     EXPECT_RESULT(fi_getopt(&listener.pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &size, &length), 0);
     EXPECT_EQ(length, sizeof(size));
     EXPECT_EQ(size, Stream(host).get_option(FI_OPT_CM_DATA_SIZE));
+}
+
+void test_the_wildcard_address_of_ipv6_can_be_listened_on() {
+    need_core("tcp");
+    const Info wishes(fi_allocinfo());
+    wishes->ep_attr->type = FI_RSTREAM_EP_STREAM;
+    wishes->addr_format = FI_SOCKADDR_IN6;
+    auto* any = static_cast<sockaddr_in6*>(calloc(1, sizeof(sockaddr_in6)));
+    EXPECT(any != nullptr);
+    any->sin6_family = AF_INET6;
+    wishes->src_addr = any;
+    wishes->src_addrlen = sizeof(*any);
+    fi_info* found = nullptr;
+    check("fi_getinfo", fi_getinfo(FI_VERSION(1, 14), nullptr, nullptr, 0, wishes.get(), &found));
+    Host host{Info(found)};
+    const Listener listener(host);
+    EXPECT(listener.port() != 0);
+    sockaddr_in6 to{};
+    to.sin6_family = AF_INET6;
+    to.sin6_port = htons(listener.port());
+    to.sin6_addr = in6addr_loopback;
+    Stream client(host);
+    client.connect(&to);
+    const Event request = host.expect(FI_CONNREQ, &listener.pep->fid);
+    const Info info(request.info);
+    Stream server(host, info.get());
+    server.accept();
+    (void)take_connected(host, 2);
+    exchange_bytes(client, server, 100000);
 }
 
 void test_events_of_many_connections_name_the_right_fids() {
@@ -385,6 +415,7 @@ int main() {
         FABTEST(test_private_data_of_every_size_reaches_the_peer),
         FABTEST(test_too_much_private_data_is_refused_and_changes_nothing),
         FABTEST(test_a_passive_endpoint_tells_the_size_of_private_data_too),
+        FABTEST(test_the_wildcard_address_of_ipv6_can_be_listened_on),
         FABTEST(test_events_of_many_connections_name_the_right_fids),
         FABTEST(test_send_and_receive_give_enotconn_before_the_connection_is_made),
         FABTEST(test_each_end_knows_its_own_name_and_that_of_its_peer),

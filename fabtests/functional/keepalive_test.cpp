@@ -20,9 +20,9 @@ namespace {
 
 using namespace fabtests;
 
-constexpr int idle = FI_RSTREAM_OPT_KEEPALIVE_IDLE;
-constexpr int interval = FI_RSTREAM_OPT_KEEPALIVE_INTERVAL;
-constexpr int count = FI_RSTREAM_OPT_KEEPALIVE_COUNT;
+constexpr int idle = FI_OPT_RSTREAM_KEEPALIVE_IDLE;
+constexpr int interval = FI_OPT_RSTREAM_KEEPALIVE_INTERVAL;
+constexpr int count = FI_OPT_RSTREAM_KEEPALIVE_COUNT;
 
 template <class T> int set(Stream& s, int option, T value) {
     return fi_setopt(&s.ep->fid, FI_OPT_ENDPOINT, option, &value, sizeof(value));

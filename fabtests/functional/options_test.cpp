@@ -266,6 +266,70 @@ void short_linger(const std::vector<std::string>& /*arguments*/) {
     EXPECT(milliseconds_since(start) < 2000);
 }
 
+// What waits for the peer's credit goes on behind a program that did not wait for it.
+void test_closing_without_linger_returns_at_once_and_delivers() {
+    auto pair = Pair(core_name(), 0, node_name());
+    EXPECT_EQ(get<size_t>(*pair.client, FI_OPT_RSTREAM_LINGER), 3000U);
+    Pattern out(1);
+    Pattern in(1);
+    const uint64_t total = fill_up(*pair.client, out);
+    EXPECT_RESULT(set<size_t>(*pair.client, FI_OPT_RSTREAM_LINGER, 3600001), -FI_EINVAL);
+    EXPECT_RESULT(set<uint32_t>(*pair.client, FI_OPT_RSTREAM_LINGER, 1), -FI_EINVAL);
+    EXPECT_RESULT(set<size_t>(*pair.client, FI_OPT_RSTREAM_LINGER, 0), 0);
+    EXPECT_EQ(get<size_t>(*pair.client, FI_OPT_RSTREAM_LINGER), 0U);
+    const auto start = Clock::now();
+    pair.client.reset();
+    EXPECT(milliseconds_since(start) < patience(1000));
+    std::vector<char> buffer(4096);
+    for (uint64_t got = 0;;) {
+        const ssize_t n = recv(*pair.server, buffer.data(), buffer.size());
+        if (n == -FI_EAGAIN) { // the event queue moves on what was left behind
+            uint32_t event = 0;
+            (void)fi_eq_read(pair.own_host->eq.get(), &event, nullptr, 0, FI_PEEK);
+            continue;
+        }
+        EXPECT(n >= 0);
+        if (n == 0) {
+            EXPECT_EQ(got, total);
+            return;
+        }
+        in.check(buffer.data(), static_cast<size_t>(n));
+        got += static_cast<uint64_t>(n);
+    }
+}
+
+fi_rstream_status status_of(Stream& s) { return get<fi_rstream_status>(s, FI_OPT_RSTREAM_STATUS); }
+
+void test_the_status_tells_of_an_end_that_bytes_are_in_front_of() {
+    auto pair = Pair(core_name(), 0, node_name());
+    EXPECT_EQ(status_of(*pair.server).flags, 0U);
+    EXPECT_EQ(status_of(*pair.server).readable, 0U);
+    EXPECT_EQ(status_of(*pair.server).writable, 32768U);
+    EXPECT_EQ(status_of(*pair.server).unsent, 0U);
+    pair.client->send_all("abc", 3);
+    EXPECT_RESULT(fi_shutdown(pair.client->get(), FI_RSTREAM_SHUT_WR), 0);
+    EXPECT_EQ(await_readable(*pair.server, 3), 3);
+    while (status_of(*pair.server).flags == 0) {
+        (void)peek_recv(*pair.server);
+    }
+    EXPECT_EQ(status_of(*pair.server).flags, FI_RSTREAM_PEER_FINISHED);
+    EXPECT_EQ(status_of(*pair.server).readable, 3U);
+    EXPECT_RESULT(fi_shutdown(pair.client->get(), 0), 0);
+    while ((status_of(*pair.server).flags & FI_RSTREAM_PEER_CLOSED) == 0) {
+        (void)peek_recv(*pair.server);
+    }
+    EXPECT_RESULT(set<size_t>(*pair.client, FI_OPT_RSTREAM_STATUS, 0), -FI_ENOPROTOOPT);
+}
+
+void test_the_status_tells_of_a_reset() {
+    auto pair = Pair(core_name(), 0, node_name());
+    EXPECT_RESULT(fi_shutdown(pair.client->get(), FI_RSTREAM_ABORT), 0);
+    EXPECT_EQ(status_of(*pair.client).flags & FI_RSTREAM_LOST, FI_RSTREAM_LOST);
+    while ((status_of(*pair.server).flags & FI_RSTREAM_PEER_RESET) == 0) {
+        (void)peek_recv(*pair.server);
+    }
+}
+
 void test_the_environment_sets_the_linger_time() { run_in_child("short_linger", {"FI_RSTREAM_LINGER=100"}); }
 
 } // namespace
@@ -292,6 +356,9 @@ int main(int argc, char** argv) {
         FABTEST(test_the_environment_sets_the_defaults),
         FABTEST(test_a_setting_of_the_environment_that_is_out_of_range_is_ignored),
         FABTEST(test_without_immediates_the_stream_is_the_same),
+        FABTEST(test_closing_without_linger_returns_at_once_and_delivers),
+        FABTEST(test_the_status_tells_of_an_end_that_bytes_are_in_front_of),
+        FABTEST(test_the_status_tells_of_a_reset),
         FABTEST(test_the_environment_sets_the_linger_time),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -37,6 +37,13 @@ void await_idle(Pair& pair, Stream& s) {
     }
 }
 
+fi_rstream_status status_of(Stream& s) {
+    fi_rstream_status status{};
+    size_t length = sizeof(status);
+    check("fi_getopt", fi_getopt(&s.ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_STATUS, &status, &length));
+    return status;
+}
+
 void test_an_idle_endpoint_may_be_slept_on() {
     auto pair = connected();
     await_idle(pair, *pair.client);
@@ -69,6 +76,38 @@ void test_bytes_behind_those_told_of_wake_a_sleeper() {
     EXPECT(readable(wait_fd(&pair.server->ep->fid), patience(10000)));
     EXPECT_RESULT(try_wait(*pair.own_host, &pair.server->ep->fid), -FI_EAGAIN);
     EXPECT_RESULT(peek_recv(*pair.server), 3);
+}
+
+// Another thread, which reads the event queue, may take them from the core between fi_trywait's looks at the endpoint
+// and at the core.
+void test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took_them() {
+    auto pair = connected();
+    std::atomic<bool> over{false};
+    Threads threads;
+    threads.start([&] {
+        while (!over.load()) {
+            uint32_t event = 0;
+            (void)fi_eq_read(pair.own_host->eq.get(), &event, nullptr, 0, FI_PEEK);
+        }
+    });
+    struct Over {
+        std::atomic<bool>& flag;
+        ~Over() { flag.store(true); }
+    } const at_the_end{over};
+    for (int round = 0; round < 3000; ++round) {
+        pair.client->send_all("ab", 2);
+        while (status_of(*pair.server).readable != 2) { // so that the first look finds them
+        }
+        EXPECT_RESULT(peek_recv(*pair.server), 2);
+        pair.client->send_all("c", 1);
+        while (peek_recv(*pair.server) != 3) {
+            if (try_wait(*pair.own_host, &pair.server->ep->fid) == 0) {
+                EXPECT(readable(wait_fd(&pair.server->ep->fid), patience(5000)));
+            }
+        }
+        char bytes[3];
+        EXPECT_RESULT(recv(*pair.server, bytes, 3), 3);
+    }
 }
 
 void test_trywait_says_no_until_the_end_was_told() {
@@ -249,6 +288,7 @@ int main() {
         FABTEST(test_an_idle_endpoint_may_be_slept_on),
         FABTEST(test_trywait_says_no_while_bytes_were_neither_taken_nor_told_of),
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper),
+        FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took_them),
         FABTEST(test_trywait_says_no_until_the_end_was_told),
         FABTEST(test_trywait_says_no_until_the_end_behind_bytes_told_of_was_told),
         FABTEST(test_trywait_says_no_until_the_loss_was_told),

@@ -62,9 +62,9 @@ void keep_alive(Stream& s, const Times& t = times()) {
     const auto set = [&](int option, size_t value) {
         EXPECT_RESULT(fi_setopt(&s.ep->fid, FI_OPT_ENDPOINT, option, &value, sizeof(value)), 0);
     };
-    set(FI_RSTREAM_OPT_KEEPALIVE_INTERVAL, t.interval);
-    set(FI_RSTREAM_OPT_KEEPALIVE_COUNT, t.count);
-    set(FI_RSTREAM_OPT_KEEPALIVE_IDLE, t.idle);
+    set(FI_OPT_RSTREAM_KEEPALIVE_INTERVAL, t.interval);
+    set(FI_OPT_RSTREAM_KEEPALIVE_COUNT, t.count);
+    set(FI_OPT_RSTREAM_KEEPALIVE_IDLE, t.idle);
 }
 
 // Two ends across the wire, each on its own device.
@@ -219,7 +219,7 @@ void test_without_keepalive_an_idle_connection_survives_a_long_cut() {
     Ends ends;
     for (Stream* s : ends.both()) {
         const size_t off = 0;
-        EXPECT_RESULT(fi_setopt(&s->ep->fid, FI_OPT_ENDPOINT, FI_RSTREAM_OPT_KEEPALIVE_IDLE, &off, sizeof(off)), 0);
+        EXPECT_RESULT(fi_setopt(&s->ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_KEEPALIVE_IDLE, &off, sizeof(off)), 0);
     }
     ends.wire.order("cut");
     const auto start = Clock::now();

@@ -8,6 +8,9 @@
 #define FI_EXT_RSTREAM_H
 
 #include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include <rdma/fabric.h>
 
 #ifdef __cplusplus
@@ -38,23 +41,45 @@ extern "C" {
 #define FI_RSTREAM_ABORT (1ULL << 0)
 
 /*
- * Options of fi_setopt and fi_getopt at level FI_OPT_ENDPOINT beside libfabric's own, as size_t or uint32_t. At any
- * time; those of a connected endpoint are in force at once. A peer that was not heard of for KEEPALIVE_IDLE is asked
- * whether it is there, in a way that takes no help of its program; when KEEPALIVE_COUNT times KEEPALIVE_INTERVAL have
- * gone by without an answer the connection is lost, with -FI_ETIMEDOUT or -FI_ECONNRESET.
+ * Options of fi_setopt and fi_getopt at level FI_OPT_ENDPOINT beside libfabric's own. Each may be set at any time; on a
+ * connected endpoint it is in force at once.
  *
- * FI_RSTREAM_OPT_KEEPALIVE_IDLE      milliseconds, 0 (never; the default) to 32767000
- * FI_RSTREAM_OPT_KEEPALIVE_INTERVAL  milliseconds, 1 to 32767000; 75000 by default
- * FI_RSTREAM_OPT_KEEPALIVE_COUNT     1 to 127; 9 by default
+ * FI_OPT_RSTREAM_KEEPALIVE_IDLE      size_t or uint32_t; milliseconds, 0 (never; the default) to 32767000
+ * FI_OPT_RSTREAM_KEEPALIVE_INTERVAL  size_t or uint32_t; milliseconds, 1 to 32767000; 75000 by default
+ * FI_OPT_RSTREAM_KEEPALIVE_COUNT     size_t or uint32_t; 1 to 127; 9 by default
+ *     A peer that was not heard of for KEEPALIVE_IDLE is asked whether it is there, in a way that takes no help of its
+ *     program; when KEEPALIVE_COUNT times KEEPALIVE_INTERVAL have gone by without an answer the connection is lost,
+ * with -FI_ETIMEDOUT or -FI_ECONNRESET.
  *
- * Errors: -FI_EINVAL for a value out of range or of another width. Setting one on a connected endpoint also gives
- * whatever error keeps it from being in force.
+ * FI_OPT_RSTREAM_LINGER   size_t; milliseconds, 0 to 3600000; FI_RSTREAM_LINGER by default. How long fi_close waits
+ * until all that was sent is with the core. What is left then goes on in the background.
+ *
+ * FI_OPT_RSTREAM_STATUS   struct fi_rstream_status; get only. What is known of the connection at this moment. It makes
+ *                         no progress and changes nothing, fi_trywait's answers included. Thread safe.
+ *
+ * Errors: -FI_EINVAL for a value out of range or of another width. Setting keepalive on a connected endpoint also gives
+ * whatever keeps it from being in force.
  */
 #define FI_PROV_SPECIFIC_RSTREAM (0x757 << 16)
 enum {
-    FI_RSTREAM_OPT_KEEPALIVE_IDLE = -FI_PROV_SPECIFIC_RSTREAM,
-    FI_RSTREAM_OPT_KEEPALIVE_INTERVAL,
-    FI_RSTREAM_OPT_KEEPALIVE_COUNT,
+    FI_OPT_RSTREAM_KEEPALIVE_IDLE = -FI_PROV_SPECIFIC_RSTREAM,
+    FI_OPT_RSTREAM_KEEPALIVE_INTERVAL,
+    FI_OPT_RSTREAM_KEEPALIVE_COUNT,
+    FI_OPT_RSTREAM_LINGER,
+    FI_OPT_RSTREAM_STATUS,
+};
+
+#define FI_RSTREAM_PEER_FINISHED (1ULL << 0) /* the peer has ended its sending; bytes may be left to receive */
+#define FI_RSTREAM_PEER_CLOSED (1ULL << 1)   /* and will not receive any more either */
+#define FI_RSTREAM_PEER_RESET (1ULL << 2)    /* the peer has reset the connection */
+#define FI_RSTREAM_LOST (1ULL << 3)          /* the core's connection is gone, or never was made */
+#define FI_RSTREAM_UNACKED (1ULL << 4)       /* something that was sent is not known to have arrived */
+
+struct fi_rstream_status {
+    uint64_t flags;
+    size_t readable; /* bytes that have arrived and were not received */
+    size_t writable; /* bytes that a send would accept */
+    size_t unsent;   /* bytes that were accepted and are not with the core yet, or not known to be */
 };
 
 #ifdef __cplusplus

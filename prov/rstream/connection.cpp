@@ -396,7 +396,7 @@ int Connection::shutdown(uint64_t flags) {
     return 0;
 }
 
-bool Connection::close() {
+bool Connection::close(std::chrono::milliseconds linger) {
     {
         const auto lock = pump_->lock();
         if (queue_ != nullptr) {
@@ -418,7 +418,7 @@ bool Connection::close() {
         flush();
     }
     const auto now = Clock::now();
-    const auto deadline = now + std::chrono::milliseconds(domain_.fabric().params().linger);
+    const auto deadline = now + linger;
     linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
     // Staged bytes need the peer's credit, and a core may drop what it has not finished.
     while (!all_with_core() && state_.load(std::memory_order_acquire) == State::connected) {

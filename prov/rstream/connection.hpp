@@ -23,6 +23,7 @@
 #include <span>
 #include <vector>
 
+#include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/buffer.hpp"
 #include "prov/rstream/core.hpp"
 #include "prov/rstream/descriptor.hpp"
@@ -57,14 +58,17 @@ class Connection final : public EqTarget {
     int accept(const wire::Hello& peer, std::span<const std::byte> data);
     int shutdown(uint64_t flags);
 
-    // Ends both directions and waits until all is with the core. True if the connection is to linger after that.
-    bool close();
+    // Ends both directions and waits at most `linger` until all is with the core. True if the connection is to linger
+    // after that.
+    bool close(std::chrono::milliseconds linger);
     [[nodiscard]] bool linger_is_over() const;
 
     ssize_t send(const iovec* iov, size_t count, bool more);
     ssize_t recv(const iovec* iov, size_t count);
     ssize_t peek_send();
     ssize_t peek_recv(const iovec* iov, size_t count);
+
+    [[nodiscard]] fi_rstream_status status() const;
 
     int try_wait();
     // The descriptor to sleep on once try_wait has given 0; made on first use.

@@ -247,10 +247,13 @@ void Connection::await_more() {
     }
 }
 
-// Whether there is something for the program to do that it asked for in vain before.
+// Whether there is something for the program to do that it asked for in vain before, or that is behind what it was told
+// of.
 bool Connection::wakes_someone() const {
     const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
+    const size_t told = peeked_.load();
     return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
+           (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
            (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed));
 }
 
@@ -270,6 +273,19 @@ int Connection::gather(const Descriptor& into, int fd) {
     epoll_event event{};
     event.events = EPOLLIN;
     return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+}
+
+fi_rstream_status Connection::status() const {
+    fi_rstream_status status{};
+    const bool finished = link_.peer_finished(); // before the bytes: what comes in between is in front of the end
+    status.flags = (finished ? FI_RSTREAM_PEER_FINISHED : 0) | (link_.peer_closed() ? FI_RSTREAM_PEER_CLOSED : 0) |
+                   (link_.peer_reset() ? FI_RSTREAM_PEER_RESET : 0) |
+                   (state_.load(std::memory_order_acquire) == State::failed ? FI_RSTREAM_LOST : 0) |
+                   (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0);
+    status.readable = link_.readable();
+    status.writable = link_.space();
+    status.unsent = staging_.size() - std::min(staging_.size(), status.writable);
+    return status;
 }
 
 int Connection::wait_fd(int& fd) {

@@ -64,14 +64,29 @@ int core_getinfo(const std::string& core, const char* node, const char* service,
 
 int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
                      Info& out) {
-    // The second request is for the wildcard address: on some cores that has a fabric and a domain of its own.
-    for (const uint64_t flags : {uint64_t{0}, uint64_t{FI_SOURCE}}) {
+    // The second request is for the wildcard address: on some cores that has a fabric and a domain of its own. Without
+    // an address it is that of IPv4, so the third names that of IPv6.
+    enum class Ask : uint8_t { any, wildcard, wildcard6 };
+    for (const Ask ask : {Ask::any, Ask::wildcard, Ask::wildcard6}) {
+        const uint64_t flags = ask == Ask::wildcard ? FI_SOURCE : 0;
         Info hints = core_hints();
         if (!hints || (!fabric.empty() && assign(hints->fabric_attr->name, fabric) != 0) ||
             (domain != nullptr && assign(hints->domain_attr->name, domain) != 0)) {
             return -FI_ENOMEM;
         }
         hints->addr_format = addr_format;
+        if (ask == Ask::wildcard6) {
+            if (addr_format != FI_SOCKADDR_IN6) {
+                continue;
+            }
+            auto* any = static_cast<sockaddr_in6*>(calloc(1, sizeof(sockaddr_in6)));
+            if (any == nullptr) {
+                return -FI_ENOMEM;
+            }
+            any->sin6_family = AF_INET6;
+            hints->src_addr = any;
+            hints->src_addrlen = sizeof(*any);
+        }
         Info list;
         if (core_getinfo(core, nullptr, flags != 0 ? "0" : nullptr, flags, std::move(hints), list) != 0) {
             continue;

@@ -44,6 +44,7 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
         return -FI_ENOMEM;
     }
     const Params& params = domain.fabric().params();
+    ep->linger_ = params.linger;
     ep->settings_ = {params.send_buf_size,
                      params.recv_buf_size,
                      params.tx_size,
@@ -190,7 +191,7 @@ int Endpoint::accept(std::span<const std::byte> data) {
 
 int Endpoint::close() {
     if (connection_) {
-        if (connection_->close()) {
+        if (connection_->close(std::chrono::milliseconds(linger_.load()))) {
             domain_.linger(std::move(connection_));
         }
         connection_.reset();

@@ -42,6 +42,7 @@ class Endpoint : public fid_ep {
     Info info_; // as the user gave it
     EventQueue* queue_ = nullptr;
     Settings settings_;
+    std::atomic<size_t> linger_;                 // milliseconds
     std::unique_ptr<ConnectionRequest> request_; // that this endpoint answers
     bool request_taken_ = false;                 // the core has made an endpoint of it
     std::unique_ptr<Connection> connection_;     // once enabled

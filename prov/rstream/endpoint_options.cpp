@@ -34,10 +34,12 @@ struct KeepaliveOption {
 };
 
 constexpr KeepaliveOption keepalive_options[] = {
-    {FI_RSTREAM_OPT_KEEPALIVE_IDLE, &KeepaliveSettings::idle, 0, keepalive_time_max},
-    {FI_RSTREAM_OPT_KEEPALIVE_INTERVAL, &KeepaliveSettings::interval, 1, keepalive_time_max},
-    {FI_RSTREAM_OPT_KEEPALIVE_COUNT, &KeepaliveSettings::count, 1, keepalive_count_max},
+    {FI_OPT_RSTREAM_KEEPALIVE_IDLE, &KeepaliveSettings::idle, 0, keepalive_time_max},
+    {FI_OPT_RSTREAM_KEEPALIVE_INTERVAL, &KeepaliveSettings::interval, 1, keepalive_time_max},
+    {FI_OPT_RSTREAM_KEEPALIVE_COUNT, &KeepaliveSettings::count, 1, keepalive_count_max},
 };
+
+constexpr size_t longest_linger = 3600000; // milliseconds
 
 constexpr SizeOption size_options[] = {
     {FI_OPT_SEND_BUF_SIZE, &Settings::send_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false},
@@ -95,6 +97,13 @@ int store_any(void* to, size_t* length, size_t narrow, size_t value) {
 } // namespace
 
 int Endpoint::set_option(int name, const void* value, size_t length) {
+    if (name == FI_OPT_RSTREAM_LINGER) {
+        if (value == nullptr || length != sizeof(size_t) || load<size_t>(value) > longest_linger) {
+            return -FI_EINVAL;
+        }
+        linger_.store(load<size_t>(value));
+        return 0;
+    }
     size_t wanted = 0;
     if (const auto* option = find(keepalive_options, name)) {
         if (const int ret = load_any(value, length, sizeof(uint32_t), wanted); ret != 0) {
@@ -145,6 +154,23 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         }
         store<size_t>(value, room - std::min(room, wire::Hello::size));
         *length = sizeof(size_t);
+        return 0;
+    }
+    if (name == FI_OPT_RSTREAM_LINGER) {
+        if (*length < sizeof(size_t)) {
+            return -FI_ETOOSMALL;
+        }
+        store<size_t>(value, linger_.load());
+        *length = sizeof(size_t);
+        return 0;
+    }
+    if (name == FI_OPT_RSTREAM_STATUS) {
+        if (*length < sizeof(fi_rstream_status)) {
+            return -FI_ETOOSMALL;
+        }
+        const fi_rstream_status status = connection_ ? connection_->status() : fi_rstream_status{};
+        memcpy(value, &status, sizeof(status));
+        *length = sizeof(status);
         return 0;
     }
     if (const auto* option = find(keepalive_options, name)) {

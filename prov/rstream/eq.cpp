@@ -20,6 +20,7 @@ namespace rstream {
 namespace {
 
 constexpr int rest_of_watch = 10; // milliseconds
+constexpr int most_rounds = 64;
 
 // A core event and the most private data that any core delivers with one.
 union CoreEvent {
@@ -56,7 +57,13 @@ void Pump::add(AnyFid* core_fid, EqTarget* target) {
 
 void Pump::remove(AnyFid* core_fid, EqTarget* target) {
     const std::lock_guard lock(mutex_);
-    drain(core_.get());
+    // tcp takes a connection in one step and its request in another, and does not survive that its passive endpoint
+    // goes in between: as long as there is something to be done, it is done first.
+    pollfd more{wait_fd_, POLLIN, 0};
+    int rounds = 0;
+    do {
+        drain(core_.get());
+    } while (++rounds < most_rounds && poll(&more, 1, 0) > 0);
     targets_.erase(core_fid);
     set_needy(target, false);
 }

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+/* SPDX-FileCopyrightText: The rstream authors */
+
+/*
+ * Stream sockets over RDMA fabrics: the calls of sockets with an r in front, for SOCK_STREAM over PF_INET and PF_INET6.
+ * Each takes, returns and sets errno as the call without the r does for a TCP socket on Linux; rsocket-ofi(7) lists
+ * what differs. All are thread safe. The prototypes and constants are those of rdma-core's header of this name.
+ *
+ * Sizes are in bytes, times in milliseconds unless a type says otherwise. A number that rsocket, raccept or
+ * repoll_create returns is a descriptor of the kernel's, to be closed by rclose. rpoll, rselect and the repoll calls
+ * take such numbers and any other descriptors alike.
+ */
+#ifndef RSOCKET_H
+#define RSOCKET_H
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* socket(2). Other types than SOCK_STREAM fail with the error that the kernel has for a type that it does not know. */
+int rsocket(int domain, int type, int protocol);
+int rbind(int socket, const struct sockaddr* addr, socklen_t addrlen);
+int rlisten(int socket, int backlog);
+int raccept(int socket, struct sockaddr* addr, socklen_t* addrlen);
+int raccept4(int socket, struct sockaddr* addr, socklen_t* addrlen, int flags);
+int rconnect(int socket, const struct sockaddr* addr, socklen_t addrlen);
+int rshutdown(int socket, int how);
+int rclose(int socket);
+
+ssize_t rrecv(int socket, void* buf, size_t len, int flags);
+ssize_t rrecvfrom(int socket, void* buf, size_t len, int flags, struct sockaddr* src_addr, socklen_t* addrlen);
+ssize_t rrecvmsg(int socket, struct msghdr* msg, int flags);
+ssize_t rsend(int socket, const void* buf, size_t len, int flags);
+ssize_t rsendto(int socket, const void* buf, size_t len, int flags, const struct sockaddr* dest_addr,
+                socklen_t addrlen);
+ssize_t rsendmsg(int socket, const struct msghdr* msg, int flags);
+ssize_t rread(int socket, void* buf, size_t count);
+ssize_t rreadv(int socket, const struct iovec* iov, int iovcnt);
+ssize_t rwrite(int socket, const void* buf, size_t count);
+ssize_t rwritev(int socket, const struct iovec* iov, int iovcnt);
+/* sendfile(2) to an rsocket from a descriptor that pread(2) takes. */
+ssize_t rsendfile(int socket, int in_fd, off_t* offset, size_t count);
+
+int rpoll(struct pollfd* fds, nfds_t nfds, int timeout);
+int rppoll(struct pollfd* fds, nfds_t nfds, const struct timespec* timeout, const sigset_t* sigmask);
+int rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds, struct timeval* timeout);
+int rpselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds, const struct timespec* timeout,
+             const sigset_t* sigmask);
+
+/* epoll_create1(2), epoll_ctl(2), epoll_wait(2). */
+int repoll_create(int flags);
+int repoll_ctl(int epfd, int op, int fd, struct epoll_event* event);
+int repoll_wait(int epfd, struct epoll_event* events, int maxevents, int timeout);
+
+int rgetpeername(int socket, struct sockaddr* addr, socklen_t* addrlen);
+int rgetsockname(int socket, struct sockaddr* addr, socklen_t* addrlen);
+
+/* Options of level SOL_RDMA: see rsocket-ofi(7). */
+#define SOL_RDMA 0x10000
+enum { RDMA_SQSIZE, RDMA_RQSIZE, RDMA_INLINE, RDMA_IOMAPSIZE, RDMA_ROUTE };
+
+int rsetsockopt(int socket, int level, int optname, const void* optval, socklen_t optlen);
+int rgetsockopt(int socket, int level, int optname, void* optval, socklen_t* optlen);
+/* F_GETFL, F_SETFL (O_NONBLOCK), F_GETFD, F_SETFD, F_DUPFD, F_DUPFD_CLOEXEC, F_GETOWN, F_SETOWN. */
+int rfcntl(int socket, int cmd, ... /* arg */);
+/* FIONREAD, FIONBIO, SIOCOUTQ, SIOCATMARK. */
+int rioctl(int socket, unsigned long request, ... /* int * */);
+
+/* Another number for the same socket: dup(2), dup2(2). */
+int rdup(int socket);
+int rdup2(int socket, int fd);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* RSOCKET_H */

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Making, naming, connecting, ending.
+#include "rsockets/api.hpp"
+
+#include <cstdarg>
+
+#include <netinet/in.h>
+#include <rdma/rsocket.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+#include "rsockets/descriptor.hpp"
+#include "rsockets/epoll_set.hpp"
+#include "rsockets/library.hpp"
+
+using namespace rsockets;
+
+namespace {
+
+constexpr int type_mask = 0xf; // of socket(2): the type without its flags
+constexpr int type_flags = SOCK_NONBLOCK | SOCK_CLOEXEC;
+constexpr int last_type = SOCK_PACKET;
+
+// 0, or what the kernel says of a socket that it has no protocol for.
+int unsupported(int domain, int type, int protocol) {
+    if ((type & ~type_mask & ~type_flags) != 0 || (type & type_mask) > last_type) {
+        return EINVAL;
+    }
+    if (domain != AF_INET && domain != AF_INET6) {
+        return EAFNOSUPPORT;
+    }
+    if (protocol < 0 || protocol >= IPPROTO_MAX) {
+        return EINVAL;
+    }
+    if ((type & type_mask) != SOCK_STREAM) {
+        return ESOCKTNOSUPPORT;
+    }
+    return protocol != 0 && protocol != IPPROTO_TCP ? EPROTONOSUPPORT : 0;
+}
+
+// A number for an object; `set_up` may still refuse it. The number, or -errno.
+template <class SetUp> int give_number(const Ref<Object>& object, int flags, SetUp&& set_up) {
+    const int fd = epoll_create1((flags & SOCK_CLOEXEC) != 0 ? EPOLL_CLOEXEC : 0);
+    if (fd < 0) {
+        return -errno;
+    }
+    if (!set_up(fd) || !fd_table::put(fd, object)) {
+        ::close(fd);
+        return -ENOMEM;
+    }
+    return fd;
+}
+
+int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
+    return with_socket(fd, [&](Socket& socket) {
+        if ((flags & ~type_flags) != 0) {
+            return -EINVAL;
+        }
+        Ref<Socket> accepted;
+        if (const int ret = socket.accept((flags & SOCK_NONBLOCK) != 0, accepted); ret != 0) {
+            return ret;
+        }
+        const int number =
+            give_number(Ref<Object>(accepted.get()), flags, [&](int made) { return accepted->show_in(made); });
+        if (number >= 0 && address != nullptr) {
+            if (length == nullptr) {
+                ::close(number);
+                fd_table::take(number);
+                return -EFAULT;
+            }
+            (void)accepted->peer(address, length);
+        }
+        return number;
+    });
+}
+
+// Puts the object of `fd` under another number that the kernel has just made a duplicate of it.
+int share(const Ref<Object>& object, int number) {
+    if (number < 0) {
+        return -errno;
+    }
+    if (!fd_table::put(number, object)) {
+        ::close(number);
+        return -ENOMEM;
+    }
+    return number;
+}
+
+} // namespace
+
+RSOCKET_API int rsocket(int domain, int type, int protocol) {
+    return answer([&] {
+        if (const int error = unsupported(domain, type, protocol); error != 0) {
+            return -error;
+        }
+        const Ref<Object> made = Ref<Object>::adopt(new Socket(Library::get(), domain, (type & SOCK_NONBLOCK) != 0));
+        return give_number(made, type, [](int) { return true; });
+    });
+}
+
+RSOCKET_API int rbind(int fd, const struct sockaddr* addr, socklen_t addrlen) {
+    return with_socket(fd, [&](Socket& socket) { return socket.bind(addr, addrlen); });
+}
+
+RSOCKET_API int rlisten(int fd, int backlog) {
+    return with_socket(fd, [&](Socket& socket) { return socket.listen(fd, backlog); });
+}
+
+RSOCKET_API int raccept(int fd, struct sockaddr* addr, socklen_t* addrlen) { return accept_on(fd, addr, addrlen, 0); }
+
+RSOCKET_API int raccept4(int fd, struct sockaddr* addr, socklen_t* addrlen, int flags) {
+    return accept_on(fd, addr, addrlen, flags);
+}
+
+RSOCKET_API int rconnect(int fd, const struct sockaddr* addr, socklen_t addrlen) {
+    return with_socket(fd, [&](Socket& socket) { return socket.connect(fd, addr, addrlen); });
+}
+
+RSOCKET_API int rshutdown(int fd, int how) {
+    return with_socket(fd, [&](Socket& socket) { return socket.shutdown(how); });
+}
+
+RSOCKET_API int rclose(int fd) {
+    return answer([&] {
+        const Use use = fd_table::take(fd);
+        if (!use) {
+            return fcntl(fd, F_GETFD) < 0 ? -EBADF : -ENOTSOCK;
+        }
+        ::close(fd); // the number may be someone else's from here on
+        return 0;
+    });
+}
+
+RSOCKET_API int rgetpeername(int fd, struct sockaddr* addr, socklen_t* addrlen) {
+    return with_socket(fd, [&](Socket& socket) { return socket.peer(addr, addrlen); });
+}
+
+RSOCKET_API int rgetsockname(int fd, struct sockaddr* addr, socklen_t* addrlen) {
+    return with_socket(fd, [&](Socket& socket) { return socket.name(addr, addrlen); });
+}
+
+RSOCKET_API int rsetsockopt(int fd, int level, int optname, const void* optval, socklen_t optlen) {
+    return with_socket(fd, [&](Socket& socket) { return socket.set_option(level, optname, optval, optlen); });
+}
+
+RSOCKET_API int rgetsockopt(int fd, int level, int optname, void* optval, socklen_t* optlen) {
+    return with_socket(fd, [&](Socket& socket) { return socket.get_option(level, optname, optval, optlen); });
+}
+
+RSOCKET_API int rdup(int fd) {
+    return answer([&] {
+        const Use use = fd_table::find(fd);
+        return use ? share(use.ref(), dup(fd)) : not_a_socket(fd, use);
+    });
+}
+
+RSOCKET_API int rdup2(int fd, int onto) {
+    return answer([&] {
+        const Use use = fd_table::find(fd);
+        if (!use) {
+            return not_a_socket(fd, use);
+        }
+        if (fd == onto) {
+            return onto;
+        }
+        const Use replaced = fd_table::take(onto);
+        return share(use.ref(), dup2(fd, onto));
+    });
+}
+
+RSOCKET_API int rfcntl(int fd, int cmd, ...) {
+    va_list args;
+    va_start(args, cmd);
+    const long arg = va_arg(args, long); // as the kernel takes it, whatever its type was
+    va_end(args);
+    return answer([&] {
+        const Use use = fd_table::find(fd);
+        if (!use) {
+            return not_a_socket(fd, use);
+        }
+        auto* socket = use.as<Socket>();
+        switch (cmd) {
+        case F_GETFL:
+            return O_RDWR | (socket != nullptr && socket->nonblocking() ? O_NONBLOCK : 0);
+        case F_SETFL:
+            if (socket != nullptr) {
+                socket->set_nonblocking((arg & O_NONBLOCK) != 0);
+            }
+            return 0;
+        case F_DUPFD:
+        case F_DUPFD_CLOEXEC:
+            return share(use.ref(), fcntl(fd, cmd, arg));
+        default: {
+            const int ret = fcntl(fd, cmd, arg);
+            return ret < 0 ? -errno : ret;
+        }
+        }
+    });
+}
+
+RSOCKET_API int rioctl(int fd, unsigned long request, ...) {
+    va_list args;
+    va_start(args, request);
+    int* value = va_arg(args, int*);
+    va_end(args);
+    return with_socket(fd, [&](Socket& socket) { return socket.control(request, value); });
+}

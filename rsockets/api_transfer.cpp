@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Sending and receiving.
+#include "rsockets/api.hpp"
+
+#include <climits>
+#include <memory>
+
+#include <rdma/rsocket.h>
+
+using namespace rsockets;
+
+namespace {
+
+// 0, or what is wrong with a list of segments. `too_many`: what the call says if there are more than IOV_MAX.
+int invalid(const iovec* iov, size_t count, int too_many) {
+    if (count > IOV_MAX) {
+        return too_many;
+    }
+    if (iov == nullptr && count != 0) {
+        return EFAULT;
+    }
+    size_t total = 0;
+    for (size_t i = 0; i < count; ++i) {
+        if (iov[i].iov_len > SSIZE_MAX - total) {
+            return EINVAL;
+        }
+        if (iov[i].iov_base == nullptr && iov[i].iov_len != 0) {
+            return EFAULT;
+        }
+        total += iov[i].iov_len;
+    }
+    return 0;
+}
+
+ssize_t send_on(int fd, const iovec* iov, size_t count, int flags, int too_many) {
+    return with_socket(fd, [&](Socket& socket) -> ssize_t {
+        const int error = invalid(iov, count, too_many);
+        return error != 0 ? -error : socket.send(iov, count, flags);
+    });
+}
+
+// read(2) and readv(2) of no bytes give 0 whatever there is; recv(2) does not.
+ssize_t recv_on(int fd, const iovec* iov, size_t count, int flags, int too_many) {
+    return with_socket(fd, [&](Socket& socket) -> ssize_t {
+        const bool discards = (flags & MSG_TRUNC) != 0; // and needs no memory for it
+        const int error = discards && count == 1 ? 0 : invalid(iov, count, too_many);
+        return error != 0 ? -error : socket.recv(iov, count, flags);
+    });
+}
+
+bool nothing_in(const iovec* iov, int count) {
+    size_t total = 0;
+    for (int i = 0; i < count; ++i) {
+        total += iov[i].iov_len;
+    }
+    return total == 0;
+}
+
+constexpr size_t file_piece = 65536;
+
+// Sends what a file has from `at` on; how far that came.
+ssize_t send_file(Socket& socket, int in_fd, off_t at, size_t count) {
+    const std::unique_ptr<char[]> buffer(new char[file_piece]);
+    size_t sent = 0;
+    while (sent < count) {
+        const ssize_t n = pread(in_fd, buffer.get(), std::min(file_piece, count - sent), at + static_cast<off_t>(sent));
+        if (n <= 0) {
+            return sent != 0 ? static_cast<ssize_t>(sent) : n < 0 ? -errno : 0;
+        }
+        const iovec iov{buffer.get(), static_cast<size_t>(n)};
+        const ssize_t taken = socket.send(&iov, 1, 0);
+        if (taken < 0) {
+            return sent != 0 ? static_cast<ssize_t>(sent) : taken;
+        }
+        sent += static_cast<size_t>(taken);
+        if (taken < n) {
+            break;
+        }
+    }
+    return static_cast<ssize_t>(sent);
+}
+
+} // namespace
+
+RSOCKET_API ssize_t rsend(int fd, const void* buf, size_t len, int flags) {
+    const iovec iov{const_cast<void*>(buf), std::min<size_t>(len, SSIZE_MAX)};
+    return send_on(fd, &iov, 1, flags, EMSGSIZE);
+}
+
+// A connected stream ignores the address, as TCP does.
+RSOCKET_API ssize_t rsendto(int fd, const void* buf, size_t len, int flags, const struct sockaddr*, socklen_t) {
+    return rsend(fd, buf, len, flags);
+}
+
+RSOCKET_API ssize_t rsendmsg(int fd, const struct msghdr* msg, int flags) {
+    if (msg == nullptr) {
+        errno = EFAULT;
+        return -1;
+    }
+    return send_on(fd, msg->msg_iov, msg->msg_iovlen, flags, EMSGSIZE);
+}
+
+RSOCKET_API ssize_t rwrite(int fd, const void* buf, size_t count) { return rsend(fd, buf, count, 0); }
+
+RSOCKET_API ssize_t rwritev(int fd, const struct iovec* iov, int iovcnt) {
+    return send_on(fd, iov, iovcnt < 0 ? SIZE_MAX : static_cast<size_t>(iovcnt), 0, EINVAL);
+}
+
+RSOCKET_API ssize_t rrecv(int fd, void* buf, size_t len, int flags) {
+    const iovec iov{buf, std::min<size_t>(len, SSIZE_MAX)};
+    return recv_on(fd, &iov, 1, flags, EMSGSIZE);
+}
+
+RSOCKET_API ssize_t rrecvfrom(int fd, void* buf, size_t len, int flags, struct sockaddr* src_addr, socklen_t* addrlen) {
+    const ssize_t ret = rrecv(fd, buf, len, flags);
+    if (ret >= 0 && src_addr != nullptr && addrlen != nullptr) {
+        *addrlen = 0; // a stream does not tell it here
+    }
+    return ret;
+}
+
+RSOCKET_API ssize_t rrecvmsg(int fd, struct msghdr* msg, int flags) {
+    if (msg == nullptr) {
+        errno = EFAULT;
+        return -1;
+    }
+    const ssize_t ret = recv_on(fd, msg->msg_iov, msg->msg_iovlen, flags, EMSGSIZE);
+    if (ret >= 0) {
+        msg->msg_namelen = 0;
+        msg->msg_controllen = 0;
+        msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
+    }
+    return ret;
+}
+
+RSOCKET_API ssize_t rread(int fd, void* buf, size_t count) {
+    if (count == 0) {
+        return with_socket(fd, [](Socket&) -> ssize_t { return 0; });
+    }
+    return rrecv(fd, buf, count, 0);
+}
+
+RSOCKET_API ssize_t rreadv(int fd, const struct iovec* iov, int iovcnt) {
+    if (iovcnt >= 0 && iovcnt <= IOV_MAX && iov != nullptr && nothing_in(iov, iovcnt)) {
+        return with_socket(fd, [](Socket&) -> ssize_t { return 0; });
+    }
+    return recv_on(fd, iov, iovcnt < 0 ? SIZE_MAX : static_cast<size_t>(iovcnt), 0, EINVAL);
+}
+
+RSOCKET_API ssize_t rsendfile(int fd, int in_fd, off_t* offset, size_t count) {
+    return with_socket(fd, [&](Socket& socket) -> ssize_t {
+        if (fd_table::find(in_fd)) {
+            return -EINVAL; // pages of a file are needed
+        }
+        const off_t at = offset != nullptr ? *offset : lseek(in_fd, 0, SEEK_CUR);
+        if (at < 0) {
+            return offset != nullptr ? -EINVAL : errno == ESPIPE ? -EINVAL : -errno;
+        }
+        const ssize_t sent = send_file(socket, in_fd, at, std::min<size_t>(count, INT_MAX));
+        if (sent > 0 && offset != nullptr) {
+            *offset = at + sent;
+        } else if (sent > 0) {
+            (void)lseek(in_fd, at + sent, SEEK_SET);
+        }
+        return sent;
+    });
+}

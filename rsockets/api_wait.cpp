@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Waiting for several descriptors.
+#include "rsockets/api.hpp"
+
+#include <rdma/rsocket.h>
+#include <sys/resource.h>
+
+#include "rsockets/epoll_set.hpp"
+#include "rsockets/poll.hpp"
+
+using namespace rsockets;
+
+namespace {
+
+Deadline after(int milliseconds) {
+    return milliseconds < 0 ? Deadline::never() : Deadline::in(std::chrono::milliseconds(milliseconds));
+}
+
+Deadline after(const timespec& time) {
+    return Deadline::in(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+}
+
+bool valid(const timespec* time) {
+    return time == nullptr || (time->tv_sec >= 0 && time->tv_nsec >= 0 && time->tv_nsec < 1000000000);
+}
+
+int poll_until(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* mask) {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && count > limit.rlim_cur) {
+        return -EINVAL;
+    }
+    if (fds == nullptr && count != 0) {
+        return -EFAULT;
+    }
+    return rsockets::poll(fds, count, deadline, mask);
+}
+
+template <class Body> auto with_set(int fd, Body&& body) noexcept {
+    return answer([&]() -> int {
+        const Use use = fd_table::find(fd);
+        auto* set = use.as<EpollSet>();
+        if (set != nullptr) {
+            return body(*set);
+        }
+        return fcntl(fd, F_GETFD) < 0 ? -EBADF : -EINVAL;
+    });
+}
+
+} // namespace
+
+RSOCKET_API int rpoll(struct pollfd* fds, nfds_t nfds, int timeout) {
+    return answer([&] { return poll_until(fds, nfds, after(timeout), nullptr); });
+}
+
+RSOCKET_API int rppoll(struct pollfd* fds, nfds_t nfds, const struct timespec* timeout, const sigset_t* sigmask) {
+    return answer([&] {
+        if (!valid(timeout)) {
+            return -EINVAL;
+        }
+        return poll_until(fds, nfds, timeout != nullptr ? after(*timeout) : Deadline::never(), sigmask);
+    });
+}
+
+RSOCKET_API int rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds, struct timeval* timeout) {
+    return answer([&] {
+        if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) {
+            return -EINVAL;
+        }
+        const Deadline deadline =
+            timeout != nullptr
+                ? Deadline::in(std::chrono::seconds(timeout->tv_sec) + std::chrono::microseconds(timeout->tv_usec))
+                : Deadline::never();
+        const int ret = rsockets::select(nfds, readfds, writefds, exceptfds, deadline, nullptr);
+        if (timeout != nullptr) { // Linux tells what is left of it
+            timespec left{};
+            (void)deadline.left(left);
+            timeout->tv_sec = left.tv_sec;
+            timeout->tv_usec = left.tv_nsec / 1000;
+        }
+        return ret;
+    });
+}
+
+RSOCKET_API int rpselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds, const struct timespec* timeout,
+                         const sigset_t* sigmask) {
+    return answer([&] {
+        if (!valid(timeout)) {
+            return -EINVAL;
+        }
+        const Deadline deadline = timeout != nullptr ? after(*timeout) : Deadline::never();
+        return rsockets::select(nfds, readfds, writefds, exceptfds, deadline, sigmask);
+    });
+}
+
+RSOCKET_API int repoll_create(int flags) {
+    return answer([&] {
+        int fd = -1;
+        const Ref<EpollSet> set = EpollSet::make(flags, fd);
+        if (!set) {
+            return -errno;
+        }
+        if (!fd_table::put(fd, Ref<Object>(set.get()))) {
+            ::close(fd);
+            return -ENOMEM;
+        }
+        return fd;
+    });
+}
+
+RSOCKET_API int repoll_ctl(int epfd, int op, int fd, struct epoll_event* event) {
+    return with_set(epfd, [&](EpollSet& set) { return set.control(epfd, op, fd, event); });
+}
+
+RSOCKET_API int repoll_wait(int epfd, struct epoll_event* events, int maxevents, int timeout) {
+    return with_set(epfd, [&](EpollSet& set) { return set.wait(events, maxevents, after(timeout), nullptr); });
+}

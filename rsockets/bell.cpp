@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/bell.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <iterator>
+
+#include <dlfcn.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "rsockets/descriptor.hpp"
+
+namespace rsockets {
+
+void Bell::ring() {
+    if (count_.load() == 0) {
+        return;
+    }
+    const std::lock_guard lock(mutex_);
+    for (Ear* ear : ears_) {
+        ear->hear();
+    }
+}
+
+void Bell::add(Ear* ear) {
+    const std::lock_guard lock(mutex_);
+    ears_.push_back(ear);
+    count_.store(ears_.size());
+}
+
+void Bell::remove(Ear* ear) {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = std::find(ears_.begin(), ears_.end(), ear); found != ears_.end()) {
+        ears_.erase(found);
+    }
+    count_.store(ears_.size());
+}
+
+namespace {
+
+// Made when a thread sleeps for the first time. A signal handler may sleep on top of a sleeper: it takes another.
+struct ThreadFd {
+    Descriptor fd;
+    bool taken = false;
+};
+thread_local ThreadFd thread_fd;
+
+} // namespace
+
+Sleeper::Sleeper() {
+    if (thread_fd.taken) {
+        fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        return;
+    }
+    thread_fd.taken = true;
+    if (!thread_fd.fd.open()) {
+        thread_fd.fd = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    }
+    fd_ = thread_fd.fd.get();
+}
+
+Sleeper::~Sleeper() {
+    for (Bell* bell : bells_) {
+        bell->remove(this);
+    }
+    if (fd_ == thread_fd.fd.get()) {
+        rest();
+        thread_fd.taken = false;
+    } else if (fd_ >= 0) {
+        ::close(fd_);
+    }
+}
+
+void Sleeper::listen_to(Bell& bell) {
+    bell.add(this);
+    bells_.push_back(&bell);
+}
+
+void Sleeper::hear() {
+    if (!heard_.exchange(true)) {
+        const uint64_t one = 1;
+        (void)!::write(fd_, &one, sizeof(one));
+    }
+}
+
+void Sleeper::rest() {
+    if (heard_.load()) {
+        uint64_t count = 0;
+        (void)!::read(fd_, &count,
+                      sizeof(count)); // before the note: a ring in between is a look too many, not one too few
+        heard_.store(false);
+    }
+}
+
+Deadline Deadline::in(std::chrono::nanoseconds time) {
+    Deadline deadline;
+    const auto now = Clock::now();
+    const auto longest = Clock::time_point::max() - now;
+    if (time < longest) {
+        deadline.at_ = now + time;
+    }
+    return deadline;
+}
+
+const timespec* Deadline::left(timespec& room, std::optional<std::chrono::nanoseconds> most) const {
+    if (!at_ && !most) {
+        return nullptr;
+    }
+    std::chrono::nanoseconds time = most.value_or(std::chrono::nanoseconds::max());
+    if (at_) {
+        time = std::clamp<std::chrono::nanoseconds>(*at_ - Clock::now(), std::chrono::nanoseconds(0), time);
+    }
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
+    room.tv_sec = seconds.count();
+    room.tv_nsec = (time - seconds).count();
+    return &room;
+}
+
+namespace {
+
+// Signals that a thread sends itself by a mistake: handlers for these say nothing of what the program waits for.
+bool of_a_mistake(int number) {
+    constexpr int mistakes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS, SIGABRT};
+    return std::find(std::begin(mistakes), std::end(mistakes), number) != std::end(mistakes);
+}
+
+// Debian's libfabric is linked to a library of psm, which puts handlers of its own on SIGINT and SIGTERM.
+bool of_psm(const void* handler) {
+    Dl_info info{};
+    return dladdr(handler, &info) != 0 && info.dli_fname != nullptr &&
+           strstr(info.dli_fname, "libinfinipath") != nullptr;
+}
+
+} // namespace
+
+// The kernel knows which handler ran, and we do not. If the program's handlers are all of one kind there is no doubt;
+// otherwise the caller is told, since a program that installs a handler without SA_RESTART waits for that.
+bool restarts_after_signal() {
+    for (int number = 1; number < NSIG; ++number) {
+        struct sigaction action {};
+        if (of_a_mistake(number) || sigaction(number, nullptr, &action) != 0 || (action.sa_flags & SA_RESTART) != 0 ||
+            action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
+            continue;
+        }
+        if (!of_psm(reinterpret_cast<const void*>(action.sa_handler))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+} // namespace rsockets

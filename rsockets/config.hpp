@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The defaults of sockets: the library's own, under the administrator's files, under the environment.
+#pragma once
+
+#include <cstddef>
+
+namespace rsockets {
+
+struct Config {
+    size_t send_buffer = size_t{512} << 10; // bytes
+    size_t recv_buffer = size_t{512} << 10;
+    size_t send_queue = 384; // operations
+    size_t recv_queue = 384;
+    size_t inline_size = 64;  // bytes
+    size_t iomap_size = 0;    // mappings
+    size_t polling_time = 10; // microseconds to spin before a thread sleeps
+    size_t wake_up = 0;       // milliseconds after which a sleeper looks again; 0: never needed
+
+    static Config load();
+};
+
+} // namespace rsockets

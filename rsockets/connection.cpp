@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/connection.hpp"
+
+#include <poll.h>
+
+namespace rsockets {
+
+namespace {
+
+struct Option {
+    int name;
+    size_t Sizes::*member;
+};
+constexpr Option options[] = {
+    {FI_OPT_SEND_BUF_SIZE, &Sizes::send_buffer},
+    {FI_OPT_RECV_BUF_SIZE, &Sizes::recv_buffer},
+    {FI_OPT_TX_SIZE, &Sizes::send_queue},
+    {FI_OPT_RX_SIZE, &Sizes::recv_queue},
+};
+
+fi_msg message_of(const iovec* iov, size_t count) {
+    fi_msg message{};
+    message.msg_iov = iov;
+    message.iov_count = count;
+    return message;
+}
+
+} // namespace
+
+int Connection::open(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
+                     std::unique_ptr<Connection>& out) {
+    fid_domain* domain = nullptr;
+    int ret = transport.domain(info, domain);
+    if (ret != 0) {
+        return ret;
+    }
+    std::unique_ptr<Connection> connection(new Connection(transport));
+    fid_ep* ep = nullptr;
+    if ((ret = fi_endpoint(domain, &info, &ep, nullptr)) != 0) {
+        return ret;
+    }
+    connection->ep_.reset(ep);
+    if ((ret = transport.attach(ep, target)) != 0) {
+        return ret;
+    }
+    for (const Option& option : options) {
+        const size_t value = sizes.*option.member;
+        if ((ret = fi_setopt(&ep->fid, FI_OPT_ENDPOINT, option.name, &value, sizeof(value))) != 0) {
+            return ret;
+        }
+    }
+    if ((ret = fi_enable(ep)) != 0 || (ret = fi_control(&ep->fid, FI_GETWAIT, &connection->wait_fd_)) != 0) {
+        return ret;
+    }
+    out = std::move(connection);
+    return 0;
+}
+
+Connection::~Connection() {
+    if (ep_) {
+        forget_target();
+    }
+}
+
+void Connection::forget_target() { transport_.detach(&ep_->fid); }
+
+int Connection::connect(const Address& to) { return fi_connect(ep_.get(), to.get(), nullptr, 0); }
+
+int Connection::accept() { return fi_accept(ep_.get(), nullptr, 0); }
+
+ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
+    if (count == 1 && !more) {
+        return fi_send(ep_.get(), iov->iov_base, iov->iov_len, nullptr, FI_ADDR_UNSPEC, nullptr);
+    }
+    const fi_msg message = message_of(iov, count);
+    return fi_sendmsg(ep_.get(), &message, more ? FI_MORE : 0);
+}
+
+ssize_t Connection::recv(const iovec* iov, size_t count) {
+    if (count == 1) {
+        return fi_recv(ep_.get(), iov->iov_base, iov->iov_len, nullptr, FI_ADDR_UNSPEC, nullptr);
+    }
+    const fi_msg message = message_of(iov, count);
+    return fi_recvmsg(ep_.get(), &message, 0);
+}
+
+ssize_t Connection::peek(const iovec* iov, size_t count) {
+    const fi_msg message = message_of(iov, count);
+    return fi_recvmsg(ep_.get(), &message, FI_PEEK);
+}
+
+ssize_t Connection::look_for_room() {
+    const fi_msg message = message_of(nullptr, 0);
+    return fi_sendmsg(ep_.get(), &message, FI_PEEK);
+}
+
+fi_rstream_status Connection::status() const {
+    fi_rstream_status status{};
+    size_t length = sizeof(status);
+    (void)fi_getopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_STATUS, &status, &length);
+    return status;
+}
+
+int Connection::end_sending() { return fi_shutdown(ep_.get(), FI_RSTREAM_SHUT_WR); }
+
+int Connection::end_both() { return fi_shutdown(ep_.get(), 0); }
+
+bool Connection::all_sent() {
+    const ssize_t more = look_for_bytes();
+    const auto now = status();
+    return now.unsent == 0 || (more < 0 && more != -FI_EAGAIN) ||
+           (now.flags & (FI_RSTREAM_LOST | FI_RSTREAM_PEER_RESET)) != 0;
+}
+
+void Connection::wait_a_moment() {
+    if (may_sleep()) {
+        pollfd fd{wait_fd_, POLLIN, 0};
+        (void)::poll(&fd, 1, 10);
+    }
+}
+
+int Connection::abort() { return fi_shutdown(ep_.get(), FI_RSTREAM_ABORT); }
+
+void Connection::set_linger(size_t milliseconds) {
+    (void)fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_LINGER, &milliseconds, sizeof(milliseconds));
+}
+
+bool Connection::may_sleep() {
+    ::fid* self = &ep_->fid;
+    return fi_trywait(transport_.fabric(), &self, 1) == 0;
+}
+
+Address Connection::name() const {
+    Address address;
+    size_t length = sizeof(address.storage);
+    if (fi_getname(&ep_->fid, &address.storage, &length) == 0) {
+        address.length = static_cast<socklen_t>(length);
+    }
+    return address;
+}
+
+Address Connection::peer() const {
+    Address address;
+    size_t length = sizeof(address.storage);
+    if (fi_getpeer(ep_.get(), &address.storage, &length) == 0) {
+        address.length = static_cast<socklen_t>(length);
+    }
+    return address;
+}
+
+Sizes Connection::sizes() const {
+    Sizes sizes;
+    for (const Option& option : options) {
+        size_t length = sizeof(size_t);
+        (void)fi_getopt(&ep_->fid, FI_OPT_ENDPOINT, option.name, &(sizes.*option.member), &length);
+    }
+    return sizes;
+}
+
+} // namespace rsockets

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A stream endpoint of the provider's, and the short forms of its calls. The meaning of what they return is in
+// fi_rstream(7): bytes, or -FI_E*, which are the system's errno values.
+#pragma once
+
+#include <memory>
+
+#include <rdma/fi_ext_rstream.h>
+#include <sys/uio.h>
+
+#include "rsockets/address.hpp"
+#include "rsockets/transport.hpp"
+
+namespace rsockets {
+
+// What an endpoint is made with, and after that, what the core left of it.
+struct Sizes {
+    size_t send_buffer = 0;
+    size_t recv_buffer = 0;
+    size_t send_queue = 0;
+    size_t recv_queue = 0;
+};
+
+class Connection {
+  public:
+    // Not yet connected. `info` may be that of a request, which the endpoint then answers. 0 or -FI_E*.
+    static int open(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
+                    std::unique_ptr<Connection>& out);
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+    ~Connection();
+
+    int connect(const Address& to);
+    int accept();
+
+    ssize_t send(const iovec* iov, size_t count, bool more);
+    ssize_t recv(const iovec* iov, size_t count);
+    ssize_t peek(const iovec* iov, size_t count); // copies, and leaves the bytes
+    ssize_t look_for_bytes() { return peek(nullptr, 0); }
+    ssize_t look_for_room();
+    [[nodiscard]] fi_rstream_status status() const;
+
+    // Makes progress. True once there is nothing left that a further call would have to move.
+    bool all_sent();
+    void wait_a_moment(); // for that: 10 ms at most
+
+    int end_sending();
+    int end_both();
+    int abort();
+    // Its events go nowhere from the return on.
+    void forget_target();
+    // How long closing may wait for what was sent.
+    void set_linger(size_t milliseconds);
+
+    // Whether one may sleep on the descriptor.
+    bool may_sleep();
+    [[nodiscard]] int wait_fd() const { return wait_fd_; }
+
+    [[nodiscard]] Address name() const;
+    [[nodiscard]] Address peer() const;
+    [[nodiscard]] Sizes sizes() const;
+
+  private:
+    explicit Connection(Transport& transport) : transport_(transport) {}
+    int enable();
+
+    Transport& transport_;
+    Owned<fid_ep> ep_;
+    int wait_fd_ = -1;
+};
+
+} // namespace rsockets

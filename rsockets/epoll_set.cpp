@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/epoll_set.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include "rsockets/fd_table.hpp"
+#include "rsockets/library.hpp"
+
+namespace rsockets {
+
+namespace {
+
+// What the kernel's events carry for our own two descriptors; interests count from 16.
+constexpr uint64_t wake_id = 1;
+constexpr uint64_t others_id = 2;
+
+constexpr uint32_t always = EPOLLERR | EPOLLHUP;
+constexpr uint32_t flags_of_set = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLWAKEUP;
+constexpr uint32_t with_exclusive =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE | EPOLLRDNORM | EPOLLWRNORM;
+constexpr int deepest_nesting = 4;
+constexpr int most_looks = 64;
+
+epoll_event watching(uint64_t id) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = id;
+    return event;
+}
+
+} // namespace
+
+EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
+    : set_(set), fd_(fd), object_(object), socket_(dynamic_cast<Socket*>(object.get())),
+      nested_(dynamic_cast<EpollSet*>(object.get())) {}
+
+void EpollSet::Interest::hear() {
+    const std::lock_guard lock(set_.heard_mutex_);
+    set_.heard_.push_back(id_);
+    if (set_.heard_.size() == 1) {
+        const uint64_t one = 1;
+        (void)!::write(set_.wake_.get(), &one, sizeof(one));
+    }
+}
+
+Ref<EpollSet> EpollSet::make(int flags, int& fd) {
+    fd = epoll_create1(flags);
+    if (fd < 0) {
+        return {};
+    }
+    Ref<EpollSet> set = Ref<EpollSet>::adopt(new EpollSet);
+    set->kernel_ = Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    set->wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    epoll_event event = watching(wake_id);
+    if (!set->kernel_.open() || !set->wake_.open() || epoll_ctl(fd, EPOLL_CTL_ADD, set->wake_.get(), &event) != 0) {
+        const int error = errno;
+        ::close(fd);
+        errno = error;
+        return {};
+    }
+    return set;
+}
+
+EpollSet::~EpollSet() {
+    for (const auto& [key, interest] : interests_) {
+        if (interest->socket_ != nullptr) {
+            interest->socket_->bell().remove(interest.get());
+        }
+    }
+}
+
+void EpollSet::hang_up() {
+    std::map<Key, std::unique_ptr<Interest>> gone; // sockets may go with it: without our lock
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, interest] : interests_) {
+        if (interest->socket_ != nullptr) {
+            interest->socket_->bell().remove(interest.get());
+        }
+    }
+    candidates_.clear();
+    by_id_.clear();
+    gone.swap(interests_);
+}
+
+int EpollSet::control(int set_fd, int operation, int fd, const epoll_event* event) {
+    if (operation != EPOLL_CTL_DEL && event == nullptr) {
+        return -EFAULT;
+    }
+    if (fcntl(fd, F_GETFD) < 0) {
+        return -EBADF;
+    }
+    const Use use = fd_table::find(fd);
+    if (!use) {
+        return control_kernel(operation, fd, event);
+    }
+    const Ref<Object>& object = use.ref();
+    if (use.as<Socket>() == nullptr && use.as<EpollSet>() == nullptr) {
+        return -EPERM; // a parent's socket
+    }
+    if (fd == set_fd || object.get() == this) {
+        return -EINVAL;
+    }
+    if (operation == EPOLL_CTL_ADD || operation == EPOLL_CTL_MOD) {
+        const uint32_t wanted = event->events;
+        if ((wanted & EPOLLEXCLUSIVE) != 0 && (operation == EPOLL_CTL_MOD || (wanted & ~with_exclusive) != 0)) {
+            return -EINVAL;
+        }
+    }
+    if (operation == EPOLL_CTL_ADD) {
+        if (auto* nested = dynamic_cast<EpollSet*>(object.get());
+            nested != nullptr && ((event->events & EPOLLEXCLUSIVE) != 0 || nested->reaches(*this, deepest_nesting))) {
+            return (event->events & EPOLLEXCLUSIVE) != 0 ? -EINVAL : -ELOOP;
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    drop_closed();
+    const auto found = interests_.find({fd, object.get()});
+    switch (operation) {
+    case EPOLL_CTL_ADD:
+        return found != interests_.end() ? -EEXIST : add(fd, object, *event);
+    case EPOLL_CTL_MOD:
+        return found == interests_.end() ? -ENOENT : modify(*found->second, *event);
+    case EPOLL_CTL_DEL:
+        if (found == interests_.end()) {
+            return -ENOENT;
+        }
+        erase(found->first);
+        return 0;
+    default:
+        return -EINVAL;
+    }
+}
+
+int EpollSet::control_kernel(int operation, int fd, const epoll_event* event) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!others_.open()) {
+            Descriptor made(epoll_create1(EPOLL_CLOEXEC));
+            epoll_event watch = watching(others_id);
+            if (!made.open() || epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, made.get(), &watch) != 0) {
+                return -errno;
+            }
+            others_ = std::move(made);
+        }
+    }
+    epoll_event copy = event != nullptr ? *event : epoll_event{};
+    return epoll_ctl(others_.get(), operation, fd, &copy) != 0 ? -errno : 0;
+}
+
+// Whether `other` is this set or within it.
+bool EpollSet::reaches(const EpollSet& other, int depth) {
+    if (this == &other || depth == 0) {
+        return true;
+    }
+    std::vector<Ref<Object>> nested;
+    {
+        const std::lock_guard lock(mutex_);
+        for (const auto& [key, interest] : interests_) {
+            if (interest->nested_ != nullptr) {
+                nested.push_back(interest->object_);
+            }
+        }
+    }
+    return std::any_of(nested.begin(), nested.end(), [&](const Ref<Object>& one) {
+        return dynamic_cast<EpollSet*>(one.get())->reaches(other, depth - 1);
+    });
+}
+
+int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
+    auto made = std::make_unique<Interest>(*this, fd, object);
+    Interest& interest = *made;
+    interest.id_ = next_id_++;
+    interest.wanted_ = event;
+    if (interest.nested_ != nullptr) {
+        epoll_event watch = watching(interest.id_);
+        if (epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, interest.nested_->wait_fd(), &watch) != 0) {
+            return -errno;
+        }
+        interest.watched_ = interest.nested_->wait_fd();
+    }
+    by_id_[interest.id_] = &interest;
+    interests_[{fd, object.get()}] = std::move(made);
+    if (interest.socket_ != nullptr) {
+        interest.socket_->bell().add(&interest);
+    }
+    interest.hear(); // whoever waits is to look at it
+    return 0;
+}
+
+int EpollSet::modify(Interest& interest, const epoll_event& event) {
+    if ((interest.wanted_.events & EPOLLEXCLUSIVE) != 0) {
+        return -EINVAL;
+    }
+    interest.wanted_ = event;
+    interest.disabled_ = false;
+    interest.told_ = 0;
+    interest.hear();
+    return 0;
+}
+
+void EpollSet::erase(const Key& key) {
+    const auto found = interests_.find(key);
+    Interest& interest = *found->second;
+    if (interest.socket_ != nullptr) {
+        interest.socket_->bell().remove(&interest);
+    }
+    if (interest.watched_ >= 0) {
+        epoll_ctl(kernel_.get(), EPOLL_CTL_DEL, interest.watched_, nullptr);
+    }
+    std::erase(candidates_, &interest);
+    by_id_.erase(interest.id_);
+    interests_.erase(found);
+}
+
+// What has no number left was closed, and leaves the set.
+void EpollSet::drop_closed() {
+    for (auto at = interests_.begin(); at != interests_.end();) {
+        const auto next = std::next(at);
+        if (at->second->object_->closed()) {
+            erase(at->first);
+        }
+        at = next;
+    }
+}
+
+void EpollSet::make_candidate(Interest& interest) {
+    if (!interest.candidate_) {
+        interest.candidate_ = true;
+        candidates_.push_back(&interest);
+    }
+}
+
+void EpollSet::take_heard() {
+    std::vector<uint64_t> heard;
+    {
+        const std::lock_guard lock(heard_mutex_);
+        heard.swap(heard_);
+        if (!heard.empty()) {
+            uint64_t count = 0;
+            (void)!::read(wake_.get(), &count, sizeof(count));
+        }
+    }
+    for (const uint64_t id : heard) {
+        if (const auto found = by_id_.find(id); found != by_id_.end()) {
+            if (found->second->object_->closed()) {
+                erase({found->second->fd_, found->second->object_.get()});
+            } else {
+                make_candidate(*found->second);
+            }
+        }
+    }
+}
+
+uint32_t EpollSet::events_of(Interest& interest) {
+    const uint32_t wanted = (interest.wanted_.events & ~flags_of_set) | always;
+    if (interest.disabled_) {
+        return 0;
+    }
+    if (interest.nested_ != nullptr) {
+        return interest.nested_->ready() ? wanted & (EPOLLIN | EPOLLRDNORM) : 0;
+    }
+    return static_cast<uint16_t>(interest.socket_->events(static_cast<short>(wanted & 0xffff))) & wanted;
+}
+
+// Whether there is something new since the last look, or nothing was asked to be new.
+bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
+    if ((interest.wanted_.events & EPOLLET) == 0) {
+        return events != 0;
+    }
+    const Socket::Progress now = interest.socket_ != nullptr ? interest.socket_->progress() : Socket::Progress{};
+    const bool fresh = (events & ~interest.told_) != 0 ||
+                       ((events & (EPOLLIN | EPOLLRDNORM)) != 0 && now.arrived != interest.seen_.arrived) ||
+                       ((events & (EPOLLOUT | EPOLLWRNORM)) != 0 && now.starved != interest.seen_.starved);
+    if (take || !fresh) {
+        interest.told_ = events;
+        interest.seen_ = now;
+    }
+    return fresh && events != 0;
+}
+
+// True if the kernel will tell when there is something to look at again.
+bool EpollSet::arm(Interest& interest) {
+    if (interest.socket_ == nullptr) {
+        return true;
+    }
+    const int fd = interest.disabled_ ? -1 : interest.socket_->wait_fd();
+    if (fd != interest.watched_) {
+        if (interest.watched_ >= 0) {
+            epoll_ctl(kernel_.get(), EPOLL_CTL_DEL, interest.watched_, nullptr);
+        }
+        epoll_event watch = watching(interest.id_);
+        // Under two numbers, the same descriptor is watched once: the second look goes by the bell and by the first.
+        if (fd >= 0 && epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, fd, &watch) != 0 && errno != EEXIST) {
+            return false;
+        }
+        interest.watched_ = fd;
+    }
+    return interest.disabled_ || interest.socket_->may_sleep();
+}
+
+// Fills in what candidates have to tell. Those that have nothing are left to the kernel to watch.
+int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
+    take_heard();
+    int count = 0;
+    std::vector<Interest*> looking;
+    looking.swap(candidates_);
+    for (size_t i = 0; i < looking.size(); ++i) {
+        Interest& interest = *looking[i];
+        if (count == most) {
+            candidates_.insert(candidates_.begin(), looking.begin() + static_cast<ptrdiff_t>(i), looking.end());
+            break; // the others come first next time
+        }
+        const uint32_t found = events_of(interest);
+        interest.candidate_ = false;
+        if (edge(interest, found, true)) {
+            events[count].events = found;
+            events[count].data = interest.wanted_.data;
+            ++count;
+            interest.disabled_ = (interest.wanted_.events & EPOLLONESHOT) != 0;
+            if ((interest.wanted_.events & EPOLLET) == 0 || interest.disabled_) {
+                make_candidate(interest); // it may still be ready next time
+                continue;
+            }
+        }
+        if (!arm(interest)) {
+            make_candidate(interest);
+            may_sleep = false;
+        }
+    }
+    return count;
+}
+
+bool EpollSet::ready() {
+    const std::lock_guard lock(mutex_);
+    take_heard();
+    for (Interest* interest : std::vector(candidates_)) {
+        if (edge(*interest, events_of(*interest), false)) {
+            return true;
+        }
+        if (arm(*interest)) {
+            interest->candidate_ = false;
+            std::erase(candidates_, interest);
+        }
+    }
+    // What the kernel tells of our sockets is not gone for being looked at: their descriptors stay readable until then.
+    std::array<epoll_event, 64> kernel;
+    const int count = epoll_wait(kernel_.get(), kernel.data(), kernel.size(), 0);
+    bool found = false;
+    for (int i = 0; i < count; ++i) {
+        const uint64_t id = kernel[static_cast<size_t>(i)].data.u64;
+        if (id == others_id) {
+            found = true;
+        } else if (const auto known = by_id_.find(id); known != by_id_.end()) {
+            make_candidate(*known->second);
+            found = edge(*known->second, events_of(*known->second), false) || found;
+        }
+    }
+    return found;
+}
+
+int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, const sigset_t* mask) {
+    if (most <= 0 || static_cast<size_t>(most) > SIZE_MAX / sizeof(epoll_event) / 2) {
+        return -EINVAL;
+    }
+    if (events == nullptr) {
+        return -EFAULT;
+    }
+    const Config& config = Library::get().config();
+    const Deadline spin = Deadline::in(std::chrono::microseconds(config.polling_time));
+    for (int looks = 0;; ++looks) {
+        int count = 0;
+        bool may_sleep = true;
+        int others = -1;
+        {
+            const std::lock_guard lock(mutex_);
+            std::array<epoll_event, 64> kernel;
+            const int told = epoll_wait(kernel_.get(), kernel.data(), kernel.size(), 0);
+            for (int i = 0; i < told; ++i) {
+                const uint64_t id = kernel[static_cast<size_t>(i)].data.u64;
+                if (id == others_id) {
+                    others = others_.get();
+                } else if (const auto known = by_id_.find(id); known != by_id_.end()) {
+                    make_candidate(*known->second);
+                }
+            }
+            // The others first get a part of the room, so that neither kind starves the other.
+            if (others >= 0) {
+                count = std::max(0, epoll_wait(others, events, std::max(1, most / 2), 0));
+            }
+            count += look(events + count, most - count, may_sleep);
+        }
+        if (count != 0 || deadline.passed()) {
+            return count;
+        }
+        if ((!may_sleep && looks < most_looks) || (looks < most_looks && !spin.passed())) {
+            looks -= may_sleep ? 1 : 0;
+            continue;
+        }
+        timespec room{};
+        std::optional<std::chrono::nanoseconds> longest;
+        if (looks >= most_looks) {
+            longest = std::chrono::milliseconds(1);
+        } else if (config.wake_up != 0) {
+            longest = std::chrono::milliseconds(config.wake_up);
+        }
+        looks = 0;
+        pollfd fd{kernel_.get(), POLLIN, 0};
+        if (::ppoll(&fd, 1, deadline.left(room, longest), mask) < 0) {
+            return -errno;
+        }
+    }
+}
+
+} // namespace rsockets

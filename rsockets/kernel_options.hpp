@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Options that have nothing to do with the fabric, as the kernel has them: a TCP socket of the kernel's that lives for
+// one call says whether a value is valid and what becomes of it. So ranges, rounding, lengths and errors are TCP's.
+#pragma once
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <sys/socket.h>
+
+#include "rsockets/descriptor.hpp"
+
+namespace rsockets {
+
+class KernelOptions {
+  public:
+    explicit KernelOptions(int family) : family_(family) {}
+
+    // 0 or an errno.
+    int set(int level, int name, const void* value, socklen_t length);
+    int get(int level, int name, void* value, socklen_t* length) const;
+
+    // As the kernel has it, whether it was set or not.
+    template <class T> [[nodiscard]] T value(int level, int name) const {
+        T out{};
+        socklen_t length = sizeof(out);
+        return get(level, name, &out, &length) == 0 ? out : T{};
+    }
+
+    // A fresh socket of the kernel's on which the given ones of them are set.
+    [[nodiscard]] Descriptor socket(std::initializer_list<std::pair<int, int>> names) const;
+
+    // Whether an option may be set, or asked for, without an effect of its own on a stream.
+    static bool known(int level, int name);
+
+  private:
+    int family_;
+    std::map<std::pair<int, int>, std::vector<char>> values_;
+};
+
+} // namespace rsockets

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/library.hpp"
+
+#include <cerrno>
+#include <cstdlib>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "rsockets/fd_table.hpp"
+#include "rsockets/inherited.hpp"
+#include "rsockets/log.hpp"
+#include "rsockets/socket.hpp"
+#include "rsockets/transport.hpp"
+
+namespace rsockets {
+
+namespace {
+
+// What peers are given, all together, to take what this process has sent before it ends.
+constexpr auto longest_exit = std::chrono::seconds(3);
+
+// Never destroyed: sockets may be used until the last moment of the process.
+constinit std::atomic<Library*> library{nullptr};
+constinit std::mutex making;
+
+} // namespace
+
+Library& Library::get() {
+    if (Library* made = library.load(std::memory_order_acquire)) {
+        return *made;
+    }
+    const std::lock_guard lock(making);
+    if (Library* made = library.load(std::memory_order_acquire)) {
+        return *made;
+    }
+    static const bool registered = [] {
+        atexit(at_exit);
+        pthread_atfork(nullptr, nullptr, after_fork_in_child);
+        return true;
+    }();
+    (void)registered;
+    auto* made = new Library;
+    library.store(made, std::memory_order_release);
+    return *made;
+}
+
+int Library::transport_for(const fi_info& info, Transport*& out) {
+    bool added = false;
+    {
+        const std::lock_guard lock(mutex_);
+        out = nullptr;
+        for (const auto& known : transports_) {
+            if (known->name() == info.fabric_attr->name) {
+                out = known.get();
+            }
+        }
+        if (out == nullptr) {
+            std::unique_ptr<Transport> opened;
+            if (const int ret = Transport::open(info, opened); ret != 0) {
+                return ret;
+            }
+            out = opened.get();
+            transports_.push_back(std::move(opened));
+            added = true;
+        }
+    }
+    if (const int error = service_.start(); error != 0) {
+        return -error;
+    }
+    if (added) {
+        service_.wake();
+    }
+    return 0;
+}
+
+std::vector<Transport*> Library::transports() {
+    const std::lock_guard lock(mutex_);
+    std::vector<Transport*> all;
+    all.reserve(transports_.size());
+    for (const auto& transport : transports_) {
+        all.push_back(transport.get());
+    }
+    return all;
+}
+
+void Library::at_exit() {
+    if (Library* made = library.load(std::memory_order_acquire)) {
+        made->finish();
+    }
+}
+
+// As the kernel does for a process that ends: all its sockets are closed, and what they have sent is delivered. Objects
+// stay, since other threads may still use them.
+void Library::finish() {
+    service_.stop();
+    const Deadline deadline = Deadline::in(longest_exit);
+    fd_table::for_each([&](int, Object& object) {
+        if (auto* socket = dynamic_cast<Socket*>(&object)) {
+            socket->close_at_exit(deadline);
+        }
+    });
+    service_.finish_lingering(deadline);
+    for (Transport* transport : transports()) {
+        transport->finish();
+    }
+}
+
+// The parent's connections are out of reach here: their memory was copied, the adapter's was not. Its descriptors were
+// inherited, and the numbers keep their meaning as dead connections until the child closes them.
+void Library::after_fork_in_child() {
+    if (library.exchange(nullptr) == nullptr) {
+        return;
+    }
+    new (&making) std::mutex; // whoever held it is not here
+    fd_table::forget_all([](int fd) { fd_table::put(fd, Ref<Object>::adopt(new Inherited)); });
+}
+
+} // namespace rsockets

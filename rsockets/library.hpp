@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What all sockets of a process share, made at first use: nothing happens when the library is loaded. A child after a
+// fork starts anew.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "rsockets/config.hpp"
+#include "rsockets/fid.hpp"
+#include "rsockets/service.hpp"
+
+namespace rsockets {
+
+class Transport;
+
+class Library {
+  public:
+    // Throws std::bad_alloc.
+    static Library& get();
+
+    [[nodiscard]] const Config& config() const { return config_; }
+    Service& service() { return service_; }
+
+    // The transport of an info's fabric, opened if need be; the service thread runs from then on. 0 or -FI_E*.
+    int transport_for(const fi_info& info, Transport*& out);
+    std::vector<Transport*> transports();
+
+    // Connections that are being made.
+    void setup_begins() { setups_.fetch_add(1); }
+    void setup_ends() { setups_.fetch_sub(1); }
+    [[nodiscard]] bool setting_up() const { return setups_.load() != 0; }
+
+  private:
+    Library() : config_(Config::load()), service_(*this) {}
+    static void at_exit();
+    static void after_fork_in_child();
+    void finish();
+
+    Config config_;
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Transport>> transports_; // none leaves before the process does
+    std::atomic<int> setups_{0};
+    Service service_;
+};
+
+} // namespace rsockets

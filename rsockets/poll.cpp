@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/poll.hpp"
+
+#include <cerrno>
+#include <vector>
+
+#include "rsockets/epoll_set.hpp"
+#include "rsockets/fd_table.hpp"
+#include "rsockets/inherited.hpp"
+#include "rsockets/library.hpp"
+#include "rsockets/socket.hpp"
+
+namespace rsockets {
+
+namespace {
+
+constexpr int always = POLLERR | POLLHUP | POLLNVAL;
+constexpr int most_looks = 64;
+
+class Poll {
+  public:
+    Poll(pollfd* fds, nfds_t count) : fds_(fds), count_(count), objects_(count) {
+        for (nfds_t i = 0; i < count; ++i) {
+            objects_[i] = fd_table::find(fds[i].fd);
+            ours_ = ours_ || static_cast<bool>(objects_[i]);
+            if (!objects_[i]) {
+                kernel_.push_back(fds[i]);
+                kernel_.back().revents = 0;
+            }
+        }
+    }
+
+    [[nodiscard]] bool ours() const { return ours_; }
+
+    // How many have events.
+    int look() {
+        if (!kernel_.empty() && ::poll(kernel_.data(), kernel_.size(), 0) < 0) {
+            return -errno;
+        }
+        int ready = 0;
+        size_t next = 0;
+        for (nfds_t i = 0; i < count_; ++i) {
+            fds_[i].revents = objects_[i] ? of(*objects_[i].get(), fds_[i].events) : kernel_[next++].revents;
+            ready += fds_[i].revents != 0 ? 1 : 0;
+        }
+        return ready;
+    }
+
+    void listen(Sleeper& sleeper) {
+        for (const Use& object : objects_) {
+            if (auto* socket = object.as<Socket>()) {
+                sleeper.listen_to(socket->bell());
+            }
+        }
+    }
+
+    bool may_sleep() {
+        bool may = true;
+        for (const Use& object : objects_) {
+            if (auto* socket = object.as<Socket>()) {
+                may = socket->may_sleep() && may;
+            }
+        }
+        return may;
+    }
+
+    int sleep(const Sleeper& sleeper, const timespec* time, const sigset_t* mask) {
+        std::vector<pollfd> fds = kernel_;
+        fds.push_back({sleeper.fd(), POLLIN, 0});
+        for (const Use& object : objects_) {
+            if (auto* socket = object.as<Socket>(); socket != nullptr && socket->wait_fd() >= 0) {
+                fds.push_back({socket->wait_fd(), POLLIN, 0});
+            } else if (auto* set = object.as<EpollSet>(); set != nullptr) {
+                fds.push_back({set->wait_fd(), POLLIN, 0});
+            }
+        }
+        return ::ppoll(fds.data(), fds.size(), time, mask) < 0 ? -errno : 0;
+    }
+
+  private:
+    static short of(Object& object, short wanted) {
+        int events = 0;
+        if (auto* socket = dynamic_cast<Socket*>(&object)) {
+            events = socket->events(wanted);
+        } else if (auto* set = dynamic_cast<EpollSet*>(&object)) {
+            events = set->ready() ? POLLIN | POLLRDNORM : 0;
+        } else {
+            events = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP | POLLERR | POLLHUP; // see Inherited
+        }
+        return static_cast<short>(events & (wanted | always));
+    }
+
+    pollfd* fds_;
+    nfds_t count_;
+    std::vector<Use> objects_;
+    std::vector<pollfd> kernel_; // those that are not ours
+    bool ours_ = false;
+};
+
+} // namespace
+
+int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* mask) {
+    Poll poll(fds, count);
+    timespec room{};
+    if (!poll.ours()) {
+        const int ret = ::ppoll(fds, count, deadline.left(room), mask);
+        return ret < 0 ? -errno : ret;
+    }
+    int ready = poll.look();
+    if (ready != 0 || deadline.passed()) {
+        return ready;
+    }
+    const Config& config = Library::get().config();
+    if (config.polling_time != 0) {
+        const Deadline spin = Deadline::in(std::chrono::microseconds(config.polling_time));
+        while (!spin.passed()) {
+            if ((ready = poll.look()) != 0) {
+                return ready;
+            }
+        }
+    }
+    std::optional<std::chrono::nanoseconds> most;
+    if (config.wake_up != 0) {
+        most = std::chrono::milliseconds(config.wake_up);
+    }
+    Sleeper sleeper;
+    if (sleeper.fd() < 0) {
+        return -ENOMEM;
+    }
+    poll.listen(sleeper);
+    for (int looks = 0;; ++looks) {
+        sleeper.rest();
+        if ((ready = poll.look()) != 0 || deadline.passed()) {
+            return ready;
+        }
+        if (!poll.may_sleep() && looks < most_looks) {
+            continue;
+        }
+        const auto longest = looks < most_looks ? most : std::chrono::milliseconds(1);
+        looks = 0;
+        if (const int ret = poll.sleep(sleeper, deadline.left(room, longest), mask); ret != 0) {
+            return ret; // a signal, above all: poll(2) is never restarted
+        }
+    }
+}
+
+int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadline& deadline, const sigset_t* mask) {
+    if (count < 0) {
+        return -EINVAL;
+    }
+    constexpr int read_events = POLLIN | POLLRDNORM;
+    constexpr int write_events = POLLOUT | POLLWRNORM;
+    std::vector<pollfd> fds;
+    for (int fd = 0; fd < count; ++fd) {
+        const auto wanted = [fd](const fd_set* set) { return set != nullptr && FD_ISSET(fd, set); };
+        const int events = (wanted(read) ? read_events : 0) | (wanted(write) ? write_events : 0) |
+                           (wanted(except) ? static_cast<int>(POLLPRI) : 0);
+        if (events != 0) {
+            fds.push_back({fd, static_cast<short>(events), 0});
+        }
+    }
+    const int ret = poll(fds.data(), fds.size(), deadline, mask);
+    if (ret < 0) {
+        return ret;
+    }
+    int bits = 0;
+    for (const pollfd& one : fds) {
+        if ((one.revents & POLLNVAL) != 0) {
+            return -EBADF;
+        }
+    }
+    for (const pollfd& one : fds) {
+        const auto keep = [&](fd_set* set, int events) {
+            if (set != nullptr && FD_ISSET(one.fd, set)) {
+                if ((one.revents & events) != 0) {
+                    ++bits;
+                } else {
+                    FD_CLR(one.fd, set);
+                }
+            }
+        };
+        keep(read, read_events | POLLHUP | POLLERR);
+        keep(write, write_events | POLLERR);
+        keep(except, POLLPRI);
+    }
+    return bits;
+}
+
+} // namespace rsockets

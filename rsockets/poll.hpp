@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// poll(2) and select(2) over a mix of our sockets, sets of repoll_create(3) and any other descriptor. A thread looks at
+// all of them, and sleeps in the kernel's poll on the others' own descriptors, on those of the provider behind ours,
+// and on one of its own that it hears of everything else by.
+#pragma once
+
+#include <csignal>
+#include <optional>
+
+#include <poll.h>
+#include <sys/select.h>
+
+#include "rsockets/bell.hpp"
+
+namespace rsockets {
+
+// The number of entries with events, 0 once the deadline has passed, or -errno.
+int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* mask);
+
+int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadline& deadline, const sigset_t* mask);
+
+} // namespace rsockets

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/provider.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include <dlfcn.h>
+#include <rdma/fi_ext_rstream.h>
+#include <rdma/providers/fi_prov.h>
+
+#include "rsockets/log.hpp"
+
+#ifndef RSOCKET_PROVIDER_DIR // the build says where
+#define RSOCKET_PROVIDER_DIR "/usr/lib/libfabric"
+#endif
+
+namespace rsockets::provider {
+
+namespace {
+
+constexpr uint32_t api_version = FI_VERSION(1, 14);
+
+// The plugin that we loaded ourselves; null while libfabric serves us, which is the rule.
+std::atomic<fi_provider*> own_plugin{nullptr};
+
+fi_provider* load_from(const std::string& folder) {
+    const std::string path = folder + "/librstream-fi.so";
+    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+        log(Level::info, "%s", dlerror());
+        return nullptr;
+    }
+    using Entry = fi_provider* (*)();
+    const auto entry = reinterpret_cast<Entry>(dlsym(handle, "fi_prov_ini"));
+    fi_provider* loaded = entry != nullptr ? entry() : nullptr;
+    if (loaded != nullptr) {
+        log(Level::info, "libfabric does not offer rstream: %s is used", path.c_str());
+    }
+    return loaded;
+}
+
+fi_provider* load_plugin() {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    if (fi_provider* loaded = own_plugin.load()) {
+        return loaded;
+    }
+    fi_provider* loaded = nullptr;
+    if (const char* named = getenv("FI_PROVIDER_PATH"); named != nullptr) {
+        std::string_view folders = named;
+        while (loaded == nullptr && !folders.empty()) {
+            const size_t end = std::min(folders.find(':'), folders.size());
+            if (end != 0) {
+                loaded = load_from(std::string(folders.substr(0, end)));
+            }
+            folders.remove_prefix(std::min(end + 1, folders.size()));
+        }
+    }
+    if (loaded == nullptr) {
+        loaded = load_from(RSOCKET_PROVIDER_DIR);
+    }
+    own_plugin.store(loaded);
+    return loaded;
+}
+
+int ask(fi_provider* plugin, const fi_info& hints, Info& out) {
+    fi_info* list = nullptr;
+    const int ret = plugin != nullptr ? plugin->getinfo(api_version, nullptr, nullptr, 0, &hints, &list)
+                                      : fi_getinfo(api_version, nullptr, nullptr, 0, &hints, &list);
+    out.reset(ret == 0 ? list : nullptr);
+    return ret;
+}
+
+// Whether libfabric itself serves requests for rstream, for any address at all.
+bool libfabric_has_it() {
+    static const bool has = [] {
+        const Info wishes = hints();
+        Info found;
+        return wishes && ask(nullptr, *wishes, found) == 0;
+    }();
+    return has;
+}
+
+} // namespace
+
+Info hints() {
+    Info info(fi_allocinfo());
+    if (info) {
+        info->ep_attr->type = FI_RSTREAM_EP_STREAM;
+        info->fabric_attr->prov_name = strdup("rstream");
+        if (info->fabric_attr->prov_name == nullptr) {
+            info.reset();
+        }
+    }
+    return info;
+}
+
+int get_info(const fi_info& wishes, Info& out) {
+    if (libfabric_has_it()) {
+        return ask(nullptr, wishes, out);
+    }
+    fi_provider* plugin = load_plugin();
+    if (plugin == nullptr) {
+        log(Level::error, "the provider rstream is not found: FI_PROVIDER_PATH must name its folder");
+        return -FI_ENODEV;
+    }
+    return ask(plugin, wishes, out);
+}
+
+int open_fabric(fi_fabric_attr& attr, Owned<fid_fabric>& out) {
+    fid_fabric* fabric = nullptr;
+    fi_provider* plugin = own_plugin.load();
+    const int ret = plugin != nullptr ? plugin->fabric(&attr, &fabric, nullptr) : fi_fabric(&attr, &fabric, nullptr);
+    if (ret == 0) {
+        out.reset(fabric);
+    }
+    return ret;
+}
+
+} // namespace rsockets::provider

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The way to the provider. libfabric finds it in its provider folder or in FI_PROVIDER_PATH; if it does not, or if
+// FI_PROVIDER names others only, the plugin is taken from where this library was installed with it, without a change of
+// the environment, which would be everyone's.
+#pragma once
+
+#include "rsockets/fid.hpp"
+
+namespace rsockets::provider {
+
+// An empty request for stream endpoints. Null for want of memory.
+Info hints();
+
+// As fi_getinfo and fi_fabric: 0 or -FI_E*.
+int get_info(const fi_info& hints, Info& out);
+int open_fabric(fi_fabric_attr& attr, Owned<fid_fabric>& out);
+
+} // namespace rsockets::provider

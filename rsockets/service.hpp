@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The library's one thread, made when the first socket listens or connects. It hands out the events of connections, so
+// that they come about while the program is elsewhere, and moves what a busy program has sent: it sleeps in poll on the
+// queues of all transports, which wake up for their connections' data. While data flows and whoever receives it needs
+// no help, it looks only once in a while.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "rsockets/bell.hpp"
+#include "rsockets/descriptor.hpp"
+#include "rsockets/object.hpp"
+
+namespace rsockets {
+
+class Connection;
+class Library;
+class Socket;
+
+class Service {
+  public:
+    explicit Service(Library& library);
+    ~Service();
+    Service(const Service&) = delete;
+    Service& operator=(const Service&) = delete;
+
+    // 0 or an errno. Once is enough.
+    int start();
+    void stop();
+    // Something has changed that the thread should know of now: a transport was added, a connection is being made.
+    void wake();
+
+    // A socket that has sent something. When it is quiet, the thread sees to it that what is left moves on.
+    void look_after(Socket& socket);
+
+    // A connection that was closed with bytes that the peer has no room for yet. It is kept until they are sent.
+    void linger(std::unique_ptr<Connection> connection);
+    // Waits for all of these; when the thread has stopped.
+    void finish_lingering(const Deadline& deadline);
+
+  private:
+    void run();
+    bool tend(); // the sockets that were touched; true if some are to be looked at again
+    void sleep(bool resting, bool tending, bool& data);
+
+    Library& library_;
+    std::mutex mutex_; // starting and stopping
+    bool running_ = false;
+    std::atomic<bool> stopping_{false};
+    Descriptor wake_fd_;
+    std::thread thread_;
+
+    std::mutex touched_mutex_; // a leaf: nothing else is locked under it
+    std::vector<Ref<Socket>> touched_;
+    struct Lingering {
+        std::unique_ptr<Connection> connection;
+        Deadline deadline;
+    };
+    std::vector<Lingering> lingering_; // added
+    std::vector<Lingering> kept_;      // looked at
+    bool asleep_ = false;              // without a time limit
+    std::vector<Ref<Socket>> tended_;
+};
+
+} // namespace rsockets

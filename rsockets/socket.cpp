@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/socket.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include <netinet/in.h>
+
+#include "rsockets/log.hpp"
+#include "rsockets/provider.hpp"
+
+namespace rsockets {
+
+namespace {
+
+using State = Socket::State;
+
+struct Move {
+    State from;
+    State to;
+};
+// What may follow what. A lost connection stays `connected`, as the program sees it, until the socket is closed.
+constexpr std::array moves{
+    Move{State::closed, State::listening},     //
+    Move{State::closed, State::connecting},    //
+    Move{State::connecting, State::connected}, //
+    Move{State::connecting, State::closed},    // it failed, or was given up
+    Move{State::listening, State::closed},     // shutdown(2), connect(2) to AF_UNSPEC
+    Move{State::connected, State::closed},     // connect(2) to AF_UNSPEC
+};
+
+bool allowed(State from, State to) {
+    for (const Move& move : moves) {
+        if (move.from == from && move.to == to) {
+            return true;
+        }
+    }
+    return false;
+}
+
+} // namespace
+
+Socket::Socket(Library& library, int family, bool nonblocking)
+    : library_(library), family_(family), nonblocking_(nonblocking), options_(family), config_(library.config()) {
+    if (family_ == AF_INET6) {
+        v6_only_ = options_.value<int>(IPPROTO_IPV6, IPV6_V6ONLY) != 0; // the system's default
+    }
+}
+
+Socket::~Socket() { hang_up(); }
+
+void Socket::move_to(State next) {
+    const State now = state();
+    if (!allowed(now, next)) {
+        log(Level::error, "a socket cannot go from state %d to %d", static_cast<int>(now), static_cast<int>(next));
+        abort();
+    }
+    state_.store(next, std::memory_order_release);
+    const bool setting_up = next == State::connecting;
+    if (setting_up != setting_up_) {
+        setting_up_ = setting_up;
+        setting_up ? library_.setup_begins() : library_.setup_ends();
+    }
+}
+
+void Socket::adopt(std::unique_ptr<Connection> connection) {
+    connection_.store(connection.get(), std::memory_order_release);
+    connections_.push_back(std::move(connection));
+}
+
+int Socket::bind(const sockaddr* address, socklen_t length) {
+    const std::lock_guard lock(mutex_);
+    if (address == nullptr) {
+        return -EFAULT;
+    }
+    if (state() != State::closed || reserved_.open()) {
+        // Whatever the address is, the kernel's own order of complaints comes first.
+        const Descriptor scratch = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
+        if (::bind(scratch.get(), address, length) != 0 && errno != EADDRINUSE) {
+            return -errno;
+        }
+        return -EINVAL;
+    }
+    Descriptor made = options_.socket({{SOL_SOCKET, SO_REUSEADDR},
+                                       {SOL_SOCKET, SO_REUSEPORT},
+                                       {IPPROTO_IPV6, IPV6_V6ONLY},
+                                       {IPPROTO_IP, IP_FREEBIND}});
+    if (!made.open() || ::bind(made.get(), address, length) != 0) {
+        return -errno;
+    }
+    // The core is to bind to the same address once there is something to listen or connect with.
+    const int on = 1;
+    (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    reserved_ = std::move(made);
+    return 0;
+}
+
+Address Socket::bound_name() const {
+    Address address;
+    address.length = sizeof(address.storage);
+    if (!reserved_.open() || getsockname(reserved_.get(), address.get(), &address.length) != 0) {
+        return Address::any(family_);
+    }
+    return address;
+}
+
+int Socket::name(sockaddr* address, socklen_t* length) {
+    if (address == nullptr || length == nullptr) {
+        return -EFAULT;
+    }
+    if (static_cast<int>(*length) < 0) {
+        return -EINVAL;
+    }
+    const std::lock_guard lock(mutex_);
+    Address found;
+    if (listener_) {
+        size_t size = sizeof(found.storage);
+        if (fi_getname(&listener_->pep->fid, &found.storage, &size) == 0) {
+            found.length = static_cast<socklen_t>(size);
+        }
+    } else if (Connection* present = connection()) {
+        found = present->name();
+    }
+    (found.set() ? found.for_family(family_) : bound_name()).give(address, length);
+    return 0;
+}
+
+int Socket::peer(sockaddr* address, socklen_t* length) {
+    const State now = state();
+    if (now != State::connected || lost_.load()) {
+        return -ENOTCONN;
+    }
+    const auto status = connection()->status();
+    if ((status.flags & FI_RSTREAM_PEER_FINISHED) != 0 && send_shut_.load()) {
+        return -ENOTCONN; // TCP has left the connection behind by then
+    }
+    if (address == nullptr || length == nullptr) {
+        return -EFAULT;
+    }
+    if (static_cast<int>(*length) < 0) {
+        return -EINVAL;
+    }
+    connection()->peer().for_family(family_).give(address, length);
+    return 0;
+}
+
+int Socket::shutdown(int how) {
+    if (how < SHUT_RD || how > SHUT_RDWR) {
+        return -EINVAL;
+    }
+    const bool receive = how != SHUT_WR;
+    const bool send = how != SHUT_RD;
+    int ret = 0;
+    switch (state()) {
+    case State::closed:
+        receive_shut_.store(receive_shut_.load() || receive);
+        send_shut_.store(send_shut_.load() || send);
+        ret = -ENOTCONN;
+        break;
+    case State::listening:
+        if (receive) {
+            stop_listening();
+        }
+        break;
+    case State::connecting: {
+        {
+            const std::lock_guard lock(mutex_);
+            if (state() == State::connecting) {
+                move_to(State::closed);
+                error_.store(ECONNRESET);
+                outcome_told_ = true;
+            }
+        }
+        drop_connection();
+        break;
+    }
+    case State::connected: {
+        if (lost_.load()) {
+            ret = -ENOTCONN;
+            break;
+        }
+        const auto status = connection()->status();
+        if ((status.flags & FI_RSTREAM_PEER_FINISHED) != 0 && send_shut_.load()) {
+            ret = -ENOTCONN;
+            break;
+        }
+        receive_shut_.store(receive_shut_.load() || receive);
+        if (send && !send_shut_.exchange(true)) {
+            (void)connection()->end_sending();
+        }
+        break;
+    }
+    }
+    bell_.ring();
+    return ret;
+}
+
+// Takes the connection out of sight; it may still be in use by a thread, and goes with the socket.
+void Socket::drop_connection() {
+    Connection* dropped = connection_.exchange(nullptr);
+    if (dropped != nullptr) {
+        (void)dropped->abort();
+    }
+}
+
+// connect(2) to AF_UNSPEC: the socket is as new, but for its options.
+int Socket::disconnect() {
+    if (state() == State::listening) {
+        stop_listening();
+        return 0;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        if (state() == State::connected || state() == State::connecting) {
+            move_to(State::closed);
+            error_.store(ECONNRESET); // for those who still use it
+        }
+        outcome_told_ = true;
+        outcome_.reset();
+    }
+    drop_connection();
+    receive_shut_.store(false);
+    send_shut_.store(false);
+    lost_.store(false);
+    bell_.ring();
+    return 0;
+}
+
+void Socket::on_connected() {
+    Ref<Socket> parent;
+    {
+        const std::lock_guard lock(mutex_);
+        if (state() != State::connecting) {
+            return;
+        }
+        move_to(State::connected);
+        was_connected_ = true;
+        reserved_.reset();
+        parent = std::move(parent_);
+        if (outcome_.open()) {
+            const uint64_t one = 1;
+            (void)!::write(outcome_.get(), &one, sizeof(one));
+        }
+    }
+    if (parent) {
+        parent->child_connected(*this);
+    }
+    bell_.ring();
+}
+
+void Socket::on_failed(int error) {
+    Ref<Socket> parent;
+    {
+        const std::lock_guard lock(mutex_);
+        if (state() != State::connecting) {
+            return;
+        }
+        error_.store(error);
+        lost_.store(true);
+        move_to(State::closed);
+        parent = std::move(parent_);
+        if (outcome_.open()) {
+            const uint64_t one = 1;
+            (void)!::write(outcome_.get(), &one, sizeof(one));
+        }
+    }
+    if (parent) {
+        parent->child_failed(*this); // and that was this socket
+        return;
+    }
+    bell_.ring();
+}
+
+void Socket::on_shutdown() { bell_.ring(); }
+
+void Socket::hang_up() {
+    stop_listening();
+    close_connection();
+    bell_.ring(); // it leaves the sets that it is in
+}
+
+// The end of a connection, as close(2): reset if bytes were left unread or the program wants it so; otherwise all that
+// was sent is delivered, behind the program unless it wants to wait.
+void Socket::close_connection() {
+    std::vector<std::unique_ptr<Connection>> closing; // without our lock: events of theirs may be under way
+    {
+        const std::lock_guard lock(mutex_);
+        if (setting_up_) {
+            setting_up_ = false;
+            library_.setup_ends();
+        }
+        connection_.store(nullptr);
+        closing.swap(connections_);
+    }
+    if (closing.empty() || state() != State::connected) {
+        return;
+    }
+    Connection& last = *closing.back();
+    const bool reset_wanted = linger_.l_onoff != 0 && linger_.l_linger == 0;
+    if (reset_wanted || last.look_for_bytes() > 0) {
+        (void)last.abort();
+        return;
+    }
+    (void)last.end_both();
+    if (linger_.l_onoff != 0) {
+        last.set_linger(size_t{1000} * static_cast<size_t>(linger_.l_linger));
+    } else if (last.status().unsent != 0) {
+        last.forget_target();
+        library_.service().linger(std::move(closing.back()));
+        closing.pop_back();
+    }
+}
+
+// The process ends. Other threads may be within calls on the connection, so it is not closed.
+void Socket::close_at_exit(const Deadline& deadline) {
+    stop_listening();
+    Connection* present = connection();
+    if (present == nullptr || state() != State::connected || send_shut_.exchange(true)) {
+        return;
+    }
+    if (present->look_for_bytes() > 0) {
+        (void)present->abort();
+        return;
+    }
+    (void)present->end_sending();
+    while (!present->all_sent() && !deadline.passed()) {
+        present->wait_a_moment();
+    }
+}
+
+Info Socket::hints() const { return provider::hints(); }
+
+Sizes Socket::sizes() const {
+    return {config_.send_buffer, config_.recv_buffer, config_.send_queue, config_.recv_queue};
+}
+
+} // namespace rsockets

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A stream socket with the behaviour of TCP's on Linux, over an endpoint of the provider's. Methods return what their
+// call returns, and errors as -errno.
+//
+// socket.cpp            life: states, names, ending, closing
+// socket_listen.cpp     listening, requests, accepting
+// socket_connect.cpp    connecting
+// socket_transfer.cpp   bytes
+// socket_poll.cpp       what poll sees, and how a thread waits
+// socket_options.cpp    options, flags and ioctls
+//
+// Locks: a transport's events, then one socket's `mutex_`, then its bell. A call that sends or receives takes none: it
+// looks at the state once, and the connection behind a state stays until the socket goes.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "rsockets/address.hpp"
+#include "rsockets/bell.hpp"
+#include "rsockets/connection.hpp"
+#include "rsockets/descriptor.hpp"
+#include "rsockets/kernel_options.hpp"
+#include "rsockets/library.hpp"
+#include "rsockets/object.hpp"
+
+namespace rsockets {
+
+class Socket final : public Object, private EventTarget {
+  public:
+    enum class State : uint8_t { closed, listening, connecting, connected };
+
+    Socket(Library& library, int family, bool nonblocking);
+    ~Socket() override;
+
+    // socket.cpp
+    int bind(const sockaddr* address, socklen_t length);
+    int shutdown(int how);
+    int name(sockaddr* address, socklen_t* length);
+    int peer(sockaddr* address, socklen_t* length);
+    void close_at_exit(const Deadline& deadline);
+
+    // socket_listen.cpp. `fd` is a number of this socket.
+    int listen(int fd, int backlog);
+    // A connected socket that has no number yet.
+    int accept(bool nonblocking, Ref<Socket>& out);
+    // Lets the kernel's descriptor of an accepted socket show its data.
+    bool show_in(int fd);
+
+    // socket_connect.cpp
+    int connect(int fd, const sockaddr* address, socklen_t length);
+
+    // socket_transfer.cpp
+    ssize_t send(const iovec* iov, size_t count, int flags);
+    ssize_t recv(const iovec* iov, size_t count, int flags);
+
+    // socket_poll.cpp
+    // The events of poll(2) at this moment. Makes progress. What is in `interest` and not ready will be announced.
+    short events(short interest);
+    // What has happened up to now, for waiting on edges: bytes and connections that came, times that room ran out.
+    struct Progress {
+        uint64_t arrived = 0;
+        uint64_t starved = 0;
+    };
+    Progress progress();
+    // Whether a thread that found nothing may sleep on `wait_fd`. If not, it is to look again.
+    bool may_sleep();
+    [[nodiscard]] int wait_fd() const; // -1 where only the bell rings
+    Bell& bell() { return bell_; }
+
+    // socket_options.cpp
+    int set_option(int level, int name, const void* value, socklen_t length);
+    int get_option(int level, int name, void* value, socklen_t* length);
+    int control(unsigned long request, int* value);
+    [[nodiscard]] bool nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
+    void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }
+
+    // For the service thread: whether something was sent since it last asked. If not, what is left was moved on.
+    bool busy_sending();
+
+  protected:
+    void hang_up() override;
+
+  private:
+    using Nanoseconds = std::chrono::nanoseconds;
+
+    struct Listener {
+        Transport* transport = nullptr;
+        Owned<fid_pep> pep;
+        size_t limit = 0;                 // connections that may be made before they are accepted
+        std::deque<Info> requests;        // that are beyond it
+        std::vector<Ref<Socket>> opening; // accepted by us, not yet connected
+        std::deque<Ref<Socket>> ready;
+        Descriptor signal; // readable while `ready` has any
+    };
+
+    // socket.cpp
+    [[nodiscard]] State state() const { return state_.load(std::memory_order_acquire); }
+    void move_to(State next); // with `mutex_` held
+    void adopt(std::unique_ptr<Connection> connection);
+    [[nodiscard]] Connection* connection() const { return connection_.load(std::memory_order_acquire); }
+    Address bound_name() const;
+    void drop_connection();
+    void close_connection();
+    int disconnect();
+    Info hints() const;
+    Sizes sizes() const;
+
+    // events of the provider
+    void on_request(Info request) override;
+    void on_connected() override;
+    void on_failed(int error) override;
+    void on_shutdown() override;
+
+    // socket_listen.cpp
+    int open_passive(const Address& address, Listener& listener);
+    void stop_listening();
+    void open_request(Info request);
+    void serve_waiting();
+    void child_connected(Socket& child);
+    void child_failed(Socket& child);
+    void update_signal(); // with `mutex_` held
+
+    // socket_connect.cpp
+    int start_connect(int fd, const Address& to);
+    int connect_result();
+
+    // socket_transfer.cpp
+    ssize_t recv_now(const iovec* iov, size_t count, int flags, size_t wanted);
+    ssize_t discard(size_t length);
+    ssize_t send_now(const iovec* iov, size_t count, bool more);
+    void note_loss(int error);
+    int take_error() { return error_.exchange(0); }
+    ssize_t broken_pipe(ssize_t error, int flags);
+
+    // socket_poll.cpp
+    // Repeats `attempt` until it gives something other than -EAGAIN: at most `limit` (0: no limit), if `wait`; then
+    // -EAGAIN. -EINTR after a signal, as the kernel.
+    ssize_t repeat(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt);
+    short events_connected(Connection& connection, short interest);
+
+    // socket_options.cpp
+    void read_cached_options();
+    int set_buffer(int name, const void* value, socklen_t length);
+    int set_rdma(int name, const void* value, socklen_t length);
+    int get_int(int name, int value, void* to, socklen_t* length);
+    int get_rdma(int name, void* value, socklen_t* length);
+    int get_tcp_info(void* value, socklen_t* length);
+
+    Library& library_;
+    const int family_;
+    std::atomic<bool> nonblocking_;
+
+    mutable std::mutex mutex_;
+    std::atomic<State> state_{State::closed};
+    Bell bell_;
+    Descriptor reserved_; // a socket of the kernel's that holds the address that was bound
+    std::atomic<Connection*> connection_{nullptr};
+    std::vector<std::unique_ptr<Connection>> connections_; // the present one last; others may still be in use
+    std::unique_ptr<Listener> listener_;
+    Ref<Socket> parent_; // the listener, while this is being accepted
+    bool setting_up_ = false;
+    bool was_connected_ = false;
+    Descriptor outcome_;                     // readable once a connect has come to its end, until someone looks
+    std::atomic<bool> outcome_shown_{false}; // there is that descriptor
+    bool outcome_told_ = true;               // the program was told how its connect went
+    Address peer_;                           // of an accepted or connecting socket
+
+    std::atomic<int> error_{0};             // SO_ERROR
+    std::atomic<bool> receive_shut_{false}; // by the program
+    std::atomic<bool> send_shut_{false};    // by the program
+    std::atomic<bool> lost_{false};         // the connection was reset, or never came about
+    std::atomic<uint64_t> received_{0};     // bytes
+    std::atomic<uint64_t> sent_{0};
+    std::atomic<uint64_t> connections_made_{0};
+    std::atomic<uint64_t> starved_{0};
+    std::atomic<bool> touched_{false};
+    std::atomic<uint64_t> sends_{0};
+    uint64_t sends_seen_ = 0; // by the service thread
+
+    KernelOptions options_; // with `mutex_`
+    Config config_;         // sizes for the next connection; with `mutex_`
+    bool v6_only_ = false;
+    std::atomic<int64_t> receive_timeout_{0}; // nanoseconds; 0: none
+    std::atomic<int64_t> send_timeout_{0};
+    std::atomic<size_t> low_water_{1};
+    std::atomic<bool> corked_{false};
+    linger linger_{};
+};
+
+} // namespace rsockets

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/socket.hpp"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include "rsockets/log.hpp"
+#include "rsockets/provider.hpp"
+#include "rsockets/transport.hpp"
+
+namespace rsockets {
+
+namespace {
+
+// What the kernel's routing has to say of an address: an errno, or 0.
+int routing_error(const Address& to) {
+    const Descriptor probe(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    return !probe.open() || ::connect(probe.get(), to.get(), to.length) == 0 ? 0 : errno;
+}
+
+bool is_multicast(const Address& address) {
+    if (address.family() == AF_INET) {
+        sockaddr_in four;
+        memcpy(&four, &address.storage, sizeof(four));
+        return IN_MULTICAST(ntohl(four.sin_addr.s_addr)) || four.sin_addr.s_addr == htonl(INADDR_BROADCAST);
+    }
+    sockaddr_in6 six;
+    memcpy(&six, &address.storage, sizeof(six));
+    return IN6_IS_ADDR_MULTICAST(&six.sin6_addr);
+}
+
+int set_address(void*& field, size_t& field_length, const Address& address) {
+    void* copy = malloc(address.length);
+    if (copy == nullptr) {
+        return ENOMEM;
+    }
+    memcpy(copy, address.get(), address.length);
+    free(field);
+    field = copy;
+    field_length = address.length;
+    return 0;
+}
+
+} // namespace
+
+int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
+    if (address == nullptr) {
+        return -EFAULT;
+    }
+    if (length < sizeof(sa_family_t)) {
+        return -EINVAL;
+    }
+    if (address->sa_family == AF_UNSPEC) {
+        return disconnect();
+    }
+    Address to(address, length);
+    std::vector<std::unique_ptr<Connection>> failed; // earlier ones; closed without our lock
+    {
+        const std::lock_guard lock(mutex_);
+        switch (state()) {
+        case State::listening:
+            return -EISCONN;
+        case State::connected:
+            return outcome_told_ ? -EISCONN : (outcome_told_ = true, outcome_.reset(), 0);
+        case State::connecting:
+            if (nonblocking()) {
+                return -EALREADY;
+            }
+            break;
+        case State::closed:
+            if (!outcome_told_) { // how it went is told once, then the socket may try again
+                outcome_told_ = true;
+                outcome_.reset();
+                lost_.store(false);
+                const int error = take_error();
+                return error != 0 ? -error : -ECONNABORTED;
+            }
+            if (length < (family_ == AF_INET ? sizeof(sockaddr_in) : size_t{24})) {
+                return -EINVAL; // 24: an IPv6 address without its scope, as the kernel takes it
+            }
+            if (to.family() != family_) {
+                return -EAFNOSUPPORT;
+            }
+            receive_shut_.store(false);
+            send_shut_.store(false);
+            lost_.store(false);
+            error_.store(0);
+            outcome_.reset();
+            connection_.store(nullptr);
+            if (!was_connected_) {
+                failed.swap(connections_); // nobody can be within a call on these
+            }
+            move_to(State::connecting);
+            to = to.wildcard_as_loopback();
+            if (const int error = v6_only_ && to.v4_mapped() ? ENETUNREACH : 0; error != 0) {
+                move_to(State::closed);
+                return -error;
+            }
+            outcome_told_ = false;
+            break;
+        }
+    }
+    if (connection() == nullptr) {
+        if (const int error = start_connect(fd, to.unmapped()); error != 0) {
+            const std::lock_guard lock(mutex_);
+            if (state() == State::connecting) {
+                move_to(State::closed);
+            }
+            connection_.store(nullptr);
+            outcome_told_ = true;
+            return -error;
+        }
+        if (nonblocking()) {
+            return -EINPROGRESS;
+        }
+    }
+    const ssize_t ret = repeat(true, Nanoseconds(send_timeout_.load()),
+                               [&]() -> ssize_t { return state() == State::connecting ? -EAGAIN : 0; });
+    if (ret != 0) {
+        return ret == -EAGAIN ? -EINPROGRESS : static_cast<int>(ret);
+    }
+    return connect_result();
+}
+
+int Socket::connect_result() {
+    const std::lock_guard lock(mutex_);
+    outcome_told_ = true;
+    outcome_.reset();
+    if (state() == State::connected) {
+        return 0;
+    }
+    lost_.store(false); // it is as new
+    const int error = take_error();
+    return error != 0 ? -error : -ECONNABORTED;
+}
+
+// An errno, or 0: it is under way.
+int Socket::start_connect(int fd, const Address& to) {
+    if (is_multicast(to)) {
+        return ENETUNREACH;
+    }
+    const Info wishes = hints();
+    if (!wishes) {
+        return ENOMEM;
+    }
+    wishes->addr_format = to.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+    if (int error = set_address(wishes->dest_addr, wishes->dest_addrlen, to); error != 0) {
+        return error;
+    }
+    Address from;
+    {
+        const std::lock_guard lock(mutex_);
+        if (reserved_.open()) {
+            from = bound_name().unmapped();
+        }
+    }
+    if (from.set() && from.family() != to.family()) {
+        from = from.wildcard() ? Address::any(to.family()) : from;
+        from.set_port(bound_name().port());
+    }
+    if (from.set() && !from.wildcard()) {
+        if (int error = set_address(wishes->src_addr, wishes->src_addrlen, from); error != 0) {
+            return error;
+        }
+    }
+    Info found;
+    int ret = provider::get_info(*wishes, found);
+    if (ret != 0) {
+        log(Level::info, "no way to connect: %s", fi_strerror(-ret));
+        const int error = routing_error(to);
+        return ret != -FI_ENODATA ? -ret : error != 0 ? error : ENETUNREACH;
+    }
+    if (from.set() && found->src_addr != nullptr) {
+        Address source(found->src_addr, static_cast<socklen_t>(found->src_addrlen));
+        source.set_port(from.port());
+        memcpy(found->src_addr, source.get(), source.length);
+    }
+    Transport* transport = nullptr;
+    if ((ret = library_.transport_for(*found, transport)) != 0) {
+        return -ret;
+    }
+    std::unique_ptr<Connection> made;
+    Sizes wanted;
+    {
+        const std::lock_guard lock(mutex_);
+        wanted = sizes();
+    }
+    if ((ret = Connection::open(*transport, *found, this, wanted, made)) != 0) {
+        return -ret;
+    }
+    Connection& opened = *made;
+    {
+        const std::lock_guard lock(mutex_);
+        adopt(std::move(made));
+        epoll_event event{};
+        event.events = EPOLLIN;
+        if (epoll_ctl(fd, EPOLL_CTL_ADD, opened.wait_fd(), &event) != 0) {
+            return errno;
+        }
+        if (nonblocking()) { // others may poll the kernel's descriptor for the outcome
+            outcome_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+            if (!outcome_.open() || epoll_ctl(fd, EPOLL_CTL_ADD, outcome_.get(), &event) != 0) {
+                return errno;
+            }
+            outcome_shown_.store(true);
+        }
+    }
+    library_.service().wake(); // it may rest from data that flows elsewhere
+    ret = opened.connect(to);
+    return ret < 0 ? -ret : 0;
+}
+
+} // namespace rsockets

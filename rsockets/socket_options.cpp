@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/socket.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <rdma/rsocket.h>
+#include <sys/ioctl.h>
+#include <sys/time.h>
+
+namespace rsockets {
+
+namespace {
+
+constexpr int largest_buffer = 1 << 30;
+constexpr int smallest_buffer = 4096;
+
+// As the kernel gives an int: cut to the room.
+int give(const void* from, socklen_t size, void* to, socklen_t* length) {
+    if (to == nullptr || length == nullptr) {
+        return -EFAULT;
+    }
+    if (static_cast<int>(*length) < 0) {
+        return -EINVAL;
+    }
+    *length = std::min(*length, size);
+    memcpy(to, from, *length);
+    return 0;
+}
+
+int64_t nanoseconds(const timeval& time) { return int64_t{1000000000} * time.tv_sec + int64_t{1000} * time.tv_usec; }
+
+} // namespace
+
+int Socket::get_int(int, int value, void* to, socklen_t* length) { return give(&value, sizeof(value), to, length); }
+
+// What is needed at every call is kept where a call finds it.
+void Socket::read_cached_options() {
+    receive_timeout_.store(nanoseconds(options_.value<timeval>(SOL_SOCKET, SO_RCVTIMEO)));
+    send_timeout_.store(nanoseconds(options_.value<timeval>(SOL_SOCKET, SO_SNDTIMEO)));
+    low_water_.store(static_cast<size_t>(std::max(1, options_.value<int>(SOL_SOCKET, SO_RCVLOWAT))));
+    corked_.store(options_.value<int>(IPPROTO_TCP, TCP_CORK) != 0);
+    linger_ = options_.value<linger>(SOL_SOCKET, SO_LINGER);
+}
+
+int Socket::set_buffer(int name, const void* value, socklen_t length) {
+    if (length < sizeof(int)) {
+        return -EINVAL;
+    }
+    if (value == nullptr) {
+        return -EFAULT;
+    }
+    int wanted = 0;
+    memcpy(&wanted, value, sizeof(wanted));
+    const auto size = static_cast<size_t>(std::clamp(wanted, smallest_buffer, largest_buffer));
+    (name == SO_SNDBUF || name == SO_SNDBUFFORCE ? config_.send_buffer : config_.recv_buffer) = size;
+    return 0; // once connected, the buffers are what they are: reading the value back tells
+}
+
+int Socket::set_rdma(int name, const void* value, socklen_t length) {
+    if (name == RDMA_ROUTE) {
+        return -ENOPROTOOPT; // a path record is the core's business
+    }
+    if (length < sizeof(int)) {
+        return -EINVAL;
+    }
+    if (value == nullptr) {
+        return -EFAULT;
+    }
+    int wanted = 0;
+    memcpy(&wanted, value, sizeof(wanted));
+    if (wanted < 0) {
+        return -EINVAL;
+    }
+    const size_t size = std::clamp(wanted, 1, 65535);
+    switch (name) {
+    case RDMA_SQSIZE:
+        config_.send_queue = size;
+        return 0;
+    case RDMA_RQSIZE:
+        config_.recv_queue = size;
+        return 0;
+    case RDMA_INLINE:
+        config_.inline_size = static_cast<size_t>(std::min(wanted, 65535));
+        return 0;
+    default:
+        return -ENOPROTOOPT;
+    }
+}
+
+int Socket::set_option(int level, int name, const void* value, socklen_t length) {
+    if (static_cast<int>(length) < 0) {
+        return -EINVAL;
+    }
+    const std::lock_guard lock(mutex_);
+    if (level == SOL_RDMA) {
+        return set_rdma(name, value, length);
+    }
+    if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF)) {
+        return set_buffer(name, value, length);
+    }
+    const bool v6_only = level == IPPROTO_IPV6 && name == IPV6_V6ONLY;
+    if (v6_only && family_ == AF_INET6 && (reserved_.open() || state() != State::closed)) {
+        return -EINVAL;
+    }
+    if (const int error = options_.set(level, name, value, length); error != 0) {
+        return -error;
+    }
+    const bool was_corked = corked_.load();
+    read_cached_options();
+    if (v6_only) {
+        v6_only_ = options_.value<int>(level, name) != 0;
+    }
+    if (was_corked && !corked_.load() && state() == State::connected) {
+        (void)connection()->look_for_room(); // any call sends what was held back
+    }
+    return 0;
+}
+
+int Socket::get_rdma(int name, void* value, socklen_t* length) {
+    Connection* present = connection();
+    const Sizes now = present != nullptr ? present->sizes() : sizes();
+    switch (name) {
+    case RDMA_SQSIZE:
+        return get_int(name, static_cast<int>(now.send_queue), value, length);
+    case RDMA_RQSIZE:
+        return get_int(name, static_cast<int>(now.recv_queue), value, length);
+    case RDMA_INLINE:
+        return get_int(name, static_cast<int>(config_.inline_size), value, length);
+    default:
+        return -ENOPROTOOPT;
+    }
+}
+
+int Socket::get_tcp_info(void* value, socklen_t* length) {
+    tcp_info info{};
+    switch (state()) {
+    case State::closed:
+        info.tcpi_state = TCP_CLOSE;
+        break;
+    case State::listening:
+        info.tcpi_state = TCP_LISTEN;
+        info.tcpi_unacked = static_cast<uint32_t>(listener_->ready.size());
+        info.tcpi_sacked = static_cast<uint32_t>(listener_->limit - 1);
+        break;
+    case State::connecting:
+        info.tcpi_state = TCP_SYN_SENT;
+        break;
+    case State::connected: {
+        const auto status = connection()->status();
+        const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
+        info.tcpi_state = lost_.load()        ? TCP_CLOSE
+                          : send_shut_.load() ? (finished ? TCP_CLOSE : TCP_FIN_WAIT2)
+                          : finished          ? TCP_CLOSE_WAIT
+                                              : TCP_ESTABLISHED;
+        const Sizes sizes = connection()->sizes();
+        info.tcpi_rcv_space = static_cast<uint32_t>(sizes.recv_buffer);
+        break;
+    }
+    }
+    return give(&info, sizeof(info), value, length);
+}
+
+int Socket::get_option(int level, int name, void* value, socklen_t* length) {
+    if (length == nullptr) {
+        return -EFAULT;
+    }
+    const std::lock_guard lock(mutex_);
+    if (level == SOL_RDMA) {
+        return get_rdma(name, value, length);
+    }
+    if (level == SOL_SOCKET) {
+        Connection* present = connection();
+        const Sizes now = present != nullptr ? present->sizes() : sizes();
+        switch (name) {
+        case SO_SNDBUF:
+            return get_int(name, static_cast<int>(now.send_buffer), value, length);
+        case SO_RCVBUF:
+            return get_int(name, static_cast<int>(now.recv_buffer), value, length);
+        case SO_ACCEPTCONN:
+            return get_int(name, state() == State::listening ? 1 : 0, value, length);
+        case SO_ERROR: {
+            if (present != nullptr && state() == State::connected) { // an error may be on its way
+                (void)events_connected(*present, 0);
+            }
+            if (state() != State::connecting) {
+                outcome_.reset();
+            }
+            return get_int(name, take_error(), value, length);
+        }
+        default:
+            break;
+        }
+    }
+    if (level == IPPROTO_TCP && name == TCP_INFO) {
+        return get_tcp_info(value, length);
+    }
+    return -options_.get(level, name, value, length);
+}
+
+int Socket::control(unsigned long request, int* value) {
+    if (value == nullptr) {
+        return -EFAULT;
+    }
+    const bool connected = state() == State::connected;
+    switch (request) {
+    case FIONBIO:
+        set_nonblocking(*value != 0);
+        return 0;
+    case FIONREAD: {
+        if (state() == State::listening) {
+            return -EINVAL;
+        }
+        const ssize_t there = connected ? connection()->look_for_bytes() : 0;
+        *value = there > 0 ? static_cast<int>(there) : 0;
+        return 0;
+    }
+    case SIOCOUTQ:
+        if (state() == State::listening) {
+            return -EINVAL;
+        }
+        if (connected) {
+            (void)connection()->look_for_bytes();
+        }
+        *value = connected ? static_cast<int>(connection()->status().unsent) : 0;
+        return 0;
+    case SIOCATMARK:
+        *value = 0;
+        return 0;
+    default:
+        return -ENOTTY;
+    }
+}
+
+} // namespace rsockets

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/socket.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <poll.h>
+
+namespace rsockets {
+
+namespace {
+
+constexpr short readable = POLLIN | POLLRDNORM;
+constexpr short writable = POLLOUT | POLLWRNORM;
+
+// Looks without a sleep in between after which one is enforced: an endpoint that says there is something to do while
+// there is nothing must cost time, not a core.
+constexpr int most_looks = 64;
+
+} // namespace
+
+short Socket::events(short interest) {
+    int found = 0;
+    switch (state()) {
+    case State::connecting:
+        return 0;
+    case State::listening: {
+        const std::lock_guard lock(mutex_);
+        return listener_ && !listener_->ready.empty() ? readable : short{0};
+    }
+    case State::closed:
+        found = writable | POLLHUP;
+        if (receive_shut_.load() || lost_.load()) {
+            found |= readable | POLLRDHUP;
+        }
+        break;
+    case State::connected:
+        if (Connection* present = connection()) {
+            found = events_connected(*present, interest);
+        }
+        break;
+    }
+    if (error_.load() != 0) {
+        found |= POLLERR;
+    }
+    if (outcome_shown_.load()) { // whoever sees this knows how the connect went
+        const std::lock_guard lock(mutex_);
+        outcome_.reset();
+        outcome_shown_.store(false);
+    }
+    return static_cast<short>(found);
+}
+
+short Socket::events_connected(Connection& present, short interest) {
+    const ssize_t looked = present.look_for_bytes();
+    const auto status = present.status();
+    const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
+    if (!finished && (status.flags & (FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) != 0) {
+        note_loss(looked < 0 && looked != -FI_EAGAIN ? static_cast<int>(-looked) : ECONNRESET);
+    }
+    const bool lost = lost_.load();
+    const bool no_more_in = receive_shut_.load() || finished || lost;
+    const bool no_more_out = send_shut_.load() || lost;
+    int found = 0;
+    if (no_more_in) {
+        found |= readable | POLLRDHUP;
+    }
+    if (no_more_in && no_more_out) {
+        found |= POLLHUP;
+    }
+    if (looked > 0 && static_cast<size_t>(looked) >= std::min(low_water_.load(), config_.recv_buffer / 2)) {
+        found |= readable;
+    }
+    if (no_more_out || status.writable != 0 || (status.flags & FI_RSTREAM_PEER_CLOSED) != 0) {
+        found |= writable;
+    } else if ((interest & writable) != 0) {
+        // From now on the descriptor tells of room. Others may have waited for it, and not be told again.
+        if (present.look_for_room() != -FI_EAGAIN) {
+            found |= writable;
+            bell_.ring();
+        } else {
+            starved_.fetch_add(1, std::memory_order_relaxed);
+        }
+    }
+    return static_cast<short>(found);
+}
+
+Socket::Progress Socket::progress() {
+    Progress now;
+    now.starved = starved_.load(std::memory_order_relaxed);
+    now.arrived = received_.load(std::memory_order_relaxed) + connections_made_.load(std::memory_order_relaxed);
+    if (Connection* present = connection(); present != nullptr && state() == State::connected) {
+        now.arrived += present->status().readable;
+    }
+    return now;
+}
+
+bool Socket::may_sleep() {
+    Connection* present = connection();
+    if (present == nullptr || state() != State::connected || present->may_sleep()) {
+        return true;
+    }
+    // It has something to tell. If nobody asked for that, it is told here, or it would never be quiet.
+    (void)present->look_for_bytes();
+    if (present->status().writable != 0 && present->look_for_room() > 0) {
+        bell_.ring();
+    }
+    return false;
+}
+
+int Socket::wait_fd() const {
+    Connection* present = connection();
+    return present != nullptr && state() == State::connected ? present->wait_fd() : -1;
+}
+
+ssize_t Socket::repeat(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt) {
+    ssize_t ret = attempt();
+    if (ret != -EAGAIN || !wait) {
+        return ret;
+    }
+    const Deadline deadline = limit.count() != 0 ? Deadline::in(limit) : Deadline::never();
+    if (library_.config().polling_time != 0 && state() == State::connected) {
+        const Deadline spin = Deadline::in(std::chrono::microseconds(library_.config().polling_time));
+        while (!spin.passed()) {
+            if ((ret = attempt()) != -EAGAIN) {
+                return ret;
+            }
+        }
+    }
+    const std::optional<Nanoseconds> most =
+        library_.config().wake_up != 0
+            ? std::optional<Nanoseconds>(std::chrono::milliseconds(library_.config().wake_up))
+            : std::nullopt;
+    Sleeper sleeper;
+    if (sleeper.fd() < 0) {
+        return -EMFILE;
+    }
+    sleeper.listen_to(bell_);
+    for (int looks = 0;; ++looks) {
+        sleeper.rest();
+        ret = attempt();
+        if (ret != -EAGAIN) {
+            return ret;
+        }
+        if (deadline.passed()) {
+            return -EAGAIN;
+        }
+        if (!may_sleep() && looks < most_looks) {
+            continue;
+        }
+        const int fd = wait_fd();
+        pollfd fds[] = {{sleeper.fd(), POLLIN, 0}, {fd, POLLIN, 0}};
+        timespec room{};
+        const timespec* left =
+            looks < most_looks ? deadline.left(room, most) : deadline.left(room, std::chrono::milliseconds(1));
+        looks = 0;
+        if (::ppoll(fds, fd >= 0 ? 2 : 1, left, nullptr) < 0 && errno == EINTR &&
+            (deadline.limited() || !restarts_after_signal())) {
+            ret = attempt();
+            return ret == -EAGAIN ? -EINTR : ret;
+        }
+    }
+}
+
+} // namespace rsockets

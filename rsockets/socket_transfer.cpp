@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/socket.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+
+namespace rsockets {
+
+namespace {
+
+// The segments of a message, of which more and more were dealt with.
+class Segments {
+  public:
+    Segments(const iovec* iov, size_t count) : iov_(iov), count_(count) {
+        for (size_t i = 0; i < count; ++i) {
+            left_ += iov[i].iov_len;
+        }
+    }
+
+    [[nodiscard]] size_t left() const { return left_; }
+
+    void skip(size_t bytes) {
+        left_ -= bytes;
+        while (count_ != 0 && bytes >= iov_->iov_len - offset_) {
+            bytes -= iov_->iov_len - offset_;
+            offset_ = 0;
+            ++iov_;
+            --count_;
+        }
+        offset_ += bytes;
+    }
+
+    // What is left, as one call takes it: whole segments, unless the first is begun.
+    std::pair<const iovec*, size_t> next() {
+        if (offset_ == 0) {
+            return {iov_, count_};
+        }
+        rest_ = {static_cast<char*>(iov_->iov_base) + offset_, iov_->iov_len - offset_};
+        return {&rest_, 1};
+    }
+
+  private:
+    const iovec* iov_;
+    size_t count_;
+    size_t offset_ = 0; // in the first
+    size_t left_ = 0;
+    iovec rest_{};
+};
+
+} // namespace
+
+void Socket::note_loss(int error) {
+    if (!lost_.exchange(true)) {
+        error_.store(error);
+    }
+}
+
+ssize_t Socket::broken_pipe(ssize_t error, int flags) {
+    if (error == -EPIPE && (flags & MSG_NOSIGNAL) == 0) {
+        raise(SIGPIPE); // to this thread, as the kernel does
+    }
+    return error;
+}
+
+// One try; -EAGAIN if there is no room.
+ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
+    switch (state()) {
+    case State::connecting:
+        return -EAGAIN;
+    case State::closed:
+    case State::listening: {
+        const int error = take_error();
+        return error != 0 ? -error : -EPIPE;
+    }
+    case State::connected:
+        break;
+    }
+    if (send_shut_.load() || lost_.load()) {
+        const int error = take_error();
+        return error != 0 ? -error : -EPIPE;
+    }
+    Connection* present = connection();
+    if (present == nullptr) {
+        return -EPIPE;
+    }
+    const ssize_t sent = present->send(iov, count, more);
+    if (sent >= 0) {
+        return sent;
+    }
+    if (sent == -FI_EAGAIN) {
+        starved_.fetch_add(1, std::memory_order_relaxed);
+        return -EAGAIN;
+    }
+    if (sent == -FI_EPIPE) {
+        if (send_shut_.load() || lost_.load()) {
+            return -EPIPE;
+        }
+        // The peer has closed. TCP learns that by the answer to what it sends: the first send after it is taken, and
+        // lost.
+        note_loss(EPIPE);
+        size_t taken = 0;
+        for (size_t i = 0; i < count; ++i) {
+            taken += iov[i].iov_len;
+        }
+        return static_cast<ssize_t>(taken);
+    }
+    note_loss(static_cast<int>(-sent));
+    const int error = take_error();
+    return error != 0 ? -error : -EPIPE;
+}
+
+ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
+    if ((flags & MSG_OOB) != 0) {
+        return -EOPNOTSUPP;
+    }
+    Segments segments(iov, count);
+    const bool more = (flags & MSG_MORE) != 0 || corked_.load(std::memory_order_relaxed);
+    const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
+    const size_t total = segments.left();
+    if (total == 0 && state() == State::connected && !send_shut_.load() && !lost_.load()) {
+        return 0;
+    }
+    const auto attempt = [&]() -> ssize_t {
+        do {
+            const auto [part, parts] = segments.next();
+            const ssize_t sent = send_now(part, parts, more);
+            if (sent < 0) {
+                return sent;
+            }
+            segments.skip(static_cast<size_t>(sent));
+        } while (segments.left() != 0);
+        return 0;
+    };
+    ssize_t ret = attempt();
+    if (ret == -EAGAIN && wait) {
+        ret = repeat(true, Nanoseconds(send_timeout_.load()), attempt);
+    }
+    const size_t sent = total - segments.left();
+    if (sent != 0) {
+        sent_.fetch_add(sent, std::memory_order_relaxed);
+        sends_.fetch_add(1, std::memory_order_relaxed);
+        if (!touched_.load(std::memory_order_relaxed) && !touched_.exchange(true)) {
+            library_.service().look_after(*this);
+        }
+        return static_cast<ssize_t>(sent);
+    }
+    return broken_pipe(ret, flags);
+}
+
+ssize_t Socket::discard(size_t length) {
+    std::array<char, 16384> sink;
+    size_t gone = 0;
+    while (gone < length) {
+        const iovec iov{sink.data(), std::min(sink.size(), length - gone)};
+        const ssize_t n = connection()->recv(&iov, 1);
+        if (n <= 0) {
+            return gone != 0 ? static_cast<ssize_t>(gone) : n;
+        }
+        gone += static_cast<size_t>(n);
+    }
+    return static_cast<ssize_t>(gone);
+}
+
+// One try. `wanted`: -EAGAIN as long as fewer bytes are there, unless no more will come.
+ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wanted) {
+    switch (state()) {
+    case State::connecting:
+        return -EAGAIN;
+    case State::listening:
+        return -ENOTCONN;
+    case State::closed: {
+        const int error = take_error();
+        return error != 0 ? -error : receive_shut_.load() || lost_.load() ? 0 : -ENOTCONN;
+    }
+    case State::connected:
+        break;
+    }
+    Connection* present = connection();
+    if (present == nullptr) {
+        return -ENOTCONN;
+    }
+    const bool peek = (flags & MSG_PEEK) != 0;
+    size_t room = 0;
+    for (size_t i = 0; i < count; ++i) {
+        room += iov[i].iov_len;
+    }
+    if (wanted > 1) {
+        const ssize_t there = present->look_for_bytes();
+        if (there > 0 && static_cast<size_t>(there) < wanted && !receive_shut_.load() &&
+            (present->status().flags & (FI_RSTREAM_PEER_FINISHED | FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) == 0) {
+            return -EAGAIN;
+        }
+    }
+    ssize_t n = 0;
+    if (room == 0 || (peek && (flags & MSG_TRUNC) != 0)) {
+        n = present->look_for_bytes(); // there is nothing to copy, but an end or an error may be told
+        n = n > 0 ? std::min(n, static_cast<ssize_t>(room)) : n;
+    } else if ((flags & MSG_TRUNC) != 0) {
+        n = discard(room);
+    } else {
+        n = peek ? present->peek(iov, count) : present->recv(iov, count);
+    }
+    if (n >= 0) {
+        if (!peek && n > 0) {
+            received_.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
+        }
+        return n;
+    }
+    if (n == -FI_EAGAIN) {
+        return receive_shut_.load() ? 0 : -EAGAIN;
+    }
+    note_loss(static_cast<int>(-n));
+    return -take_error(); // told once; after that it is the end
+}
+
+ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
+    if ((flags & MSG_OOB) != 0) {
+        return -EINVAL; // as TCP without urgent data
+    }
+    if ((flags & MSG_ERRQUEUE) != 0) {
+        return -EAGAIN;
+    }
+    const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
+    const bool peek = (flags & MSG_PEEK) != 0;
+    Segments segments(iov, count);
+    const size_t total = segments.left();
+    const bool all = (flags & MSG_WAITALL) != 0;
+    const auto limit = Nanoseconds(receive_timeout_.load());
+    if (!all || !wait || peek) {
+        // No more than the buffer can hold is waited for.
+        const size_t low_water = std::min(all ? total : low_water_.load(), config_.recv_buffer / 2);
+        const size_t wanted = wait ? std::min(low_water, total) : 1;
+        const auto attempt = [&] { return recv_now(iov, count, flags, wanted); };
+        const ssize_t ret = repeat(wait, limit, attempt);
+        // What is there when the time is over is given.
+        return ret == -EAGAIN && wanted > 1 ? recv_now(iov, count, flags, 1) : ret;
+    }
+    const auto attempt = [&]() -> ssize_t {
+        do {
+            const auto [part, parts] = segments.next();
+            const ssize_t n = recv_now(part, parts, flags, 1);
+            if (n <= 0) {
+                return n;
+            }
+            segments.skip(static_cast<size_t>(n));
+        } while (segments.left() != 0);
+        return 0;
+    };
+    const ssize_t ret = repeat(true, limit, attempt);
+    const size_t got = total - segments.left();
+    return got != 0 ? static_cast<ssize_t>(got) : ret;
+}
+
+bool Socket::busy_sending() {
+    const uint64_t now = sends_.load(std::memory_order_relaxed);
+    if (now != sends_seen_) {
+        sends_seen_ = now;
+        return true;
+    }
+    touched_.store(false); // first: what is sent from now on brings us back
+    if (Connection* present = connection(); present != nullptr && state() == State::connected) {
+        (void)present->may_sleep(); // moves on what it can; the queue wakes up for the rest
+    }
+    return false;
+}
+
+} // namespace rsockets

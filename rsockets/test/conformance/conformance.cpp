@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/test/conformance/conformance.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include <arpa/inet.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace conformance {
+
+namespace {
+
+struct Entry {
+    const char* name;
+    void (*body)(Case&);
+};
+std::vector<Entry>& entries() {
+    static std::vector<Entry> all;
+    return all;
+}
+
+constexpr unsigned longest_case = 60; // seconds
+
+const Api kernel_api = {
+    "kernel",      ::socket,     ::bind,       ::listen,        ::accept,    ::accept4,    ::connect,
+    ::shutdown,    ::close,      ::recv,       ::recvfrom,      ::recvmsg,   ::send,       ::sendto,
+    ::sendmsg,     ::read,       ::readv,      ::write,         ::writev,    ::sendfile,   ::poll,
+    ::ppoll,       ::select,     ::pselect,    ::epoll_create1, ::epoll_ctl, ::epoll_wait, ::getpeername,
+    ::getsockname, ::setsockopt, ::getsockopt, ::fcntl,         ::ioctl,     ::dup,        ::dup2,
+};
+
+const Api rsocket_api = {
+    "rsocket",      ::rsocket,     ::rbind,       ::rlisten,       ::raccept,    ::raccept4,    ::rconnect,
+    ::rshutdown,    ::rclose,      ::rrecv,       ::rrecvfrom,     ::rrecvmsg,   ::rsend,       ::rsendto,
+    ::rsendmsg,     ::rread,       ::rreadv,      ::rwrite,        ::rwritev,    ::rsendfile,   ::rpoll,
+    ::rppoll,       ::rselect,     ::rpselect,    ::repoll_create, ::repoll_ctl, ::repoll_wait, ::rgetpeername,
+    ::rgetsockname, ::rsetsockopt, ::rgetsockopt, ::rfcntl,        ::rioctl,     ::rdup,        ::rdup2,
+};
+
+struct Bit {
+    unsigned bit;
+    const char* name;
+};
+constexpr Bit bits[] = {
+    {POLLIN, "IN"},     {POLLPRI, "PRI"},       {POLLOUT, "OUT"},       {POLLERR, "ERR"},     {POLLHUP, "HUP"},
+    {POLLNVAL, "NVAL"}, {POLLRDNORM, "RDNORM"}, {POLLWRNORM, "WRNORM"}, {POLLRDHUP, "RDHUP"},
+};
+
+[[noreturn]] void fail(const std::string& what) { throw Failure(what + ": " + strerror(errno)); }
+
+volatile const char* running = "";
+
+void on_alarm(int) {
+    const char text[] = "# the case hangs: ";
+    const char* name = const_cast<const char*>(running);
+    (void)!::write(STDOUT_FILENO, text, sizeof(text) - 1);
+    (void)!::write(STDOUT_FILENO, name, strlen(name));
+    (void)!::write(STDOUT_FILENO, "\n", 1);
+    _exit(1);
+}
+
+std::vector<std::string> run_on(const Api& api, const Entry& entry) {
+    alarm(longest_case);
+    std::vector<std::string> lines;
+    {
+        Case c(api);
+        try {
+            entry.body(c);
+            c.join();
+        } catch (const std::exception& failure) {
+            c.note(std::string("failed with ") + api.name + ": " + failure.what());
+        }
+        lines = c.lines;
+    }
+    alarm(0);
+    return lines;
+}
+
+bool run(const Entry& entry, size_t number) {
+    running = entry.name;
+    const auto expected = run_on(kernel_api, entry);
+    const auto got = run_on(rsocket_api, entry);
+    const bool failed = std::any_of(expected.begin(), expected.end(),
+                                    [](const std::string& line) { return line.rfind("failed with", 0) == 0; });
+    const bool same = expected == got && !failed;
+    printf("%s %zu - %s\n", same ? "ok" : "not ok", number, entry.name);
+    for (size_t i = 0; !same && i < std::max(expected.size(), got.size()); ++i) {
+        const std::string one = i < expected.size() ? expected[i] : "(nothing)";
+        const std::string other = i < got.size() ? got[i] : "(nothing)";
+        printf("#   %s\n", one.c_str());
+        if (one != other) {
+            printf("# ! %s\n", other.c_str());
+        }
+    }
+    fflush(stdout);
+    return same;
+}
+
+} // namespace
+
+Registered::Registered(const char* name, void (*body)(Case&)) { entries().push_back({name, body}); }
+
+Case::~Case() {
+    for (const int fd : made_) {
+        s.close(fd);
+    }
+    for (auto& thread : threads_) {
+        if (thread.joinable()) {
+            thread.join();
+        }
+    }
+}
+
+long long Case::say(const char* call, const std::function<long long()>& body) {
+    errno = 0;
+    const long long ret = body();
+    const int error = errno;
+    note(std::string(call) + " = " + std::to_string(ret) + (ret < 0 ? std::string(" ") + strerrorname_np(error) : ""));
+    return ret;
+}
+
+int Case::say_made(const char* call, const std::function<int()>& body) {
+    const int fd = body();
+    const int error = errno;
+    note(std::string(call) + (fd >= 0 ? " = a descriptor" : std::string(" = -1 ") + strerrorname_np(error)));
+    return fd >= 0 ? track(fd) : fd;
+}
+
+void Case::note_bytes(const char* what, long long length) {
+    note(std::string(what) + ": \"" + std::string(buffer, length > 0 ? static_cast<size_t>(length) : 0) + "\"");
+}
+
+void Case::note_events(const char* what, unsigned events) {
+    std::string text = std::string(what) + ":";
+    for (const Bit& bit : bits) {
+        if ((events & bit.bit) != 0) {
+            text += std::string(" ") + bit.name;
+        }
+    }
+    note(text);
+}
+
+int Case::track(int fd) {
+    made_.push_back(fd);
+    return fd;
+}
+
+void Case::forget(int fd) { std::erase(made_, fd); }
+
+int Case::make_socket(int family, int flags) {
+    const int fd = s.socket(family, SOCK_STREAM | flags, 0);
+    if (fd < 0) {
+        fail("socket");
+    }
+    return track(fd);
+}
+
+int Case::make_listener(int backlog, int family) {
+    const int fd = make_socket(family);
+    const sockaddr_in four = loopback(0);
+    const sockaddr_in6 six = loopback6(0);
+    if ((family == AF_INET ? s.bind(fd, generic(four), sizeof(four)) : s.bind(fd, generic(six), sizeof(six))) != 0) {
+        fail("bind");
+    }
+    if (s.listen(fd, backlog) != 0) {
+        fail("listen");
+    }
+    return fd;
+}
+
+sockaddr_storage Case::address_of(int fd) {
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    if (s.getsockname(fd, generic(address), &length) != 0) {
+        fail("getsockname");
+    }
+    return address;
+}
+
+int Case::make_connected_to(int listener) {
+    const sockaddr_storage to = address_of(listener);
+    const int fd = make_socket(to.ss_family);
+    if (s.connect(fd, generic(to), length_of(to)) != 0) {
+        fail("connect");
+    }
+    return fd;
+}
+
+int Case::accept_from(int listener) {
+    const int fd = s.accept(listener, nullptr, nullptr);
+    if (fd < 0) {
+        fail("accept");
+    }
+    return track(fd);
+}
+
+Pair Case::make_pair(int family) {
+    const int listener = make_listener(16, family);
+    Pair pair{};
+    pair.client = make_connected_to(listener);
+    pair.server = accept_from(listener);
+    s.close(listener);
+    forget(listener);
+    return pair;
+}
+
+void Case::send_all(int fd, const std::string& text) {
+    for (size_t at = 0; at < text.size();) {
+        const ssize_t n = s.send(fd, text.data() + at, text.size() - at, MSG_NOSIGNAL);
+        if (n < 0) {
+            fail("send");
+        }
+        at += static_cast<size_t>(n);
+    }
+}
+
+short Case::await(int fd, short events, int timeout_ms) {
+    pollfd one{fd, events, 0};
+    const int ret = s.poll(&one, 1, timeout_ms);
+    if (ret < 0) {
+        fail("poll");
+    }
+    if (ret == 0) {
+        throw Failure("nothing happens");
+    }
+    return one.revents;
+}
+
+void Case::note_poll(const char* what, int fd, short events) {
+    pollfd one{fd, events, 0};
+    const int ret = s.poll(&one, 1, 0);
+    note_events((std::string(what) + " poll = " + std::to_string(ret)).c_str(),
+                static_cast<unsigned short>(one.revents));
+}
+
+size_t Case::fill(int fd) {
+    size_t total = 0;
+    // What the kernel takes grows for a moment: until it has taken nothing for a while.
+    for (int idle = 0; idle < 3;) {
+        const ssize_t n = s.send(fd, buffer, sizeof(buffer), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n > 0) {
+            total += static_cast<size_t>(n);
+            idle = 0;
+        } else if (errno == EAGAIN) {
+            pollfd one{fd, POLLOUT, 0};
+            idle = s.poll(&one, 1, 30) == 0 ? 3 : idle + 1;
+        } else {
+            fail("send");
+        }
+    }
+    // poll wants a good piece of room before it tells of any; send does not.
+    while (s.send(fd, buffer, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
+        ++total;
+    }
+    return total;
+}
+
+void Case::drain(int fd, size_t length) {
+    std::vector<char> sink(65536);
+    while (length != 0) {
+        const ssize_t n = s.recv(fd, sink.data(), std::min(sink.size(), length), 0);
+        if (n <= 0) {
+            fail("recv");
+        }
+        length -= static_cast<size_t>(n);
+    }
+}
+
+void Case::set(int fd, int level, int name, int value) {
+    if (s.setsockopt(fd, level, name, &value, sizeof(value)) != 0) {
+        fail("setsockopt");
+    }
+}
+
+void Case::run(std::function<void()> body) { threads_.emplace_back(std::move(body)); }
+
+void Case::join() {
+    for (auto& thread : threads_) {
+        thread.join();
+    }
+    threads_.clear();
+}
+
+sockaddr_in loopback(uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
+sockaddr_in6 loopback6(uint16_t port) {
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_port = htons(port);
+    address.sin6_addr = in6addr_loopback;
+    return address;
+}
+
+socklen_t length_of(const sockaddr_storage& address) {
+    return address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+}
+
+uint16_t port_of(const sockaddr_storage& address) {
+    sockaddr_in four;
+    memcpy(&four, &address, sizeof(four));
+    return ntohs(four.sin_port);
+}
+
+std::string text_of(const sockaddr_storage& address, bool with_port) {
+    char text[INET6_ADDRSTRLEN] = "?";
+    const size_t at =
+        address.ss_family == AF_INET ? offsetof(sockaddr_in, sin_addr) : offsetof(sockaddr_in6, sin6_addr);
+    inet_ntop(address.ss_family, reinterpret_cast<const char*>(&address) + at, text, sizeof(text));
+    const uint16_t port = port_of(address);
+    return std::string(text) + (with_port ? ":" + std::to_string(port) : port != 0 ? ":a port" : ":no port");
+}
+
+uint16_t closed_port() {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in any = loopback(0);
+    sockaddr_storage address{};
+    socklen_t length = sizeof(address);
+    if (::bind(fd, generic(any), sizeof(any)) != 0 || ::getsockname(fd, generic(address), &length) != 0) {
+        fail("bind");
+    }
+    ::close(fd);
+    return port_of(address);
+}
+
+int thread_id() { return static_cast<int>(syscall(SYS_gettid)); }
+
+void await_sleep(int id) {
+    const std::string path = "/proc/self/task/" + std::to_string(id) + "/stat";
+    // Asleep in two looks in a row: a call may sleep for a lock on its way.
+    for (int asleep = 0; asleep < 20;) {
+        std::ifstream file(path);
+        const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+        const size_t at = text.rfind(')');
+        asleep = at != std::string::npos && text.size() > at + 2 && text[at + 2] == 'S' ? asleep + 1 : 0;
+        usleep(1000);
+    }
+}
+
+} // namespace conformance
+
+int main(int argc, char** argv) {
+    using namespace conformance;
+    signal(SIGALRM, on_alarm);
+    const char* only = argc > 1 ? argv[1] : getenv("CONFORMANCE_ONLY");
+    size_t total = 0;
+    for (const Entry& entry : entries()) {
+        total += only == nullptr || strstr(entry.name, only) != nullptr ? 1 : 0;
+    }
+    printf("1..%zu\n", total);
+    size_t number = 0;
+    size_t failures = 0;
+    for (const Entry& entry : entries()) {
+        if (only == nullptr || strstr(entry.name, only) != nullptr) {
+            failures += run(entry, ++number) ? 0 : 1;
+        }
+    }
+    return failures != 0 ? 1 : 0;
+}

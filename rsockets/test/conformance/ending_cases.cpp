@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// How connections end: shutdown, close, reset, and who is told what.
+#include "rsockets/test/conformance/conformance.hpp"
+
+#include <csignal>
+#include <cstring>
+
+using namespace conformance;
+
+namespace {
+
+constexpr short all_events = POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDHUP;
+
+void note_error(Case& c, int fd) {
+    int error = -1;
+    socklen_t length = sizeof(error);
+    c.s.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    c.note(std::string("SO_ERROR ") + (error == 0 ? "0" : strerrorname_np(error)));
+}
+
+void note_peer(Case& c, int fd) {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    SAY(c.s.getpeername(fd, generic(peer), &length));
+}
+
+void close_now(Case& c, int fd) {
+    c.forget(fd);
+    SAY(c.s.close(fd));
+}
+
+// Closes with a reset.
+void reset(Case& c, int fd) {
+    const linger now{1, 0};
+    c.s.setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    close_now(c, fd);
+}
+
+volatile sig_atomic_t pipes = 0;
+void on_pipe(int) { pipes = pipes + 1; }
+
+} // namespace
+
+CASE(the_peers_close_is_the_end) {
+    const Pair pair = c.make_pair();
+    close_now(c, pair.client);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.read(pair.server, c.buffer, 1));
+}
+
+CASE(bytes_come_before_the_end) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "last words");
+    close_now(c, pair.client);
+    c.note_bytes("all", SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL)));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(close_delivers_what_the_peer_had_no_room_for) {
+    const Pair pair = c.make_pair();
+    const size_t total = c.fill(pair.client);
+    close_now(c, pair.client);
+    c.drain(pair.server, total);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(close_does_not_wait) {
+    const Pair pair = c.make_pair();
+    c.fill(pair.client);
+    timespec before{};
+    timespec after{};
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    close_now(c, pair.client);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    c.note(after.tv_sec - before.tv_sec < 2 ? "at once" : "it waits");
+}
+
+CASE(poll_after_the_peers_shutdown) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    c.await(pair.server, POLLRDHUP);
+    c.note_poll("half closed", pair.server, all_events);
+    c.note_poll("by itself", pair.client, all_events);
+}
+
+CASE(poll_after_the_peers_close) {
+    const Pair pair = c.make_pair();
+    close_now(c, pair.client);
+    c.await(pair.server, POLLRDHUP);
+    c.note_poll("closed", pair.server, all_events);
+    c.note_poll("events of none", pair.server, 0);
+}
+
+CASE(poll_after_both_shutdowns) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    c.await(pair.server, POLLRDHUP);
+    c.await(pair.client, POLLRDHUP);
+    c.note_poll("server", pair.server, all_events);
+    c.note_poll("client", pair.client, all_events);
+    c.note_poll("events of none", pair.server, 0);
+}
+
+CASE(the_end_shows_before_the_bytes_are_read) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "abc");
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    c.await(pair.server, POLLRDHUP);
+    c.note_poll("unread", pair.server, all_events);
+    SAY(c.s.recv(pair.server, c.buffer, 10, 0));
+    c.note_poll("read", pair.server, all_events);
+}
+
+CASE(a_half_closed_connection_still_goes_the_other_way) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.send(pair.server, "answer", 6, 0));
+    c.note_bytes("got", SAY(c.s.recv(pair.client, c.buffer, 6, MSG_WAITALL)));
+    close_now(c, pair.server);
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+}
+
+CASE(send_after_ones_own_shutdown) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.send(pair.client, "x", 0, MSG_NOSIGNAL));
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+}
+
+CASE(send_after_the_peers_close) {
+    const Pair pair = c.make_pair();
+    close_now(c, pair.server);
+    c.await(pair.client, POLLRDHUP);
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    c.await(pair.client, POLLERR);
+    c.note_poll("after it", pair.client, all_events);
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+    note_peer(c, pair.client);
+}
+
+CASE(so_error_after_a_send_to_a_closed_peer) {
+    const Pair pair = c.make_pair();
+    close_now(c, pair.server);
+    c.await(pair.client, POLLRDHUP);
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    c.await(pair.client, POLLERR);
+    note_error(c, pair.client);
+    note_error(c, pair.client);
+}
+
+CASE(a_broken_pipe_raises_sigpipe) {
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = on_pipe;
+    sigaction(SIGPIPE, &action, &before);
+    pipes = 0;
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    SAY(c.s.send(pair.client, "x", 1, 0));
+    c.note(std::to_string(pipes));
+    SAY(c.s.write(pair.client, "x", 1));
+    c.note(std::to_string(pipes));
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    c.note(std::to_string(pipes));
+    SAY(c.s.send(c.make_socket(), "x", 1, 0));
+    c.note(std::to_string(pipes));
+    sigaction(SIGPIPE, &before, nullptr);
+}
+
+CASE(shutdown_of_reading_is_local) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_RD));
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+    c.note_poll("shut", pair.client, all_events);
+    c.note_poll("the other", pair.server, all_events);
+    SAY(c.s.send(pair.server, "x", 1, 0));
+    SAY(c.s.send(pair.client, "y", 1, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(shutdown_of_reading_leaves_what_has_come) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "come");
+    c.await(pair.server, POLLIN);
+    SAY(c.s.shutdown(pair.server, SHUT_RD));
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 100, 0)));
+    SAY(c.s.recv(pair.server, c.buffer, 100, 0));
+}
+
+CASE(shutdown_of_both) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_RDWR));
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    c.note_poll("shut", pair.client, all_events);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    c.note_poll("the other", pair.server, all_events);
+}
+
+CASE(shutdown_of_nothing_known) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, 3));
+    SAY(c.s.shutdown(pair.client, -1));
+    SAY(c.s.shutdown(c.make_socket(), 7));
+}
+
+CASE(shutdown_after_the_end_of_both) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    c.await(pair.server, POLLHUP);
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    note_peer(c, pair.server);
+}
+
+CASE(linger_of_zero_resets) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.send(pair.server, "x", 1, MSG_NOSIGNAL));
+    note_peer(c, pair.server);
+}
+
+CASE(a_reset_connection_polls) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    c.await(pair.server, POLLERR);
+    c.note_poll("reset", pair.server, all_events);
+    note_error(c, pair.server);
+    c.note_poll("told", pair.server, all_events);
+    note_error(c, pair.server);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(send_tells_of_a_reset_once) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    c.await(pair.server, POLLERR);
+    SAY(c.s.send(pair.server, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.send(pair.server, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(close_with_unread_bytes_resets) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.server, "unread");
+    c.await(pair.client, POLLIN);
+    close_now(c, pair.client);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(shutdown_of_a_reset_connection) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    c.await(pair.server, POLLERR);
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(connect_of_a_reset_connection) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    c.await(pair.server, POLLERR);
+    const sockaddr_in to = loopback(closed_port());
+    SAY(c.s.connect(pair.server, generic(to), sizeof(to)));
+}
+
+CASE(linger_with_time_waits_for_the_peer) {
+    const Pair pair = c.make_pair();
+    const linger some{1, 5};
+    SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &some, sizeof(some)));
+    c.send_all(pair.client, "abc");
+    close_now(c, pair.client);
+    SAY(c.s.recv(pair.server, c.buffer, 3, MSG_WAITALL));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(getpeername_while_the_peer_is_gone) {
+    const Pair pair = c.make_pair();
+    close_now(c, pair.client);
+    c.await(pair.server, POLLRDHUP);
+    note_peer(c, pair.server);
+}
+
+CASE(shutdown_of_a_listener) {
+    const int listener = c.make_listener();
+    SAY(c.s.shutdown(listener, SHUT_WR));
+    c.note_poll("listens", listener, all_events);
+    SAY(c.s.shutdown(listener, SHUT_RD));
+    SAY(c.s.accept(listener, nullptr, nullptr));
+    c.note_poll("listens no more", listener, all_events);
+}
+
+CASE(a_listener_that_was_shut_down_may_listen_again) {
+    const int listener = c.make_listener();
+    SAY(c.s.shutdown(listener, SHUT_RDWR));
+    SAY(c.s.listen(listener, 1));
+    c.make_connected_to(listener);
+    c.accept_from(listener);
+}

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// epoll: repoll_create, repoll_ctl, repoll_wait.
+#include "rsockets/test/conformance/conformance.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+using namespace conformance;
+
+namespace {
+
+class Set {
+  public:
+    explicit Set(Case& c) : c_(c), fd(c.track(c.s.epoll_create(EPOLL_CLOEXEC))) {
+        if (fd < 0) {
+            throw Failure("epoll_create");
+        }
+    }
+
+    int control(int operation, int what, uint32_t events, uint64_t data = 0) const {
+        epoll_event event{};
+        event.events = events;
+        event.data.u64 = data;
+        return c_.s.epoll_ctl(fd, operation, what, &event);
+    }
+
+    // What is there within the time, and writes it down.
+    int note(const char* what, int timeout = 0, int most = 8) const {
+        std::vector<epoll_event> events(static_cast<size_t>(most));
+        const int count = c_.s.epoll_wait(fd, events.data(), most, timeout);
+        c_.note(std::string(what) + ": " + std::to_string(count));
+        events.resize(static_cast<size_t>(std::max(count, 0)));
+        std::sort(events.begin(), events.end(),
+                  [](const epoll_event& a, const epoll_event& b) { return a.data.u64 < b.data.u64; });
+        for (const epoll_event& one : events) {
+            c_.note_events(("  " + std::to_string(one.data.u64)).c_str(), one.events);
+        }
+        return count;
+    }
+
+  private:
+    Case& c_;
+
+  public:
+    const int fd;
+};
+
+// For an event that has to come.
+constexpr int in_time = 20000;
+// For one that must not.
+constexpr int a_moment = 40;
+
+} // namespace
+
+CASE(epoll_create_with_flags) {
+    MAKE(c.s.epoll_create(0));
+    const int fd = MAKE(c.s.epoll_create(EPOLL_CLOEXEC));
+    SAY(c.s.fcntl(fd, F_GETFD));
+    MAKE(c.s.epoll_create(1));
+}
+
+CASE(epoll_of_an_idle_connection) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 1));
+    set.note("nothing");
+    SAY(set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN | EPOLLOUT, 2));
+    set.note("room");
+}
+
+CASE(epoll_tells_of_data_as_long_as_there_is_some) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 7);
+    c.send_all(pair.client, "xy");
+    set.note("first", in_time);
+    set.note("second");
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    set.note("one is left");
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    set.note("none is left", a_moment);
+    c.send_all(pair.client, "z");
+    set.note("another", in_time);
+}
+
+CASE(epoll_add_twice) {
+    const int fd = c.make_socket();
+    const Set set(c);
+    SAY(set.control(EPOLL_CTL_ADD, fd, EPOLLIN));
+    SAY(set.control(EPOLL_CTL_ADD, fd, EPOLLIN));
+}
+
+CASE(epoll_of_what_is_not_in_the_set) {
+    const int fd = c.make_socket();
+    const Set set(c);
+    SAY(set.control(EPOLL_CTL_MOD, fd, EPOLLIN));
+    SAY(set.control(EPOLL_CTL_DEL, fd, 0));
+    SAY(set.control(EPOLL_CTL_ADD, fd, EPOLLIN));
+    SAY(set.control(EPOLL_CTL_DEL, fd, 0));
+    SAY(set.control(EPOLL_CTL_DEL, fd, 0));
+}
+
+CASE(epoll_del_needs_no_event) {
+    const int fd = c.make_socket();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, fd, EPOLLIN);
+    SAY(c.s.epoll_ctl(set.fd, EPOLL_CTL_DEL, fd, nullptr));
+    SAY(c.s.epoll_ctl(set.fd, EPOLL_CTL_ADD, fd, nullptr));
+}
+
+CASE(epoll_of_bad_numbers) {
+    const int fd = c.make_socket();
+    const Set set(c);
+    SAY(set.control(EPOLL_CTL_ADD, -1, EPOLLIN));
+    SAY(set.control(EPOLL_CTL_ADD, set.fd, EPOLLIN));
+    SAY(set.control(9, fd, EPOLLIN));
+    epoll_event event{};
+    SAY(c.s.epoll_ctl(fd, EPOLL_CTL_ADD, set.fd, &event));
+    SAY(c.s.epoll_ctl(-1, EPOLL_CTL_ADD, fd, &event));
+    SAY(c.s.epoll_wait(fd, &event, 1, 0));
+    SAY(c.s.epoll_wait(-1, &event, 1, 0));
+    SAY(c.s.epoll_wait(set.fd, &event, 0, 0));
+    SAY(c.s.epoll_wait(set.fd, &event, -1, 0));
+}
+
+CASE(epoll_of_a_fresh_socket_and_a_listener) {
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, c.make_socket(), EPOLLIN | EPOLLOUT, 1);
+    set.control(EPOLL_CTL_ADD, c.make_listener(), EPOLLIN | EPOLLOUT, 2);
+    set.note("now");
+}
+
+CASE(epoll_of_edges_tells_once) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLET, 1);
+    c.send_all(pair.client, "x");
+    set.note("first", in_time);
+    set.note("second", a_moment);
+    c.send_all(pair.client, "y");
+    set.note("more", in_time);
+    set.note("once", a_moment);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    set.note("one is left", a_moment);
+}
+
+CASE(epoll_of_edges_tells_what_is_there_when_added) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "x");
+    c.await(pair.server, POLLIN);
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLOUT | EPOLLET, 1);
+    set.note("added");
+    set.note("once", a_moment);
+    set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN | EPOLLOUT | EPOLLET, 2);
+    set.note("modified");
+}
+
+CASE(epoll_of_edges_tells_of_room) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.client, EPOLLOUT | EPOLLET, 1);
+    set.note("room");
+    set.note("once", a_moment);
+    const size_t total = c.fill(pair.client);
+    set.note("full", a_moment);
+    c.drain(pair.server, total);
+    set.note("room again", in_time);
+}
+
+CASE(epoll_of_edges_tells_of_the_end) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLRDHUP | EPOLLET, 1);
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    set.note("end", in_time);
+    set.note("once", a_moment);
+}
+
+CASE(epoll_of_edges_tells_of_each_connection) {
+    const int listener = c.make_listener();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, listener, EPOLLIN | EPOLLET, 1);
+    c.make_connected_to(listener);
+    set.note("one", in_time);
+    set.note("once", a_moment);
+    c.make_connected_to(listener);
+    set.note("two", in_time);
+}
+
+CASE(epoll_oneshot_is_told_once) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLONESHOT, 1);
+    c.send_all(pair.client, "x");
+    set.note("shot", in_time);
+    set.note("disarmed", a_moment);
+    c.send_all(pair.client, "y");
+    set.note("still", a_moment);
+    SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLONESHOT, 2));
+    SAY(set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN | EPOLLONESHOT, 3));
+    set.note("armed", in_time);
+    set.note("disarmed", a_moment);
+}
+
+CASE(epoll_oneshot_disarms_hup_too) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLONESHOT, 1);
+    set.note("shot");
+    c.forget(pair.client);
+    c.s.close(pair.client);
+    c.s.shutdown(pair.server, SHUT_WR);
+    c.await(pair.server, POLLHUP);
+    set.note("nothing", a_moment);
+}
+
+CASE(epoll_exclusive) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLEXCLUSIVE, 1));
+    SAY(set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN, 1));
+    SAY(set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN | EPOLLEXCLUSIVE, 1));
+    SAY(set.control(EPOLL_CTL_ADD, pair.client, EPOLLIN | EPOLLONESHOT | EPOLLEXCLUSIVE, 1));
+    SAY(set.control(EPOLL_CTL_ADD, pair.client, EPOLLIN | EPOLLRDHUP | EPOLLEXCLUSIVE, 1));
+    c.send_all(pair.client, "x");
+    set.note("data", in_time);
+}
+
+CASE(epoll_tells_of_the_peers_end) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLRDHUP, 1);
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    set.note("half", in_time);
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    set.note("whole", in_time);
+}
+
+CASE(epoll_tells_of_a_reset_without_being_asked) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, 0, 1);
+    const linger now{1, 0};
+    c.s.setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    c.forget(pair.client);
+    c.s.close(pair.client);
+    set.note("reset", in_time);
+}
+
+CASE(a_closed_socket_leaves_the_set) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLOUT, 1);
+    set.note("there");
+    c.forget(pair.server);
+    c.s.close(pair.server);
+    set.note("gone", a_moment);
+    SAY(set.control(EPOLL_CTL_DEL, pair.server, 0));
+}
+
+CASE(a_number_that_is_used_again_is_another_socket) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLOUT, 1);
+    const int fd = c.s.dup2(c.make_socket(), pair.server);
+    c.note(fd == pair.server ? "the same number" : "another number");
+    set.note("nothing", a_moment);
+    SAY(set.control(EPOLL_CTL_MOD, fd, EPOLLIN, 2));
+    SAY(set.control(EPOLL_CTL_ADD, fd, EPOLLIN, 3));
+    set.note("the new one");
+}
+
+CASE(a_duplicate_keeps_the_socket_in_the_set) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    const int other = c.track(c.s.dup(pair.server));
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT, 1);
+    c.forget(pair.server);
+    c.s.close(pair.server);
+    set.note("still there");
+    SAY(set.control(EPOLL_CTL_ADD, other, EPOLLOUT, 2));
+    set.note("twice");
+}
+
+CASE(epoll_of_a_mix) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        throw Failure("pipe");
+    }
+    const int event = eventfd(1, EFD_CLOEXEC);
+    SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 1));
+    SAY(set.control(EPOLL_CTL_ADD, ends[0], EPOLLIN, 2));
+    SAY(set.control(EPOLL_CTL_ADD, event, EPOLLIN, 3));
+    SAY(set.control(EPOLL_CTL_ADD, event, EPOLLIN, 3));
+    set.note("the eventfd");
+    (void)!::write(ends[1], "x", 1);
+    set.note("and the pipe", in_time);
+    c.send_all(pair.client, "x");
+    c.await(pair.server, POLLIN);
+    set.note("and the socket", in_time);
+    ::close(ends[1]);
+    char byte = 0;
+    (void)!::read(ends[0], &byte, 1);
+    SAY(set.control(EPOLL_CTL_DEL, event, 0));
+    set.note("the pipe's end", in_time);
+    ::close(ends[0]);
+    set.note("the socket alone");
+    ::close(event);
+}
+
+CASE(epoll_of_a_file) {
+    const Set set(c);
+    const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    SAY(set.control(EPOLL_CTL_ADD, file, EPOLLIN, 1));
+    ::close(file);
+}
+
+CASE(epoll_gives_no_more_than_there_is_room_for) {
+    const Pair a = c.make_pair();
+    const Pair b = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, a.client, EPOLLOUT, 1);
+    set.control(EPOLL_CTL_ADD, b.client, EPOLLOUT, 2);
+    set.note("one", 0, 1);
+    set.note("the other", 0, 1);
+    set.note("both", 0, 2);
+}
+
+CASE(epoll_waits_for_a_change_by_another_thread) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 1);
+    const int id = thread_id();
+    c.run([&] {
+        await_sleep(id);
+        set.control(EPOLL_CTL_MOD, pair.server, EPOLLOUT, 2);
+    });
+    set.note("changed", in_time);
+}
+
+CASE(epoll_waits_for_an_addition_by_another_thread) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    const int id = thread_id();
+    c.run([&] {
+        await_sleep(id);
+        set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT, 1);
+    });
+    set.note("added", in_time);
+}
+
+CASE(epoll_waits_for_data) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 1);
+    const int id = thread_id();
+    c.run([&] {
+        await_sleep(id);
+        c.send_all(pair.client, "x");
+    });
+    set.note("data", in_time);
+}
+
+CASE(epoll_waits_for_a_connect) {
+    const int listener = c.make_listener();
+    const sockaddr_storage to = c.address_of(listener);
+    const Set set(c);
+    const int fd = c.make_socket(AF_INET, SOCK_NONBLOCK);
+    c.s.connect(fd, generic(to), length_of(to));
+    set.control(EPOLL_CTL_ADD, fd, EPOLLOUT | EPOLLET, 1);
+    set.note("connected", in_time);
+    c.accept_from(listener);
+}
+
+CASE(epoll_waits_for_a_refusal) {
+    const sockaddr_in to = loopback(closed_port());
+    const Set set(c);
+    const int fd = c.make_socket(AF_INET, SOCK_NONBLOCK);
+    c.s.connect(fd, generic(to), sizeof(to));
+    set.control(EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT, 1);
+    set.note("refused", in_time);
+}
+
+CASE(two_threads_wait_on_one_set) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLONESHOT, 1);
+    std::atomic<int> told{0};
+    for (int i = 0; i < 2; ++i) {
+        c.run([&] {
+            epoll_event event;
+            if (c.s.epoll_wait(set.fd, &event, 1, 300) == 1) {
+                ++told;
+            }
+        });
+    }
+    c.send_all(pair.client, "x");
+    c.join();
+    c.note(std::to_string(told.load()) + " of them was told");
+}
+
+CASE(poll_of_a_set) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    c.note_poll("empty", set.fd, POLLIN | POLLOUT);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 1);
+    c.note_poll("idle", set.fd, POLLIN | POLLOUT);
+    c.run([&] { c.send_all(pair.client, "x"); });
+    c.note_events("data", static_cast<unsigned short>(c.await(set.fd, POLLIN)));
+    c.join();
+    set.note("and it is there");
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    c.note_poll("read", set.fd, POLLIN);
+}
+
+CASE(a_set_within_a_set) {
+    const Pair pair = c.make_pair();
+    const Set inner(c);
+    const Set outer(c);
+    SAY(outer.control(EPOLL_CTL_ADD, inner.fd, EPOLLIN, 1));
+    SAY(inner.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 2));
+    outer.note("idle");
+    c.send_all(pair.client, "x");
+    outer.note("the inner", in_time);
+    inner.note("the socket");
+    SAY(inner.control(EPOLL_CTL_ADD, outer.fd, EPOLLIN, 3));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    outer.note("read", a_moment);
+}
+
+CASE(shutdown_reaches_who_waits_on_a_set) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLRDHUP, 1);
+    const int id = thread_id();
+    c.run([&] {
+        await_sleep(id);
+        c.s.shutdown(pair.server, SHUT_RDWR);
+    });
+    set.note("shut", in_time);
+}

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Bytes: send and receive in all their forms.
+#include "rsockets/test/conformance/conformance.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+using namespace conformance;
+
+namespace {
+
+void fill_pattern(std::vector<char>& data, uint32_t seed) {
+    uint32_t state = seed * 2654435761U + 1;
+    for (char& byte : data) {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        byte = static_cast<char>(state);
+    }
+}
+
+// Sends a large pattern from one end while the other receives it in pieces of that size.
+void move_pattern(Case& c, int from, int to, size_t total, size_t out_piece, size_t in_piece) {
+    std::vector<char> sent(total);
+    fill_pattern(sent, 7);
+    c.run([&c, from, sent, out_piece] {
+        for (size_t at = 0; at < sent.size();) {
+            const ssize_t n = c.s.send(from, sent.data() + at, std::min(out_piece, sent.size() - at), 0);
+            if (n <= 0) {
+                return;
+            }
+            at += static_cast<size_t>(n);
+        }
+        c.s.shutdown(from, SHUT_WR);
+    });
+    std::vector<char> got(total);
+    size_t at = 0;
+    for (ssize_t n = 1; n > 0 && at < total; at += static_cast<size_t>(std::max<ssize_t>(n, 0))) {
+        n = c.s.recv(to, got.data() + at, std::min(in_piece, total - at), 0);
+    }
+    c.note(std::to_string(at) + " bytes, " + (got == sent ? "the same" : "not the same"));
+    SAY(c.s.recv(to, c.buffer, 1, 0));
+    c.join();
+}
+
+} // namespace
+
+CASE(send_and_recv) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.send(pair.client, "hello", 5, 0));
+    c.note_bytes("there", SAY(c.s.recv(pair.server, c.buffer, 5, MSG_WAITALL)));
+    SAY(c.s.send(pair.server, "world!", 6, 0));
+    c.note_bytes("back", SAY(c.s.recv(pair.client, c.buffer, 6, MSG_WAITALL)));
+}
+
+CASE(write_and_read) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.write(pair.client, "hello", 5));
+    c.await(pair.server, POLLIN);
+    c.note_bytes("there", SAY(c.s.read(pair.server, c.buffer, 100)));
+}
+
+CASE(recv_gives_what_there_is) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "abc");
+    c.await(pair.server, POLLIN);
+    c.note_bytes("less", SAY(c.s.recv(pair.server, c.buffer, 100, 0)));
+}
+
+CASE(recv_leaves_what_there_is_no_room_for) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "abcdef");
+    c.note_bytes("two", SAY(c.s.recv(pair.server, c.buffer, 2, 0)));
+    c.note_bytes("four", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL)));
+    SAY(c.s.recv(pair.server, c.buffer, 1, MSG_DONTWAIT));
+}
+
+CASE(recv_without_data_does_not_wait_if_told_so) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.recv(pair.server, c.buffer, 1, MSG_DONTWAIT));
+    SAY(c.s.fcntl(pair.server, F_SETFL, O_NONBLOCK));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.read(pair.server, c.buffer, 1));
+}
+
+CASE(nothing_can_be_sent_and_read) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.send(pair.client, c.buffer, 0, 0));
+    SAY(c.s.write(pair.client, c.buffer, 0));
+    SAY(c.s.read(pair.server, c.buffer, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 0, MSG_DONTWAIT));
+    c.send_all(pair.client, "x");
+    c.await(pair.server, POLLIN);
+    SAY(c.s.read(pair.server, c.buffer, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 0, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 5, 0));
+}
+
+CASE(peek_leaves_the_bytes) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "peek");
+    c.await(pair.server, POLLIN);
+    c.note_bytes("once", SAY(c.s.recv(pair.server, c.buffer, 2, MSG_PEEK)));
+    c.note_bytes("twice", SAY(c.s.recv(pair.server, c.buffer, 100, MSG_PEEK)));
+    c.note_bytes("taken", SAY(c.s.recv(pair.server, c.buffer, 100, 0)));
+    SAY(c.s.recv(pair.server, c.buffer, 1, MSG_PEEK | MSG_DONTWAIT));
+}
+
+CASE(peek_waits_for_all) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "ab");
+    c.run([&] { c.send_all(pair.client, "cd"); });
+    c.note_bytes("all", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_PEEK | MSG_WAITALL)));
+    c.note_bytes("still", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL)));
+}
+
+CASE(peek_at_the_end_gives_it_again_and_again) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    SAY(c.s.recv(pair.server, c.buffer, 1, MSG_PEEK));
+    SAY(c.s.recv(pair.server, c.buffer, 1, MSG_PEEK));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(waitall_waits_for_all) {
+    const Pair pair = c.make_pair();
+    c.run([&] {
+        for (const char* text : {"one ", "two ", "three"}) {
+            c.send_all(pair.client, text);
+        }
+    });
+    c.note_bytes("all", SAY(c.s.recv(pair.server, c.buffer, 13, MSG_WAITALL)));
+}
+
+CASE(waitall_gives_less_at_the_end) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "short");
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    c.note_bytes("less", SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL)));
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
+}
+
+CASE(waitall_does_not_wait_where_nothing_does) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "some");
+    c.await(pair.server, POLLIN);
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL | MSG_DONTWAIT));
+}
+
+CASE(waitall_gives_less_after_so_rcvtimeo) {
+    const Pair pair = c.make_pair();
+    const timeval time{0, 50000};
+    SAY(c.s.setsockopt(pair.server, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)));
+    c.send_all(pair.client, "some");
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
+}
+
+CASE(trunc_drops_bytes) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "dropkeep");
+    c.await(pair.server, POLLIN);
+    SAY(c.s.recv(pair.server, nullptr, 4, MSG_TRUNC));
+    c.note_bytes("left", SAY(c.s.recv(pair.server, c.buffer, 100, 0)));
+}
+
+CASE(recv_of_urgent_data_without_any) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.recv(pair.server, c.buffer, 1, MSG_OOB));
+    SAY(c.s.recv(pair.server, c.buffer, 1, MSG_OOB | MSG_DONTWAIT));
+}
+
+CASE(recv_of_the_error_queue) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.recv(pair.server, c.buffer, 1, MSG_ERRQUEUE));
+}
+
+CASE(unknown_flags_are_ignored) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.send(pair.client, "ok", 2, MSG_CONFIRM | MSG_DONTROUTE | MSG_EOR));
+    SAY(c.s.recv(pair.server, c.buffer, 2, MSG_WAITALL));
+}
+
+CASE(segments_are_gathered_and_scattered) {
+    const Pair pair = c.make_pair();
+    char a[] = "abc";
+    char b[] = "defgh";
+    const iovec out[] = {{a, 3}, {nullptr, 0}, {b, 5}};
+    SAY(c.s.writev(pair.client, out, 3));
+    c.await(pair.server, POLLIN);
+    char first[2];
+    char second[100]{};
+    const iovec in[] = {{first, 2}, {nullptr, 0}, {second, 99}};
+    SAY(c.s.readv(pair.server, in, 3));
+    c.note(std::string(first, 2) + " " + second);
+}
+
+CASE(no_segments_at_all) {
+    const Pair pair = c.make_pair();
+    const iovec none{};
+    SAY(c.s.writev(pair.client, &none, 0));
+    SAY(c.s.readv(pair.client, &none, 0));
+}
+
+CASE(as_many_segments_as_there_may_be_and_more) {
+    const Pair pair = c.make_pair();
+    char byte = 'x';
+    const std::vector<iovec> many(1025, iovec{&byte, 1});
+    SAY(c.s.writev(pair.client, many.data(), 1024));
+    SAY(c.s.writev(pair.client, many.data(), 1025));
+    SAY(c.s.writev(pair.client, many.data(), -1));
+    c.drain(pair.server, 1024);
+    SAY(c.s.readv(pair.server, many.data(), 1025));
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(many.data());
+    message.msg_iovlen = 1025;
+    SAY(c.s.sendmsg(pair.client, &message, 0));
+    SAY(c.s.recvmsg(pair.server, &message, MSG_DONTWAIT));
+}
+
+CASE(sendmsg_and_recvmsg) {
+    const Pair pair = c.make_pair();
+    char text[] = "message";
+    iovec iov{text, 7};
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    SAY(c.s.sendmsg(pair.client, &message, 0));
+    c.await(pair.server, POLLIN);
+    sockaddr_storage from{};
+    char control[64];
+    iov = {c.buffer, 100};
+    message.msg_name = &from;
+    message.msg_namelen = sizeof(from);
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    message.msg_flags = -1;
+    c.note_bytes("got", SAY(c.s.recvmsg(pair.server, &message, 0)));
+    c.note(std::to_string(message.msg_namelen) + " " + std::to_string(message.msg_controllen) + " " +
+           std::to_string(message.msg_flags));
+}
+
+CASE(sendto_ignores_the_address) {
+    const Pair pair = c.make_pair();
+    const sockaddr_in elsewhere = loopback(1);
+    SAY(c.s.sendto(pair.client, "to", 2, 0, generic(elsewhere), sizeof(elsewhere)));
+    sockaddr_storage from{};
+    socklen_t length = sizeof(from);
+    SAY(c.s.recvfrom(pair.server, c.buffer, 2, MSG_WAITALL, generic(from), &length));
+    c.note(std::to_string(length));
+}
+
+CASE(sendto_on_a_fresh_socket) {
+    const sockaddr_in elsewhere = loopback(closed_port());
+    SAY(c.s.sendto(c.make_socket(), "to", 2, MSG_NOSIGNAL, generic(elsewhere), sizeof(elsewhere)));
+}
+
+CASE(null_pointers_are_bad_addresses) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.send(pair.client, nullptr, 1, 0));
+    SAY(c.s.writev(pair.client, nullptr, 1));
+    c.send_all(pair.client, "x");
+    c.await(pair.server, POLLIN);
+    SAY(c.s.recv(pair.server, nullptr, 1, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(a_large_message_arrives_whole) {
+    const Pair pair = c.make_pair();
+    move_pattern(c, pair.client, pair.server, 3000001, 3000001, 4096);
+}
+
+CASE(many_small_messages_arrive_whole) {
+    const Pair pair = c.make_pair();
+    move_pattern(c, pair.server, pair.client, 100003, 17, 65536);
+}
+
+CASE(messages_of_odd_sizes_arrive_whole) {
+    const Pair pair = c.make_pair();
+    move_pattern(c, pair.client, pair.server, 2000003, 65521, 32749);
+}
+
+CASE(a_blocking_send_takes_all) {
+    const Pair pair = c.make_pair();
+    std::vector<char> data(5000000);
+    fill_pattern(data, 3);
+    c.run([&] { c.drain(pair.server, data.size()); });
+    SAY(c.s.send(pair.client, data.data(), data.size(), 0));
+}
+
+CASE(a_full_socket_takes_nothing_and_then_again) {
+    const Pair pair = c.make_pair();
+    const size_t total = c.fill(pair.client);
+    SAY(c.s.send(pair.client, "x", 1, MSG_DONTWAIT));
+    c.note_poll("full", pair.client, POLLOUT);
+    c.run([&] { c.drain(pair.server, total); });
+    c.note_events("room", static_cast<unsigned short>(c.await(pair.client, POLLOUT)));
+    c.join();
+    SAY(c.s.send(pair.client, "x", 1, MSG_DONTWAIT));
+}
+
+CASE(send_gives_up_after_so_sndtimeo) {
+    const Pair pair = c.make_pair();
+    c.fill(pair.client);
+    const timeval time{0, 50000};
+    SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)));
+    SAY(c.s.send(pair.client, "x", 1, 0));
+}
+
+CASE(recv_gives_up_after_so_rcvtimeo) {
+    const Pair pair = c.make_pair();
+    const timeval time{0, 50000};
+    SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)));
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+    SAY(c.s.read(pair.client, c.buffer, 1));
+}
+
+CASE(what_is_sent_with_more_arrives) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.send(pair.client, "mo", 2, MSG_MORE));
+    SAY(c.s.send(pair.client, "re", 2, 0));
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL)));
+}
+
+CASE(what_is_sent_with_more_alone_arrives_too) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.send(pair.client, "more", 4, MSG_MORE));
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL)));
+}
+
+CASE(a_corked_socket_sends_when_the_cork_is_out) {
+    const Pair pair = c.make_pair();
+    c.set(pair.client, IPPROTO_TCP, TCP_CORK, 1);
+    SAY(c.s.send(pair.client, "corked", 6, 0));
+    c.set(pair.client, IPPROTO_TCP, TCP_CORK, 0);
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 6, MSG_WAITALL)));
+}
+
+// The kernel's recv itself may wait for ever with a low-water mark, since it counts from what it has copied: poll
+// first.
+CASE(low_water_holds_poll_back) {
+    const Pair pair = c.make_pair();
+    c.set(pair.server, SOL_SOCKET, SO_RCVLOWAT, 4);
+    c.send_all(pair.client, "ab");
+    pollfd one{pair.server, POLLIN, 0};
+    SAY(c.s.poll(&one, 1, 50));
+    c.run([&] { c.send_all(pair.client, "cd"); });
+    c.await(pair.server, POLLIN);
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 100, 0)));
+    c.join();
+    c.send_all(pair.client, "e");
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    c.await(pair.server, POLLIN);
+    c.note_bytes("at the end", SAY(c.s.recv(pair.server, c.buffer, 100, 0)));
+}
+
+CASE(fionread_tells_how_much_there_is) {
+    const Pair pair = c.make_pair();
+    int there = -1;
+    SAY(c.s.ioctl(pair.server, FIONREAD, &there));
+    c.note(std::to_string(there));
+    c.send_all(pair.client, "12345");
+    c.await(pair.server, POLLIN);
+    SAY(c.s.ioctl(pair.server, FIONREAD, &there));
+    c.note(std::to_string(there));
+    SAY(c.s.recv(pair.server, c.buffer, 2, 0));
+    SAY(c.s.ioctl(pair.server, FIONREAD, &there));
+    c.note(std::to_string(there));
+    SAY(c.s.ioctl(c.make_listener(), FIONREAD, &there));
+    SAY(c.s.ioctl(c.make_socket(), FIONREAD, &there));
+}
+
+CASE(siocoutq_is_zero_once_all_is_received) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "12345");
+    c.drain(pair.server, 5);
+    c.send_all(pair.server, "x"); // brings the news that the other has arrived
+    c.drain(pair.client, 1);
+    int left = -1;
+    SAY(c.s.ioctl(pair.client, SIOCOUTQ, &left));
+    c.note(std::to_string(left));
+}
+
+CASE(an_unknown_ioctl) {
+    int value = 0;
+    SAY(c.s.ioctl(c.make_socket(), TIOCGPGRP, &value));
+}
+
+CASE(sendfile_sends_a_file) {
+    const Pair pair = c.make_pair();
+    const int file = memfd_create("file", MFD_CLOEXEC);
+    (void)!::write(file, "0123456789", 10);
+    off_t offset = 3;
+    SAY(c.s.sendfile(pair.client, file, &offset, 4));
+    c.note(std::to_string(offset) + " " + std::to_string(lseek(file, 0, SEEK_CUR)));
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL)));
+    lseek(file, 8, SEEK_SET);
+    SAY(c.s.sendfile(pair.client, file, nullptr, 100));
+    c.note(std::to_string(lseek(file, 0, SEEK_CUR)));
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 2, MSG_WAITALL)));
+    SAY(c.s.sendfile(pair.client, file, nullptr, 100));
+    ::close(file);
+    SAY(c.s.sendfile(pair.client, file, nullptr, 100));
+}
+
+CASE(sendfile_of_more_than_fits) {
+    const Pair pair = c.make_pair();
+    const int file = memfd_create("file", MFD_CLOEXEC);
+    std::vector<char> data(3000000);
+    fill_pattern(data, 9);
+    (void)!::write(file, data.data(), data.size());
+    off_t offset = 0;
+    std::vector<char> got(data.size());
+    c.run([&] { c.s.recv(pair.server, got.data(), got.size(), MSG_WAITALL); });
+    SAY(c.s.sendfile(pair.client, file, &offset, data.size()));
+    c.join();
+    c.note(got == data ? "the same" : "not the same");
+    ::close(file);
+}
+
+CASE(both_directions_at_once) {
+    const Pair pair = c.make_pair();
+    std::vector<char> data(2000000);
+    fill_pattern(data, 5);
+    std::vector<char> got_client(data.size());
+    std::vector<char> got_server(data.size());
+    c.run([&] { c.s.send(pair.client, data.data(), data.size(), 0); });
+    c.run([&] { c.s.send(pair.server, data.data(), data.size(), 0); });
+    c.run([&] { c.s.recv(pair.client, got_client.data(), data.size(), MSG_WAITALL); });
+    SAY(c.s.recv(pair.server, got_server.data(), data.size(), MSG_WAITALL));
+    c.join();
+    c.note(got_client == data && got_server == data ? "the same" : "not the same");
+}
+
+CASE(one_thread_fills_and_drains_its_own_connection) {
+    const Pair pair = c.make_pair();
+    for (int round = 0; round < 3; ++round) {
+        c.drain(pair.server, c.fill(pair.client));
+        c.drain(pair.client, c.fill(pair.server));
+    }
+    c.note("done");
+}

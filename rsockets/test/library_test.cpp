@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What the library promises beyond the behaviour of single calls: delivery while the program is elsewhere and when it
+// ends, children, defaults, an idle process, many connections. Processes are this program started anew in a role.
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <rdma/rsocket.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fabtests/common/child.hpp"
+#include "fabtests/common/streams.hpp"
+#include "fabtests/common/test.hpp"
+
+namespace {
+
+using namespace fabtests;
+
+// A number that is closed at the end.
+class Number {
+  public:
+    explicit Number(int fd = -1) : fd_(fd) { EXPECT(fd >= -1); }
+    Number(Number&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Number& operator=(Number&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+    ~Number() { close(); }
+    void close() {
+        if (fd_ >= 0) {
+            rclose(std::exchange(fd_, -1));
+        }
+    }
+    operator int() const { return fd_; } // NOLINT(google-explicit-constructor): it stands for the number
+
+  private:
+    int fd_;
+};
+
+sockaddr_in loopback(uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
+Number listener(int backlog = 4096) {
+    Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
+    const sockaddr_in any = loopback(0);
+    EXPECT_EQ(rbind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof(any)), 0);
+    EXPECT_EQ(rlisten(fd, backlog), 0);
+    return fd;
+}
+
+uint16_t port_of(int fd) {
+    sockaddr_in address{};
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(rgetsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    return ntohs(address.sin_port);
+}
+
+Number connected_to(uint16_t port) {
+    Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
+    const sockaddr_in to = loopback(port);
+    EXPECT_EQ(rconnect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    return fd;
+}
+
+struct Ends {
+    Number client;
+    Number server;
+};
+Ends connected() {
+    const Number from = listener();
+    Number client = connected_to(port_of(from));
+    return {std::move(client), Number(raccept(from, nullptr, nullptr))};
+}
+
+void send_all(int fd, const std::string& text) { EXPECT_EQ(rsend(fd, text.data(), text.size(), 0), text.size()); }
+
+std::string received(int fd, size_t length) {
+    std::string text(length, '\0');
+    const ssize_t n = rrecv(fd, text.data(), length, MSG_WAITALL);
+    text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+    return text;
+}
+
+// ---- delivery
+
+// Sends more than the peer has room for without waiting, and never calls again.
+void role_sends_and_computes(const std::vector<std::string>& arguments) {
+    const Number fd = connected_to(static_cast<uint16_t>(std::stoi(arguments.at(0))));
+    Pattern pattern(1);
+    std::vector<char> data(600000);
+    pattern.fill(data.data(), data.size());
+    EXPECT_EQ(rfcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    size_t sent = 0;
+    for (ssize_t n = 0; sent < data.size() && (n = rsend(fd, data.data() + sent, data.size() - sent, 0)) > 0;) {
+        sent += static_cast<size_t>(n);
+    }
+    say(std::to_string(sent));
+    (void)listen_to_parent(); // no call of the library's
+}
+
+void role_sends_and_exits(const std::vector<std::string>& arguments) {
+    const int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+    const sockaddr_in to = loopback(static_cast<uint16_t>(std::stoi(arguments.at(0))));
+    EXPECT_EQ(rconnect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    Pattern pattern(1);
+    std::vector<char> data(400000);
+    pattern.fill(data.data(), data.size());
+    EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
+}
+
+void role_sends_closes_and_exits(const std::vector<std::string>& arguments) {
+    const Number fd = connected_to(static_cast<uint16_t>(std::stoi(arguments.at(0))));
+    Pattern pattern(1);
+    std::vector<char> data(400000);
+    pattern.fill(data.data(), data.size());
+    EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
+}
+
+void role_is_killed(const std::vector<std::string>& arguments) {
+    const Number fd = connected_to(static_cast<uint16_t>(std::stoi(arguments.at(0))));
+    send_all(fd, "alive");
+    (void)listen_to_parent();
+}
+
+void expect_pattern(int fd, size_t total) {
+    Pattern pattern(1);
+    std::vector<char> buffer(4096);
+    for (size_t at = 0; at < total;) {
+        const ssize_t n = rrecv(fd, buffer.data(), std::min(buffer.size(), total - at), 0);
+        EXPECT(n > 0);
+        pattern.check(buffer.data(), static_cast<size_t>(n));
+        at += static_cast<size_t>(n);
+    }
+}
+
+void test_what_was_sent_arrives_although_the_sender_never_calls_again() {
+    const Number from = listener();
+    Child child("sends_and_computes", {std::to_string(port_of(from))});
+    const Number fd(raccept(from, nullptr, nullptr));
+    const size_t total = std::stoul(child.hear());
+    expect_pattern(fd, total);
+    child.tell("done");
+    child.finish();
+}
+
+void test_what_was_sent_arrives_although_the_sender_has_exited() {
+    for (const char* role : {"sends_and_exits", "sends_closes_and_exits"}) {
+        const Number from = listener();
+        Child child(role, {std::to_string(port_of(from))});
+        const Number fd(raccept(from, nullptr, nullptr));
+        expect_pattern(fd, 400000);
+        char byte = 0;
+        EXPECT_EQ(rrecv(fd, &byte, 1, 0), 0);
+        child.finish();
+    }
+}
+
+void test_a_killed_peer_ends_a_blocked_receive() {
+    const Number from = listener();
+    Child child("is_killed", {std::to_string(port_of(from))});
+    const Number fd(raccept(from, nullptr, nullptr));
+    EXPECT_EQ(received(fd, 5), "alive");
+    child.kill();
+    char byte = 0;
+    const ssize_t n = rrecv(fd, &byte, 1, 0);
+    EXPECT(n == 0 || (n == -1 && errno == ECONNRESET));
+}
+
+// ---- children
+
+void test_a_child_may_close_what_it_inherits_and_make_its_own() {
+    const Number from = listener();
+    Ends ends = connected();
+    const pid_t pid = fork();
+    EXPECT(pid >= 0);
+    if (pid == 0) {
+        char byte = 0;
+        bool well = rrecv(ends.client, &byte, 1, 0) == -1 && errno == ECONNRESET;
+        well = rclose(ends.client) == 0 && rclose(ends.server) == 0 && rclose(from) == 0 && well;
+        try {
+            Ends own = connected();
+            send_all(own.client, "own");
+            well = received(own.server, 3) == "own" && well;
+        } catch (const std::exception&) {
+            well = false;
+        }
+        _exit(well ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0);
+    send_all(ends.client, "parent");
+    EXPECT_EQ(received(ends.server, 6), "parent");
+    const Number another = connected_to(port_of(from));
+    const Number accepted(raccept(from, nullptr, nullptr));
+    send_all(another, "more");
+    EXPECT_EQ(received(accepted, 4), "more");
+}
+
+// ---- defaults
+
+int option(int fd, int level, int name) {
+    int value = -1;
+    socklen_t length = sizeof(value);
+    EXPECT_EQ(rgetsockopt(fd, level, name, &value, &length), 0);
+    return value;
+}
+
+void role_tells_defaults(const std::vector<std::string>&) {
+    const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
+    for (const int name : {SO_SNDBUF, SO_RCVBUF}) {
+        say(std::to_string(option(fd, SOL_SOCKET, name)));
+    }
+    for (const int name : {RDMA_SQSIZE, RDMA_RQSIZE, RDMA_INLINE}) {
+        say(std::to_string(option(fd, SOL_RDMA, name)));
+    }
+}
+
+std::string defaults_with(const std::vector<std::string>& environment) {
+    Child child("tells_defaults", {}, environment);
+    std::string all;
+    for (int i = 0; i < 5; ++i) {
+        all += child.hear() + " ";
+    }
+    child.finish();
+    return all;
+}
+
+void test_buffers_are_large_by_default() {
+    const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
+    EXPECT(option(fd, SOL_SOCKET, SO_SNDBUF) >= 131072);
+    EXPECT(option(fd, SOL_SOCKET, SO_RCVBUF) >= 131072);
+}
+
+void test_defaults_come_from_files_and_the_environment() {
+    std::string folder = std::filesystem::temp_directory_path() / "rsocket-defaults-XXXXXX";
+    EXPECT(mkdtemp(folder.data()) != nullptr);
+    const auto write = [&](const char* name, const char* text) { std::ofstream(folder + "/" + name) << text; };
+    write("mem_default", "200000\n");
+    write("wmem_default", "  300000  ");
+    write("sqsize_default", "100\n");
+    write("rqsize_default", "twelve\n");
+    write("inline_default", "77 88\n");
+    const std::string usual = defaults_with({"RS_CONFIG_DIR=/nonexistent"});
+    const std::string files = defaults_with({"RS_CONFIG_DIR=" + folder});
+    const std::string both = defaults_with({"RS_CONFIG_DIR=" + folder, "RS_MEM_DEFAULT=150000", "RS_WMEM_DEFAULT=x"});
+    std::filesystem::remove_all(folder);
+    const std::string rest = usual.substr(usual.find(' ', usual.find(' ', usual.find(' ') + 1) + 1) + 1);
+    EXPECT_EQ(files, "300000 200000 100 " + rest);
+    EXPECT_EQ(both, "300000 150000 100 " + rest);
+}
+
+void role_connects_to_itself(const std::vector<std::string>&) {
+    Ends ends = connected();
+    send_all(ends.client, "self");
+    EXPECT_EQ(received(ends.server, 4), "self");
+}
+
+void test_the_provider_is_found_whatever_fi_provider_says() {
+    run_in_child("connects_to_itself", {"FI_PROVIDER"});
+    run_in_child("connects_to_itself", {"FI_PROVIDER=tcp"});
+    run_in_child("connects_to_itself", {"FI_PROVIDER=^rstream"});
+}
+
+// ---- rest
+
+double cpu_seconds() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const timeval& t) {
+        return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+void test_an_idle_process_uses_no_cpu() {
+    Ends ends = connected();
+    const Number from = listener();
+    send_all(ends.client, "x");
+    EXPECT_EQ(received(ends.server, 1), "x");
+    pollfd fds[] = {{ends.server, POLLIN, 0}, {ends.client, POLLIN, 0}, {from, POLLIN, 0}};
+    EXPECT_EQ(rpoll(fds, 3, 100), 0); // whatever is left of the set-up
+    const double before = cpu_seconds();
+    EXPECT_EQ(rpoll(fds, 3, 1000), 0);
+    EXPECT(cpu_seconds() - before < 0.02 * patience(1));
+}
+
+void test_descriptors_and_memory_are_given_back() {
+    { (void)connected(); }
+    const auto round = [] {
+        for (int i = 0; i < 50; ++i) {
+            Ends ends = connected();
+            send_all(ends.client, "x");
+            EXPECT_EQ(received(ends.server, 1), "x");
+        }
+    };
+    round();
+    // What a peer has not acknowledged is kept for a moment behind the program.
+    size_t fds = 0;
+    const auto settled = [](size_t wanted) {
+        const auto start = Clock::now();
+        while (open_fds() > wanted && milliseconds_since(start) < patience(5000)) {
+            usleep(10000);
+        }
+        return open_fds();
+    };
+    fds = settled(0);
+    const size_t memory = resident_bytes();
+    for (int i = 0; i < 5; ++i) {
+        round();
+    }
+    EXPECT(settled(fds) <= fds);
+    EXPECT(resident_bytes() < memory + (size_t{16} << 20));
+}
+
+void test_a_thousand_connections_in_one_set() {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    constexpr size_t count = 1000;
+    if (limit.rlim_max < 20000) {
+        throw Skip("20000 descriptors are needed, the limit is " + std::to_string(limit.rlim_max));
+    }
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    const Number from = listener();
+    const uint16_t port = port_of(from);
+    const Number set(repoll_create(0));
+    std::vector<Number> clients;
+    std::vector<Number> servers;
+    for (size_t i = 0; i < count; ++i) {
+        Number client(rsocket(AF_INET, SOCK_STREAM, 0));
+        const int small = 4096;
+        EXPECT_EQ(rsetsockopt(client, SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
+        const sockaddr_in to = loopback(port);
+        EXPECT_EQ(rconnect(client, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+        clients.push_back(std::move(client));
+        servers.emplace_back(raccept(from, nullptr, nullptr));
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.u64 = i;
+        EXPECT_EQ(repoll_ctl(set, EPOLL_CTL_ADD, servers.back(), &event), 0);
+    }
+    for (int round = 0; round < 3; ++round) {
+        for (size_t i = 0; i < count; ++i) {
+            send_all(clients[i], "ping");
+        }
+        std::vector<bool> seen(count);
+        for (size_t left = count; left != 0;) {
+            epoll_event events[64];
+            const int n = repoll_wait(set, events, 64, patience(20000));
+            EXPECT(n > 0);
+            for (int i = 0; i < n; ++i) {
+                const size_t which = events[i].data.u64;
+                EXPECT_EQ(received(servers[which], 4), "ping");
+                EXPECT(!seen[which]);
+                seen[which] = true;
+                --left;
+            }
+        }
+    }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    signal(SIGPIPE, SIG_IGN); // a peer that fails is told of by its own failure
+    const Role roles[] = {
+        {"sends_and_computes", role_sends_and_computes},
+        {"sends_and_exits", role_sends_and_exits},
+        {"sends_closes_and_exits", role_sends_closes_and_exits},
+        {"is_killed", role_is_killed},
+        {"tells_defaults", role_tells_defaults},
+        {"connects_to_itself", role_connects_to_itself},
+    };
+    if (const auto status = play_role(argc, argv, roles)) {
+        return *status;
+    }
+    const CMUnitTest tests[] = {
+        FABTEST(test_what_was_sent_arrives_although_the_sender_never_calls_again),
+        FABTEST(test_what_was_sent_arrives_although_the_sender_has_exited),
+        FABTEST(test_a_killed_peer_ends_a_blocked_receive),
+        FABTEST(test_a_child_may_close_what_it_inherits_and_make_its_own),
+        FABTEST(test_buffers_are_large_by_default),
+        FABTEST(test_defaults_come_from_files_and_the_environment),
+        FABTEST(test_the_provider_is_found_whatever_fi_provider_says),
+        FABTEST(test_an_idle_process_uses_no_cpu),
+        FABTEST(test_descriptors_and_memory_are_given_back),
+        FABTEST(test_a_thousand_connections_in_one_set),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/transport.hpp"
+
+#include <cstddef>
+
+#include "rsockets/log.hpp"
+#include "rsockets/provider.hpp"
+
+namespace rsockets {
+
+int Transport::open(const fi_info& info, std::unique_ptr<Transport>& out) {
+    std::unique_ptr<Transport> transport(new Transport);
+    transport->name_ = info.fabric_attr->name;
+    int ret = provider::open_fabric(*info.fabric_attr, transport->fabric_);
+    if (ret != 0 || (ret = transport->open_queue(transport->listen_eq_, transport->listen_fd_)) != 0 ||
+        (ret = transport->open_queue(transport->connection_eq_, transport->connection_fd_)) != 0) {
+        log(Level::error, "fabric %s: %s", transport->name_.c_str(), fi_strerror(-ret));
+        return ret;
+    }
+    log(Level::info, "fabric %s", transport->name_.c_str());
+    out = std::move(transport);
+    return 0;
+}
+
+int Transport::open_queue(Owned<fid_eq>& out, int& fd) {
+    fi_eq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    fid_eq* eq = nullptr;
+    if (const int ret = fi_eq_open(fabric_.get(), &attr, &eq, nullptr); ret != 0) {
+        return ret;
+    }
+    out.reset(eq);
+    return fi_control(&eq->fid, FI_GETWAIT, &fd);
+}
+
+int Transport::domain(fi_info& info, fid_domain*& out) {
+    const std::lock_guard lock(domains_mutex_);
+    Owned<fid_domain>& known = domains_[info.domain_attr->name];
+    if (!known) {
+        fid_domain* opened = nullptr;
+        if (const int ret = fi_domain(fabric_.get(), &info, &opened, nullptr); ret != 0) {
+            log(Level::error, "domain %s of %s: %s", info.domain_attr->name, name_.c_str(), fi_strerror(-ret));
+            domains_.erase(info.domain_attr->name);
+            return ret;
+        }
+        known.reset(opened);
+    }
+    out = known.get();
+    return 0;
+}
+
+int Transport::attach(fid_ep* ep, EventTarget* target) {
+    const std::lock_guard lock(events_mutex_);
+    targets_[&ep->fid] = target;
+    return fi_ep_bind(ep, &connection_eq_->fid, 0);
+}
+
+int Transport::attach(fid_pep* pep, EventTarget* target) {
+    const std::lock_guard lock(events_mutex_);
+    targets_[&pep->fid] = target;
+    return fi_pep_bind(pep, &listen_eq_->fid, 0);
+}
+
+void Transport::detach(const ::fid* subject) {
+    const std::lock_guard lock(events_mutex_);
+    targets_.erase(subject);
+}
+
+size_t Transport::pump() {
+    const std::lock_guard lock(events_mutex_);
+    const size_t requests = pump(*listen_eq_);
+    return requests + pump(*connection_eq_);
+}
+
+size_t Transport::pump(fid_eq& eq) {
+    // An entry with room for private data, of which we make no use.
+    alignas(fi_eq_cm_entry) std::byte room[sizeof(fi_eq_cm_entry) + 256];
+    auto& entry = reinterpret_cast<fi_eq_cm_entry&>(room);
+    for (size_t count = 0;; ++count) {
+        uint32_t event = 0;
+        const ssize_t got = fi_eq_read(&eq, &event, room, sizeof(room), 0);
+        if (got == -FI_EAVAIL) {
+            fi_eq_err_entry error{};
+            if (fi_eq_readerr(&eq, &error, 0) < 0) {
+                return count;
+            }
+            if (const auto found = targets_.find(error.fid); found != targets_.end()) {
+                found->second->on_failed(error.err);
+            }
+            continue;
+        }
+        if (got < 0) {
+            return count;
+        }
+        const auto found = targets_.find(entry.fid);
+        Info request(event == FI_CONNREQ ? entry.info : nullptr);
+        if (found == targets_.end()) {
+            continue;
+        }
+        switch (event) {
+        case FI_CONNREQ:
+            found->second->on_request(std::move(request));
+            break;
+        case FI_CONNECTED:
+            found->second->on_connected();
+            break;
+        case FI_SHUTDOWN:
+            found->second->on_shutdown();
+            break;
+        default:
+            break;
+        }
+    }
+}
+
+bool Transport::may_sleep() {
+    ::fid* queues[] = {&listen_eq_->fid, &connection_eq_->fid};
+    return fi_trywait(fabric_.get(), queues, 2) == 0;
+}
+
+void Transport::finish() {
+    const std::lock_guard lock(domains_mutex_);
+    for (auto& [name, domain] : domains_) {
+        // One that is still in use cannot be closed, and its connections were shut down by now.
+        if (fi_close(&domain->fid) == -FI_EBUSY) {
+            log(Level::debug, "domain %s is still in use", name.c_str());
+        }
+        (void)domain.release();
+    }
+}
+
+} // namespace rsockets

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// One fabric of the provider's, with its domains and two event queues: one for listeners, which is quiet but for
+// requests, and one for connections, which wakes up for their data too. Events go to whoever was added for their fid.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rsockets/fid.hpp"
+
+namespace rsockets {
+
+// Called with the transport's events locked; may add and remove targets, and close their fids.
+class EventTarget {
+  public:
+    virtual void on_request(Info request) = 0; // on a passive endpoint
+    virtual void on_connected() = 0;
+    virtual void on_failed(int error) = 0; // the connection was not made; errno
+    virtual void on_shutdown() = 0;        // the peer has ended its sending, or the connection is lost
+
+    virtual ~EventTarget() = default;
+};
+
+class Transport {
+  public:
+    // 0 or -FI_E*.
+    static int open(const fi_info& info, std::unique_ptr<Transport>& out);
+
+    [[nodiscard]] const std::string& name() const { return name_; }
+    [[nodiscard]] fid_fabric* fabric() const { return fabric_.get(); }
+    // The domain that an info names, opened if need be.
+    int domain(fi_info& info, fid_domain*& out);
+
+    // Binds to a queue, and sends its events to the target from now on.
+    int attach(fid_ep* ep, EventTarget* target);
+    int attach(fid_pep* pep, EventTarget* target);
+    // From the return on, the target hears no more of it.
+    void detach(const ::fid* subject);
+
+    // Hands all events out; how many there were.
+    size_t pump();
+    // Whether one may sleep on the two descriptors.
+    bool may_sleep();
+    [[nodiscard]] int listen_fd() const { return listen_fd_; }
+    [[nodiscard]] int connection_fd() const { return connection_fd_; }
+
+    // Waits, as long as the provider is set to, for what is on its way of closed connections.
+    void finish();
+
+  private:
+    Transport() = default;
+    int open_queue(Owned<fid_eq>& eq, int& fd);
+    size_t pump(fid_eq& eq);
+
+    std::string name_;
+    Owned<fid_fabric> fabric_;
+    Owned<fid_eq> listen_eq_;
+    Owned<fid_eq> connection_eq_;
+    int listen_fd_ = -1;
+    int connection_fd_ = -1;
+
+    std::mutex domains_mutex_;
+    std::unordered_map<std::string, Owned<fid_domain>> domains_;
+
+    std::recursive_mutex events_mutex_;
+    std::unordered_map<const ::fid*, EventTarget*> targets_;
+};
+
+} // namespace rsockets

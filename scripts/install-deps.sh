@@ -7,6 +7,7 @@
 set -eu
 
 packages="g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin zlib1g-dev libcmocka-dev pandoc git"
+packages="$packages libfmt-dev librdmacm-dev libibverbs-dev"
 if [ "${1:-}" = --check ]; then
     packages="$packages clang clang-format clang-tidy libclang-rt-14-dev valgrind xz-utils binutils"
 fi

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/fabric/events.hpp"
+
+#include <netinet/in.h>
+
+#include "util/fabric/connection.hpp"
+
+namespace util {
+
+FabricListener::FabricListener(FabricBackend& backend, FabricEvents& events, fi_info* info, const Address& local,
+                               int backlog) {
+    fid_pep* pep = nullptr;
+    check_fabric("fi_passive_ep", fi_passive_ep(backend.fabric(), info, &pep, nullptr));
+    pep_.reset(pep);
+    check_fabric("fi_pep_bind", fi_pep_bind(pep, &events.get()->fid, 0));
+    if (backlog > 0) {
+        fi_control(&pep->fid, FI_BACKLOG, &backlog); // a wish
+    }
+    if (const int ret = fi_listen(pep); ret != 0) {
+        fail("cannot listen on {}: {}; is the port taken? -p 0 picks a free one", local.text(), fabric_error(ret));
+    }
+    sockaddr_storage address{};
+    size_t length = sizeof(address);
+    check_fabric("fi_getname", fi_getname(&pep->fid, &address, &length));
+    local_ = Address(reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(length));
+}
+
+FabricEvents::FabricEvents(FabricBackend& backend) : backend_(backend) {
+    fi_eq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    fid_eq* eq = nullptr;
+    check_fabric("fi_eq_open", fi_eq_open(backend.fabric(), &attr, &eq, nullptr));
+    eq_.reset(eq);
+    check_fabric("fi_control", fi_control(&eq->fid, FI_GETWAIT, &fd_));
+}
+
+bool FabricEvents::may_sleep() {
+    if (!taken_) {
+        taken_ = take();
+    }
+    fid* one[] = {&eq_->fid};
+    return !taken_ && fi_trywait(backend_.fabric(), one, 1) == 0;
+}
+
+void FabricEvents::add_to(std::vector<pollfd>& descriptors) const { descriptors.push_back({fd_, POLLIN, 0}); }
+
+std::optional<Event> FabricEvents::next() {
+    if (taken_) {
+        return std::exchange(taken_, std::nullopt);
+    }
+    return take();
+}
+
+std::optional<Event> FabricEvents::take() {
+    for (;;) {
+        union {
+            fi_eq_cm_entry entry;
+            std::byte bytes[sizeof(fi_eq_cm_entry) + 512];
+        } buffer;
+        uint32_t type = 0;
+        const ssize_t got = fi_eq_read(eq_.get(), &type, &buffer, sizeof(buffer), 0);
+        if (got == -FI_EAGAIN || got == 0) {
+            return std::nullopt;
+        }
+        if (got == -FI_EAVAIL) {
+            if (auto event = take_error()) {
+                return event;
+            }
+            continue;
+        }
+        check_fabric("fi_eq_read", got);
+        if (static_cast<size_t>(got) < sizeof(fi_eq_cm_entry)) {
+            continue; // nothing of a connection
+        }
+        std::optional<Event> event;
+        if (type == FI_CONNREQ) {
+            event = request(buffer.entry.info, buffer.entry.fid);
+        } else if (const auto found = connections_.find(buffer.entry.fid);
+                   found != connections_.end() && (type == FI_CONNECTED || type == FI_SHUTDOWN)) {
+            event.emplace();
+            event->type = type == FI_CONNECTED ? Event::Type::established : Event::Type::disconnected;
+            event->connection = found->second;
+        }
+        if (event) {
+            event->data.assign(buffer.bytes + sizeof(fi_eq_cm_entry), buffer.bytes + got);
+            return event;
+        }
+    }
+}
+
+std::optional<Event> FabricEvents::take_error() {
+    fi_eq_err_entry error{};
+    if (fi_eq_readerr(eq_.get(), &error, 0) <= 0) {
+        return std::nullopt;
+    }
+    const auto found = connections_.find(error.fid);
+    if (found == connections_.end()) {
+        return std::nullopt; // of a connection that has ended since
+    }
+    Event event;
+    event.connection = found->second;
+    event.reason = error.err == FI_ECONNREFUSED ? "connection refused" : fabric_error(error.err);
+    if (const auto* data = static_cast<const std::byte*>(error.err_data); data != nullptr) {
+        event.data.assign(data, data + error.err_data_size);
+    }
+    return event;
+}
+
+std::optional<Event> FabricEvents::request(fi_info* raw, const fid* listener) {
+    Info info(raw);
+    if (!info) {
+        return std::nullopt;
+    }
+    Event event;
+    event.type = Event::Type::request;
+    auto connection = std::make_unique<FabricConnection>(*this, backend_.domain_for(info.get()), std::move(info));
+    // The only fids here that are not of a connection are passive endpoints.
+    connection->set_listener(reinterpret_cast<fid_pep*>(const_cast<fid*>(listener)));
+    event.request = std::move(connection);
+    return event;
+}
+
+void FabricEvents::adopt(Connection& connection) { dynamic_cast<FabricConnection&>(connection).migrate(*this); }
+
+void FabricEvents::adopt(Listener& listener) {
+    const int ret = fi_pep_bind(dynamic_cast<FabricListener&>(listener).get(), &eq_->fid, 0);
+    if (ret != 0) {
+        fail("-m: the provider cannot move a listener to another event queue ({}); --backend rdmacm can, over an RDMA "
+             "device",
+             fabric_error(ret));
+    }
+}
+
+} // namespace util

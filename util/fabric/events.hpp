@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Event queue and passive endpoint of the fabric backend.
+#pragma once
+
+#include <map>
+
+#include "util/fabric/fabric.hpp"
+
+namespace util {
+
+class FabricConnection;
+
+class FabricListener : public Listener {
+  public:
+    FabricListener(FabricBackend& backend, class FabricEvents& events, fi_info* info, const Address& local,
+                   int backlog);
+    [[nodiscard]] Address local() const override { return local_; }
+    [[nodiscard]] fid_pep* get() const { return pep_.get(); }
+
+  private:
+    Owned<fid_pep> pep_;
+    Address local_;
+};
+
+class FabricEvents : public EventQueue {
+  public:
+    explicit FabricEvents(FabricBackend& backend);
+
+    bool may_sleep() override;
+    void add_to(std::vector<pollfd>& descriptors) const override;
+    std::optional<Event> next() override;
+    void adopt(Connection& connection) override;
+    void adopt(Listener& listener) override;
+
+    [[nodiscard]] fid_eq* get() const { return eq_.get(); }
+    // Whose events these are, as long as it exists.
+    void enter(const fid* subject, FabricConnection* connection) { connections_[subject] = connection; }
+    void leave(const fid* subject) { connections_.erase(subject); }
+
+  private:
+    std::optional<Event> take();
+    std::optional<Event> take_error();
+    std::optional<Event> request(fi_info* info, const fid* listener);
+
+    FabricBackend& backend_;
+    Owned<fid_eq> eq_;
+    int fd_ = -1;
+    std::map<const fid*, FabricConnection*> connections_;
+    std::optional<Event> taken_; // before going to sleep
+};
+
+} // namespace util

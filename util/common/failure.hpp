@@ -20,4 +20,10 @@ template <class... Arguments> [[noreturn]] void fail(fmt::format_string<Argument
     throw Failure(fmt::format(text, std::forward<Arguments>(arguments)...));
 }
 
+// How both backends call a refusal, and what a client may look for then.
+constexpr const char* refused = "connection refused";
+inline std::string refusal_hint(const std::string& reason) {
+    return reason.starts_with(refused) ? "; does a server listen there, on this port and this backend?" : "";
+}
+
 } // namespace util

@@ -246,8 +246,10 @@ void FabricConnection::connect(std::span<const std::byte> data) {
     data = fitting(data);
     const int ret = fi_connect(endpoint_.get(), info_->dest_addr, data.data(), data.size());
     if (ret != 0) {
-        fail("cannot connect to {}: {}", peer(), fabric_error(ret));
+        const std::string reason = ret == -FI_ECONNREFUSED ? refused : fabric_error(ret);
+        fail("{}: {}{}", peer(), reason, refusal_hint(reason));
     }
+    connecting_ = true;
     connected_ = true;
 }
 

@@ -38,6 +38,9 @@ class FabricConnection : public Connection {
     void set_remote(const Address& remote) { remote_ = remote; }
     void set_listener(fid_pep* listener) { listener_ = listener; }
     void migrate(FabricEvents& events);
+    // Whether the answer to connect() is still to come.
+    [[nodiscard]] bool connecting() const { return connecting_; }
+    void set_connecting(bool connecting) { connecting_ = connecting; }
 
     bool may_sleep() override;
     void add_to(std::vector<pollfd>& descriptors) const override;
@@ -80,6 +83,7 @@ class FabricConnection : public Connection {
     Address remote_;
     fid_pep* listener_ = nullptr;
     bool answered_ = false; // a request: accepted or rejected
+    bool connecting_ = false;
     bool connected_ = false;
     Owned<fid_cq> queue_;
     Owned<fid_cq> receive_queue_; // if it is one of its own

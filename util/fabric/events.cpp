@@ -10,15 +10,22 @@ namespace util {
 
 FabricListener::FabricListener(FabricBackend& backend, FabricEvents& events, fi_info* info, const Address& local,
                                int backlog) {
+    const auto refuse = [&](int ret) {
+        const bool elsewhere = ret == -FI_EADDRNOTAVAIL;
+        fail("cannot listen on {}: {}; {}", local.text(), fabric_error(ret),
+             elsewhere ? "-a and -b take addresses of this machine" : "is the port taken? -p 0 picks a free one");
+    };
     fid_pep* pep = nullptr;
-    check_fabric("fi_passive_ep", fi_passive_ep(backend.fabric(), info, &pep, nullptr));
+    if (const int ret = fi_passive_ep(backend.fabric(), info, &pep, nullptr); ret != 0) {
+        refuse(ret);
+    }
     pep_.reset(pep);
     check_fabric("fi_pep_bind", fi_pep_bind(pep, &events.get()->fid, 0));
     if (backlog > 0) {
         fi_control(&pep->fid, FI_BACKLOG, &backlog); // a wish
     }
     if (const int ret = fi_listen(pep); ret != 0) {
-        fail("cannot listen on {}: {}; is the port taken? -p 0 picks a free one", local.text(), fabric_error(ret));
+        refuse(ret);
     }
     sockaddr_storage address{};
     size_t length = sizeof(address);
@@ -69,7 +76,9 @@ std::optional<Event> FabricEvents::take() {
             }
             continue;
         }
-        check_fabric("fi_eq_read", got);
+        if (got < 0) {
+            return failure_of_connect(got);
+        }
         if (static_cast<size_t>(got) < sizeof(fi_eq_cm_entry)) {
             continue; // nothing of a connection
         }
@@ -81,6 +90,7 @@ std::optional<Event> FabricEvents::take() {
             event.emplace();
             event->type = type == FI_CONNECTED ? Event::Type::established : Event::Type::disconnected;
             event->connection = found->second;
+            found->second->set_connecting(false);
         }
         if (event) {
             event->data.assign(buffer.bytes + sizeof(fi_eq_cm_entry), buffer.bytes + got);
@@ -100,11 +110,25 @@ std::optional<Event> FabricEvents::take_error() {
     }
     Event event;
     event.connection = found->second;
-    event.reason = error.err == FI_ECONNREFUSED ? "connection refused" : fabric_error(error.err);
+    event.reason = error.err == FI_ECONNREFUSED ? refused : fabric_error(error.err);
     if (const auto* data = static_cast<const std::byte*>(error.err_data); data != nullptr) {
         event.data.assign(data, data + error.err_data_size);
     }
     return event;
+}
+
+// The verbs provider connects while the queue is read, and where that fails at once, the call does, without saying
+// whose the failure is.
+Event FabricEvents::failure_of_connect(ssize_t ret) const {
+    for (const auto& [subject, connection] : connections_) {
+        if (connection->connecting()) {
+            Event event;
+            event.connection = connection;
+            event.reason = ret == -FI_ECONNREFUSED ? refused : fabric_error(ret);
+            return event;
+        }
+    }
+    fail("fi_eq_read: {}", fabric_error(ret));
 }
 
 std::optional<Event> FabricEvents::request(fi_info* raw, const fid* listener) {

@@ -42,6 +42,7 @@ class FabricEvents : public EventQueue {
   private:
     std::optional<Event> take();
     std::optional<Event> take_error();
+    [[nodiscard]] Event failure_of_connect(ssize_t ret) const;
     std::optional<Event> request(fi_info* info, const fid* listener);
 
     FabricBackend& backend_;

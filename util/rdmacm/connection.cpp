@@ -53,6 +53,7 @@ void RdmacmConnection::make_queues(const QueueSizes& sizes) {
              device_->name(), what, wanted, error_text(), device_->attributes().max_qp_wr,
              device_->attributes().max_cqe);
     };
+    errno = 0; // not every driver sets it
     channel_.reset(ibv_create_comp_channel(device_->context()));
     if (!channel_) {
         fail("{}: no completion channel: {}", device_->name(), error_text());
@@ -92,6 +93,13 @@ void RdmacmConnection::move_own_pair(ibv_qp_state state) {
     attributes.qp_state = state;
     if (rdma_init_qp_attr(id_.get(), &attributes, &mask) != 0 || ibv_modify_qp(pair_.get(), &attributes, mask) != 0) {
         fail("-q: the queue pair cannot go to state {}: {}", static_cast<int>(state), error_text());
+    }
+}
+
+// What the peer may do with our memory is known only now, and set in the first of the states, once more.
+void RdmacmConnection::connect_own_pair() {
+    for (const ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
+        move_own_pair(state);
     }
 }
 
@@ -219,7 +227,8 @@ void RdmacmConnection::connect(std::span<const std::byte> data) {
     all.insert(all.end(), data.begin(), data.end());
     rdma_conn_param wanted = parameters(all);
     if (rdma_connect(id_.get(), &wanted) != 0) {
-        fail("cannot connect to {}: {}", peer(), error_text());
+        const std::string reason = errno == ECONNREFUSED ? refused : error_text(); // iWARP knows at once
+        fail("{}: {}{}", peer(), reason, refusal_hint(reason));
     }
 }
 
@@ -227,8 +236,7 @@ void RdmacmConnection::accept(std::span<const std::byte> data) {
     answered_ = true;
     // iWARP has no such states to go through: the device moves the queue pair when it is told its number.
     if (id_->qp == nullptr && !device_->is_iwarp()) {
-        move_own_pair(IBV_QPS_RTR);
-        move_own_pair(IBV_QPS_RTS);
+        connect_own_pair();
     }
     rdma_conn_param wanted = parameters(data);
     if (rdma_accept(id_.get(), &wanted) != 0) {
@@ -239,8 +247,7 @@ void RdmacmConnection::accept(std::span<const std::byte> data) {
 
 void RdmacmConnection::establish(bool confirm) {
     if (confirm && !requested_) {
-        move_own_pair(IBV_QPS_RTR);
-        move_own_pair(IBV_QPS_RTS);
+        connect_own_pair();
         if (rdma_establish(id_.get()) != 0) {
             fail("rdma_establish: {}", error_text());
         }

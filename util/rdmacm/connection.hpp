@@ -52,6 +52,7 @@ class RdmacmConnection : public Connection {
 
   private:
     void move_own_pair(ibv_qp_state state);
+    void connect_own_pair();
     void post(Operation operation, Memory& memory, size_t length, const RemoteBuffer& remote);
     void collect();
     rdma_conn_param parameters(std::span<const std::byte> data) const;

@@ -24,10 +24,10 @@ std::string reason_of(const rdma_cm_event& event) {
     switch (event.event) {
     case RDMA_CM_EVENT_REJECTED:
         if (event.status == no_service || event.status == by_consumer || event.status == -ECONNREFUSED) {
-            return "connection refused";
+            return refused;
         }
-        return event.status < 0 ? fmt::format("connection refused: {}", strerror(-event.status))
-                                : fmt::format("connection refused with code {}", event.status);
+        return event.status < 0 ? fmt::format("{}: {}", refused, strerror(-event.status))
+                                : fmt::format("{} with code {}", refused, event.status);
     case RDMA_CM_EVENT_UNREACHABLE:
         return fmt::format("unreachable: {}", strerror(event.status < 0 ? -event.status : ETIMEDOUT));
     case RDMA_CM_EVENT_DEVICE_REMOVAL:

@@ -9,7 +9,7 @@
 
 namespace util {
 
-std::string error_text() { return strerror(errno); }
+std::string error_text() { return errno != 0 ? strerror(errno) : "no reason given"; }
 
 VerbsDevice::VerbsDevice(ibv_context* context) : context_(context), domain_(ibv_alloc_pd(context)) {
     if (!domain_) {

@@ -161,7 +161,7 @@ void Client::take_events() {
                      hello->size, options_.size);
             }
             fail("{}: {}{}", remote_.text(), event->reason,
-                 established_ ? " " + so_far() : "; does a server listen there, on this port and this backend?");
+                 established_ ? " " + so_far() : util::refusal_hint(event->reason));
         case Event::Type::request:
             break;
         }

@@ -22,16 +22,16 @@ Peer::Peer(const Options& options, std::unique_ptr<util::Connection> connection,
     if (options.size > connection_->max_message()) {
         fail("-S {}: the largest message of this device is {}", options.size, connection_->max_message());
     }
-    // One receive more than there are messages to come shows whether the peer sends more.
-    const size_t receives = options.count + 1;
-    const bool all = !connection_->waits_for_receives();
+    // One receive more than there are messages to come shows whether the peer sends more. One is for an opening.
+    const bool all = is_iwarp();
+    const size_t receives = options.count + (all ? 2 : 1);
     if (all && receives > connection_->max_receives()) {
         fail("-C {}: on iWARP all messages must have a receive posted, and this device has {} at most", options.count,
-             connection_->max_receives() - 1);
+             connection_->max_receives() - 2);
     }
     receive_depth_ = all ? receives : std::min({receives, connection_->max_receives(), enough});
-    send_depth_ = std::max<size_t>(1, std::min({options.count, connection_->max_sends(), enough}));
-    connection_->make_queues({.sends = send_depth_, .receives = receive_depth_});
+    send_depth_ = std::max<size_t>(1, std::min({options.count, connection_->max_sends() - 1, enough}));
+    connection_->make_queues({.sends = send_depth_ + 1, .receives = receive_depth_});
     if (options.count != 0) {
         out_ = connection_->allocate(options.size, Access::local);
         in_ = connection_->allocate(options.size, Access::local);
@@ -45,7 +45,8 @@ std::string Peer::text() const {
 }
 
 void Peer::post_receives() {
-    while (posted_receives_ - received_ < receive_depth_ && posted_receives_ <= options_.count) {
+    const size_t last = options_.count + (is_iwarp() ? 2 : 1);
+    while (posted_receives_ - received_ < receive_depth_ && posted_receives_ < last) {
         connection_->receive(*in_, options_.size);
         ++posted_receives_;
     }
@@ -65,6 +66,15 @@ void Peer::start_sending() {
     }
 }
 
+void Peer::establish() {
+    established = true;
+    if (options_.is_client() && opens() && !opened_ && options_.count != 0) {
+        opened_ = true;
+        ++opening_sends_;
+        connection_->send(*out_, opening_length);
+    }
+}
+
 void Peer::take(const util::Completion& completion) {
     if (completion.failed) {
         if (!completion.reason.empty()) {
@@ -73,16 +83,28 @@ void Peer::take(const util::Completion& completion) {
         disconnected = true;
         return;
     }
-    if (completion.operation == Operation::send) {
+    if (completion.operation == Operation::receive) {
+        take_message(completion.length);
+    } else if (opening_sends_ != 0) {
+        --opening_sends_; // it was the first
+    } else {
         ++sent_;
+    }
+}
+
+void Peer::take_message(size_t length) {
+    if (!options_.is_client() && opens() && !opened_) {
+        opened_ = true;
+        if (length != opening_length) {
+            fail("{}: a first message of {} bytes; is the peer another version?", text(), length);
+        }
         return;
     }
     if (received_ == options_.count) {
         fail("{}: one message more than agreed; give both ends the same -C", text());
     }
-    if (completion.length != options_.size) {
-        fail("{}: a message of {} bytes instead of {}; give both ends the same -S", text(), completion.length,
-             options_.size);
+    if (length != options_.size) {
+        fail("{}: a message of {} bytes instead of {}; give both ends the same -S", text(), length, options_.size);
     }
     ++received_;
 }

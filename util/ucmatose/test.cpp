@@ -107,6 +107,7 @@ void Test::take_request(Event event) {
         fail("{}: {}", event.request->peer(), difference(*theirs, options_));
     }
     auto peer = std::make_unique<Peer>(options_, std::move(event.request), peers_.size() + 1);
+    peer->know_peer(theirs.has_value());
     peer->connection().accept(hello());
     peers_.push_back(std::move(peer));
 }
@@ -121,7 +122,10 @@ void Test::take_events() {
         const auto theirs = util::find_hello(magic, event->data);
         switch (event->type) {
         case Event::Type::established:
-            peer.established = true;
+            if (options_.is_client()) {
+                peer.know_peer(theirs.has_value());
+            }
+            peer.establish();
             break;
         case Event::Type::disconnected:
             peer.progress(); // what came before the end
@@ -135,7 +139,7 @@ void Test::take_events() {
                 fail("{}: {}", peer.text(), event->reason);
             }
             fail("{}: {}; {} of {} connections were made{}", peer.connection().peer(), event->reason, established(),
-                 options_.connections, remote_ ? "; does a server listen there, on this port and this backend?" : "");
+                 options_.connections, util::refusal_hint(event->reason));
         case Event::Type::request:
             break;
         }
@@ -201,6 +205,17 @@ void Test::accept_all() {
         step(deadline);
     }
     connect_time_ = Clock::now() - first_request_;
+    await_all(&Peer::ready);
+    if (std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->needs_time(); })) {
+        let_pass(std::chrono::milliseconds(300));
+    }
+}
+
+// Nothing tells that these clients may be sent to. See opening_length.
+void Test::let_pass(Clock::duration time) {
+    const auto end = Clock::now() + time;
+    while (Clock::now() < end && waiter_.wait({}, end) == util::Waiter::Outcome::ready) {
+    }
 }
 
 void Test::await_all(bool (Peer::*done)() const) {

@@ -16,8 +16,6 @@ class Test {
     int run();
 
   private:
-    using Condition = bool (Peer::*)() const;
-
     void run_server();
     void run_client();
     void connect_all();
@@ -31,6 +29,7 @@ class Test {
     void step(util::Clock::time_point& deadline);
     void take_events();
     void take_request(util::Event event);
+    void let_pass(util::Clock::duration time);
     void await_all(bool (Peer::*done)() const);
     void check_memory() const;
     Peer& peer_of(const util::Connection* connection);

@@ -12,6 +12,10 @@
 
 #include "util/common/backend.hpp"
 
+#ifndef PACKAGE_VERSION
+#define PACKAGE_VERSION "of no version"
+#endif
+
 namespace util {
 
 enum class BackendChoice { automatic, fabric, rdmacm };

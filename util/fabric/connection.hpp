@@ -27,7 +27,7 @@ class FabricMemory : public Memory {
     Owned<fid_mr> region_; // none where the core wants none
 };
 
-class FabricConnection : public Connection {
+class FabricConnection final : public Connection {
   public:
     FabricConnection(FabricEvents& events, std::shared_ptr<FabricDomain> domain, Info info);
     FabricConnection(const FabricConnection&) = delete;

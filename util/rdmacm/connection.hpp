@@ -16,7 +16,7 @@ struct QueuePairCloser {
     void operator()(ibv_qp* pair) const noexcept;
 };
 
-class RdmacmConnection : public Connection {
+class RdmacmConnection final : public Connection {
   public:
     RdmacmConnection(OwnedId id, std::shared_ptr<VerbsDevice> device);
     RdmacmConnection(const RdmacmConnection&) = delete;

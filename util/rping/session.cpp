@@ -32,9 +32,9 @@ Session::Session(const Options& options, std::unique_ptr<util::Connection> conne
         fail("-S {}: the largest message of this device is {}", options.size, connection_->max_message());
     }
     connection_->make_queues({.sends = 16, .receives = 2, .own = options.own_queues});
-    message_ = connection_->allocate(Advertisement::length, Access::local);
+    message_ = connection_->allocate(message_room, Access::local);
     answer_ = connection_->allocate(Advertisement::length, Access::local);
-    connection_->receive(*message_, Advertisement::length);
+    connection_->receive(*message_, message_room);
     connection_->accept(ours);
     debug(fmt::format("accepted {}", client_is_ours_ ? "our client" : "a client not of ours"));
 }
@@ -109,7 +109,7 @@ void Session::take_message(size_t length) {
         fail("{}: more than {} pings; give the client no more than the server's -C", peer_, options_.count);
     }
     const util::RemoteBuffer buffer = take_advertisement();
-    connection_->receive(*message_, Advertisement::length);
+    connection_->receive(*message_, message_room);
     if (state_ == State::awaiting_ping) {
         if (tally_.pings == 0) {
             first_ = Clock::now();
@@ -171,7 +171,7 @@ void Session::lost(const std::string& reason) {
         fail("{}: {} before the connection was made", peer_, how);
     }
     // One of rdma-core's just leaves when it is done; one of ours says so.
-    if (before != State::awaiting_ping || client_is_ours_) {
+    if (before != State::awaiting_ping || client_is_ours_ || tally_.pings == 0) {
         fail("{}: {} in mid-run, after {} pings", peer_, how, tally_.pings);
     }
     if (options_.count != 0 && tally_.pings != options_.count) {

@@ -34,6 +34,8 @@ struct Advertisement {
 };
 
 constexpr size_t farewell_length = 4;
+// Room for a message: more than any has, so that one that is too long is seen for what it is.
+constexpr size_t message_room = 256;
 
 // The data of ping number n, counted from 0: a line of text that says the number and goes on with letters, each ping
 // beginning one letter later, and a NUL.

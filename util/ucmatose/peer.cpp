@@ -80,7 +80,7 @@ void Peer::take(const util::Completion& completion) {
         if (!completion.reason.empty()) {
             fail("{}: {}", text(), completion.reason);
         }
-        disconnected = true;
+        disconnected = established; // before that, an event tells what became of it
         return;
     }
     if (completion.operation == Operation::receive) {

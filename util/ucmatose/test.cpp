@@ -178,9 +178,16 @@ void Test::connect_all() {
     const auto start = Clock::now();
     auto deadline = options_.common.deadline();
     for (size_t i = 1; i <= options_.connections; ++i) {
-        auto peer = std::make_unique<Peer>(options_, backend_->open(*events_, local_, *remote_), i);
-        peer->connection().connect(hello());
-        peers_.push_back(std::move(peer));
+        try {
+            auto peer = std::make_unique<Peer>(options_, backend_->open(*events_, local_, *remote_), i);
+            peer->connection().connect(hello());
+            peers_.push_back(std::move(peer));
+        } catch (const util::Failure& failure) {
+            if (i == 1) {
+                throw;
+            }
+            fail("connection {} of {}: {}", i, options_.connections, failure.what());
+        }
         if (waiter_.interrupted()) {
             break;
         }

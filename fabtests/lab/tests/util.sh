@@ -110,7 +110,7 @@ messages_from_rdma_core() { # CLIENT N OPTIONS
 persistent() { # SERVER N
     new_port
     # shellcheck disable=SC2046,SC2086
-    timeout 120 $(program "$1" rping) -s -P -V -a 10.77.$2.1 -p $last_port >"$scratch/server" 2>&1 &
+    $(program "$1" rping) -s -P -V -S 64 -a 10.77.$2.1 -p $last_port >"$scratch/server" 2>&1 &
     server=$!
     wait_until 20 listens $server $last_port
     clients=
@@ -142,9 +142,10 @@ refused() {
     [ $status -eq 1 ] && [ "$(wc -l <"$scratch/err")" -eq 1 ] && grep -q -e "$pattern" "$scratch/err"
 }
 
+# The server of rdma-core takes what is smaller than its own, and breaks at what is larger.
 unequal() { # SERVER CLIENT N
-    both "$1" "$2" rping "-s -a 10.77.$3.1 -C 5 -S 200" "-c -a 10.77.$3.1 -C 5 -S 100"
-    [ $client_status -eq 1 ] && { [ "$1" = rdma-core ] || says client 'have 200 bytes and ours 100' || says client 'the same -S'; }
+    both "$1" "$2" rping "-s -a 10.77.$3.1 -C 5 -S 100" "-c -a 10.77.$3.1 -C 5 -S 200"
+    [ $client_status -eq 1 ] && says client 'the same -S' && { [ "$1" = rdma-core ] || says server 'the same -S'; }
 }
 
 unequal_messages() { # SERVER CLIENT N
@@ -207,7 +208,8 @@ chooses() { # BACKEND ADDRESS
 }
 
 for kind in roce iwarp; do
-    if [ $kind = roce ]; then n=1 device=rxe0; else n=2 device=siw0; fi
+    # siw runs out of completion queues before 50, with rdma-core's program too.
+    if [ $kind = roce ]; then n=1 device=rxe0 many=50; else n=2 device=siw0 many=20; fi
     if [ ! -e "/sys/class/infiniband/$device" ]; then
         skip "$kind" "this guest has no $device"
         continue
@@ -243,7 +245,7 @@ for kind in roce iwarp; do
         only "$kind: the server is killed, $own" killed server $own $n
         only "$kind: the client is killed, $own" killed client $own $n
         only "$kind: the user interrupts, $own" interrupted $own $n
-        only "$kind: ucmatose with 50 connections, $own" messages $own $own $n "-c 50"
+        only "$kind: ucmatose with $many connections, $own" messages $own $own $n "-c $many"
         only "$kind: ucmatose without messages, $own" messages $own $own $n "-c 5 -C 0"
         only "$kind: ucmatose with many messages, $own" messages $own $own $n "-c 2 -C 300"
         only "$kind: ucmatose moves to another event channel, $own" messages $own $own $n "-c 4 -m"

@@ -28,7 +28,8 @@ void on_signal(int /*signal*/) {
 void handle(void (*handler)(int)) {
     struct sigaction action {};
     action.sa_handler = handler;
-    action.sa_flags = SA_RESETHAND; // the second one ends the program, whatever it is stuck in
+    // The second one ends the program, whatever it is stuck in. A write that is interrupted goes on; poll() never does.
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
 }

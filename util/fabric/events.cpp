@@ -2,6 +2,9 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "util/fabric/events.hpp"
 
+#include <cstdlib>
+#include <cstring>
+
 #include <netinet/in.h>
 
 #include "util/fabric/connection.hpp"
@@ -9,20 +12,28 @@
 namespace util {
 
 FabricListener::FabricListener(FabricBackend& backend, FabricEvents& events, fi_info* info, const Address& local,
-                               int backlog) {
+                               int backlog)
+    : backend_(backend), info_(fi_dupinfo(info)), backlog_(backlog), local_(local) {
+    if (!info_) {
+        throw std::bad_alloc();
+    }
+    listen(events);
+}
+
+void FabricListener::listen(FabricEvents& events) {
     const auto refuse = [&](int ret) {
         const bool elsewhere = ret == -FI_EADDRNOTAVAIL;
-        fail("cannot listen on {}: {}; {}", local.text(), fabric_error(ret),
+        fail("cannot listen on {}: {}; {}", local_.text(), fabric_error(ret),
              elsewhere ? "-a and -b take addresses of this machine" : "is the port taken? -p 0 picks a free one");
     };
     fid_pep* pep = nullptr;
-    if (const int ret = fi_passive_ep(backend.fabric(), info, &pep, nullptr); ret != 0) {
+    if (const int ret = fi_passive_ep(backend_.fabric(), info_.get(), &pep, nullptr); ret != 0) {
         refuse(ret);
     }
     pep_.reset(pep);
     check_fabric("fi_pep_bind", fi_pep_bind(pep, &events.get()->fid, 0));
-    if (backlog > 0) {
-        fi_control(&pep->fid, FI_BACKLOG, &backlog); // a wish
+    if (backlog_ > 0) {
+        fi_control(&pep->fid, FI_BACKLOG, &backlog_); // a wish
     }
     if (const int ret = fi_listen(pep); ret != 0) {
         refuse(ret);
@@ -31,6 +42,20 @@ FabricListener::FabricListener(FabricBackend& backend, FabricEvents& events, fi_
     size_t length = sizeof(address);
     check_fabric("fi_getname", fi_getname(&pep->fid, &address, &length));
     local_ = Address(reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(length));
+}
+
+// fi_pep_bind to a second queue works too, but in libfabric 1.17 the tcp core then holds the first one for ever.
+void FabricListener::move_to(FabricEvents& events) {
+    pep_.reset();
+    free(info_->src_addr);
+    info_->src_addrlen = 0;
+    info_->src_addr = malloc(local_.length());
+    if (info_->src_addr == nullptr) {
+        throw std::bad_alloc();
+    }
+    memcpy(info_->src_addr, local_.get(), local_.length());
+    info_->src_addrlen = local_.length();
+    listen(events);
 }
 
 FabricEvents::FabricEvents(FabricBackend& backend) : backend_(backend) {
@@ -147,13 +172,6 @@ std::optional<Event> FabricEvents::request(fi_info* raw, const fid* listener) {
 
 void FabricEvents::adopt(Connection& connection) { dynamic_cast<FabricConnection&>(connection).migrate(*this); }
 
-void FabricEvents::adopt(Listener& listener) {
-    const int ret = fi_pep_bind(dynamic_cast<FabricListener&>(listener).get(), &eq_->fid, 0);
-    if (ret != 0) {
-        fail("-m: the provider cannot move a listener to another event queue ({}); --backend rdmacm can, over an RDMA "
-             "device",
-             fabric_error(ret));
-    }
-}
+void FabricEvents::adopt(Listener& listener) { dynamic_cast<FabricListener&>(listener).move_to(*this); }
 
 } // namespace util

@@ -16,10 +16,17 @@ class FabricListener : public Listener {
   public:
     FabricListener(FabricBackend& backend, class FabricEvents& events, fi_info* info, const Address& local,
                    int backlog);
+    // Closes and listens again, at the same address, with the events of another queue.
+    void move_to(class FabricEvents& events);
     [[nodiscard]] Address local() const override { return local_; }
     [[nodiscard]] fid_pep* get() const { return pep_.get(); }
 
   private:
+    void listen(class FabricEvents& events);
+
+    FabricBackend& backend_;
+    Info info_;
+    int backlog_;
     Owned<fid_pep> pep_;
     Address local_;
 };

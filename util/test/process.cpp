@@ -122,7 +122,11 @@ int Process::status() {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-std::string Process::text() const { return name_ + " said:\n" + output_ + errors_; }
+// The end of it: a failure's text has little room.
+std::string Process::text() const {
+    const auto tail = [](const std::string& all) { return all.substr(all.size() - std::min<size_t>(all.size(), 400)); };
+    return name_ + " said:\n" + tail(errors_) + "---\n" + tail(output_);
+}
 
 Ended run_program(const std::string& program, const std::vector<std::string>& arguments) {
     Process process(program, arguments);

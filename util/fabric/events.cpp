@@ -20,12 +20,15 @@ FabricListener::FabricListener(FabricBackend& backend, FabricEvents& events, fi_
     listen(events);
 }
 
+FabricListener::~FabricListener() { events_->reject_requests(); }
+
 void FabricListener::listen(FabricEvents& events) {
     const auto refuse = [&](int ret) {
         const bool elsewhere = ret == -FI_EADDRNOTAVAIL;
         fail("cannot listen on {}: {}; {}", local_.text(), fabric_error(ret),
              elsewhere ? "-a and -b take addresses of this machine" : "is the port taken? -p 0 picks a free one");
     };
+    events_ = &events;
     fid_pep* pep = nullptr;
     if (const int ret = fi_passive_ep(backend_.fabric(), info_.get(), &pep, nullptr); ret != 0) {
         refuse(ret);
@@ -46,6 +49,7 @@ void FabricListener::listen(FabricEvents& events) {
 
 // fi_pep_bind to a second queue works too, but in libfabric 1.17 the tcp core then holds the first one for ever.
 void FabricListener::move_to(FabricEvents& events) {
+    events_->reject_requests();
     pep_.reset();
     free(info_->src_addr);
     info_->src_addrlen = 0;
@@ -68,20 +72,42 @@ FabricEvents::FabricEvents(FabricBackend& backend) : backend_(backend) {
 }
 
 bool FabricEvents::may_sleep() {
-    if (!taken_) {
-        taken_ = take();
+    if (taken_.empty()) {
+        if (auto event = take()) {
+            taken_.push_back(std::move(*event));
+        }
     }
     fid* one[] = {&eq_->fid};
-    return !taken_ && fi_trywait(backend_.fabric(), one, 1) == 0;
+    return taken_.empty() && fi_trywait(backend_.fabric(), one, 1) == 0;
+}
+
+void FabricEvents::leave(const fid* subject) {
+    if (const auto found = connections_.find(subject); found != connections_.end()) {
+        std::erase_if(taken_, [&](const Event& event) { return event.connection == found->second; });
+        connections_.erase(found);
+    }
+}
+
+void FabricEvents::reject_requests() noexcept {
+    try {
+        while (auto event = take()) {
+            taken_.push_back(std::move(*event));
+        }
+        std::erase_if(taken_, [](const Event& event) { return event.type == Event::Type::request; });
+    } catch (const std::exception&) {
+        taken_.clear(); // of a queue that has failed
+    }
 }
 
 void FabricEvents::add_to(std::vector<pollfd>& descriptors) const { descriptors.push_back({fd_, POLLIN, 0}); }
 
 std::optional<Event> FabricEvents::next() {
-    if (taken_) {
-        return std::exchange(taken_, std::nullopt);
+    if (taken_.empty()) {
+        return take();
     }
-    return take();
+    Event event = std::move(taken_.front());
+    taken_.pop_front();
+    return event;
 }
 
 std::optional<Event> FabricEvents::take() {

@@ -4,6 +4,7 @@
 // Event queue and passive endpoint of the fabric backend.
 #pragma once
 
+#include <deque>
 #include <map>
 
 #include "util/fabric/fabric.hpp"
@@ -16,6 +17,9 @@ class FabricListener : public Listener {
   public:
     FabricListener(FabricBackend& backend, class FabricEvents& events, fi_info* info, const Address& local,
                    int backlog);
+    FabricListener(const FabricListener&) = delete;
+    FabricListener& operator=(const FabricListener&) = delete;
+    ~FabricListener() override;
     // Closes and listens again, at the same address, with the events of another queue.
     void move_to(class FabricEvents& events);
     [[nodiscard]] Address local() const override { return local_; }
@@ -25,6 +29,7 @@ class FabricListener : public Listener {
     void listen(class FabricEvents& events);
 
     FabricBackend& backend_;
+    class FabricEvents* events_ = nullptr;
     Info info_;
     int backlog_;
     Owned<fid_pep> pep_;
@@ -42,9 +47,11 @@ class FabricEvents : public EventQueue {
     void adopt(Listener& listener) override;
 
     [[nodiscard]] fid_eq* get() const { return eq_.get(); }
+    // Before a listener closes: no request of it may stay.
+    void reject_requests() noexcept;
     // Whose events these are, as long as it exists.
     void enter(const fid* subject, FabricConnection* connection) { connections_[subject] = connection; }
-    void leave(const fid* subject) { connections_.erase(subject); }
+    void leave(const fid* subject);
 
   private:
     std::optional<Event> take();
@@ -56,7 +63,7 @@ class FabricEvents : public EventQueue {
     Owned<fid_eq> eq_;
     int fd_ = -1;
     std::map<const fid*, FabricConnection*> connections_;
-    std::optional<Event> taken_; // before going to sleep
+    std::deque<Event> taken_; // before they were asked for
 };
 
 } // namespace util

@@ -85,8 +85,8 @@ void test_ipv6() {
 void test_ends_that_differ_are_told_so() {
     const Words cases[] = {{"-C", "6"}, {"-S", "101"}, {"-c", "2"}};
     for (const auto& one : cases) {
-        Server server;
-        Client client(server.port, one);
+        Server server(one);
+        Client client(server.port);
         expect_complaint(client, "they must be the same");
         expect_complaint(server, "they must be the same");
     }

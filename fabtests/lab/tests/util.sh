@@ -1,17 +1,18 @@
-#!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
+# shellcheck shell=sh disable=SC2317
+# on: rxe siw
+# limit: 600
 #
-# rping and ucmatose on RoCE and iWARP: ours with each other on both backends, and with those of rdma-core, each way. It
-# runs in the guest; LAB_BUILD is the build folder, and words after the script's name choose tests by parts of their
-# names:
+# rping and ucmatose on RoCE and iWARP: ours with each other on both backends, and with those of rdma-core, each way.
+# Words after the script's name choose tests by parts of their names:
 #
-#     fabtests/lab/run -e LAB_BUILD=$PWD/_build/quick -- fabtests/lab/tests/util.sh
+#     fabtests/lab/run -e LAB=$PWD/fabtests/lab -e LAB_BUILD=$PWD/_build/quick -e LAB_DEVICE=siw -- \
+#         sh fabtests/lab/tests/util.sh persistent
 set -u
-here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=fabtests/lab/guest/tap.sh
-. "$here/../guest/tap.sh"
-build=${LAB_BUILD:?the build folder}
+. "$LAB/guest/tap.sh"
+build=${LAB_BUILD:?}
 scratch=$(mktemp -d)
 words=$*
 
@@ -195,11 +196,11 @@ interrupted() { # KIND N
 
 # By default it is the address that chooses.
 chooses() { # BACKEND ADDRESS
-    new_port
-    timeout 60 "$build/rping" -s -a "$2" -p $last_port --json -C 2 >"$scratch/server" 2>&1 &
+    timeout 60 "$build/rping" -s -a "$2" -p 0 --json -C 2 >"$scratch/server" 2>&1 &
     server=$!
-    if [ "$1" = rdmacm ]; then wait_until 20 listens $server $last_port; else sleep 5; fi
-    timeout 60 "$build/rping" -c -a "$2" -p $last_port -C 2 --json >"$scratch/client" 2>&1
+    wait_until 20 says server listening
+    port=$(sed -n 's/.*"port": \([0-9]*\)}$/\1/p' "$scratch/server")
+    timeout 60 "$build/rping" -c -a "$2" -p "$port" -C 2 --json >"$scratch/client" 2>&1
     client_status=$?
     wait $server
     server_status=$?
@@ -207,65 +208,64 @@ chooses() { # BACKEND ADDRESS
     well && says client "\"backend\": \"$1\"" && says server "\"backend\": \"$1\""
 }
 
-for kind in roce iwarp; do
-    # siw runs out of completion queues before 50, with rdma-core's program too.
-    if [ $kind = roce ]; then n=1 device=rxe0 many=50; else n=2 device=siw0 many=20; fi
-    if [ ! -e "/sys/class/infiniband/$device" ]; then
-        skip "$kind" "this guest has no $device"
-        continue
-    fi
-    for pair in 'rdma-core rdma-core' 'rdmacm rdmacm' 'fabric fabric' 'rdmacm fabric' 'fabric rdmacm' \
-        'rdma-core rdmacm' 'rdmacm rdma-core' 'rdma-core fabric' 'fabric rdma-core'; do
-        # shellcheck disable=SC2086
-        set -- $pair
-        only "$kind: rping, server $1, client $2" pings "$1" "$2" $n "-S 100"
-        only "$kind: rping with its default size, server $1, client $2" pings "$1" "$2" $n ""
-        if [ "$1" = rdma-core ]; then
-            only "$kind: ucmatose, server $1, client $2" messages_from_rdma_core "$2" $n "-c 3 -C 7 -S 1000"
-        else
-            only "$kind: ucmatose, server $1, client $2" messages "$1" "$2" $n "-c 3 -C 7 -S 1000"
-        fi
-        # rdma-core's client with -q confirms its connection, which iWARP refuses (rdma_establish: Invalid argument).
-        if [ $kind = roce ] || [ "$2" != rdma-core ]; then
-            only "$kind: rping -q, server $1, client $2" pings "$1" "$2" $n "-q -S 100"
-        fi
-    done
-    for own in rdmacm fabric; do
-        only "$kind: rping over IPv6, $own" pings_ipv6 $own $n
-        only "$kind: rping with large messages, $own" pings $own $own $n "-S 1M"
-        only "$kind: a persistent server and four clients at once, $own" persistent $own $n
-        only "$kind: sizes that differ, server $own" unequal $own $own $n
-        only "$kind: sizes that differ, server rdma-core, client $own" unequal rdma-core $own $n
-        only "$kind: ucmatose with counts that differ, $own" unequal_messages $own $own $n
-        only "$kind: nobody listens, $own" refused 'connection refused' \
-            $(program $own rping) -c -a 10.77.$n.1 -p 19999 -C 1
-        only "$kind: ucmatose, nobody listens, $own" refused 'connection refused' \
-            $(program $own ucmatose) -s 10.77.$n.1 -p 19999
-        only "$kind: no route, $own" refused '10.99.0.1' $(program $own rping) -c -a 10.99.0.1 -C 1 --timeout 5
-        only "$kind: the server is killed, $own" killed server $own $n
-        only "$kind: the client is killed, $own" killed client $own $n
-        only "$kind: the user interrupts, $own" interrupted $own $n
-        only "$kind: ucmatose with $many connections, $own" messages $own $own $n "-c $many"
-        only "$kind: ucmatose without messages, $own" messages $own $own $n "-c 5 -C 0"
-        only "$kind: ucmatose with many messages, $own" messages $own $own $n "-c 2 -C 300"
-        only "$kind: ucmatose moves to another event channel, $own" messages $own $own $n "-c 4 -m"
-        for format in name ip; do
-            only "$kind: ucmatose -f $format, $own" messages $own $own $n "-f $format"
-        done
-        only "$kind: ucmatose -f ipv6, $own" messages_ipv6 $own $n
-    done
-    only "$kind: ucmatose -t, rdmacm" messages rdmacm rdmacm $n "" "" "-t 32"
-    only "$kind: the address chooses rdmacm" chooses rdmacm 10.77.$n.1
-done
-only "roce: ucmatose -a, rdmacm" messages rdmacm rdmacm 1 "-a 14"
-only "roce: ucmatose -P ib, rdmacm" messages rdmacm rdmacm 1 "-P ib"
-only "a GID that no device has, rdmacm" refused 'gid' "$build/ucmatose" -f gid -s fe80::1234 --backend rdmacm
-only "a message larger than the device takes, rdmacm" refused 'the largest message' \
-    "$build/rping" -c -a 10.77.1.1 -S 9M -C 1
-for option in '-t 3' '-a 3' '-P ib'; do
+# siw runs out of completion queues before 50, with rdma-core's program too.
+case ${LAB_DEVICE:?} in
+rxe) n=1 many=50 ;;
+siw) n=2 many=20 ;;
+esac
+for pair in 'rdma-core rdma-core' 'rdmacm rdmacm' 'fabric fabric' 'rdmacm fabric' 'fabric rdmacm' \
+    'rdma-core rdmacm' 'rdmacm rdma-core' 'rdma-core fabric' 'fabric rdma-core'; do
     # shellcheck disable=SC2086
-    only "ucmatose $option on fabric is refused by name" refused "${option% 3}: .*--backend rdmacm" \
-        $(program fabric ucmatose) -s 10.77.1.1 $option
+    set -- $pair
+    only "rping, server $1, client $2" pings "$1" "$2" $n "-S 100"
+    only "rping with its default size, server $1, client $2" pings "$1" "$2" $n ""
+    if [ "$1" = rdma-core ]; then
+        only "ucmatose, server $1, client $2" messages_from_rdma_core "$2" $n "-c 3 -C 7 -S 1000"
+    else
+        only "ucmatose, server $1, client $2" messages "$1" "$2" $n "-c 3 -C 7 -S 1000"
+    fi
+    # rdma-core's client with -q confirms its connection, which iWARP refuses (rdma_establish: Invalid argument).
+    if [ $LAB_DEVICE = rxe ] || [ "$2" != rdma-core ]; then
+        only "rping -q, server $1, client $2" pings "$1" "$2" $n "-q -S 100"
+    fi
 done
-only "the address chooses fabric" chooses fabric 127.0.0.1
+for own in rdmacm fabric; do
+    only "rping over IPv6, $own" pings_ipv6 $own $n
+    only "rping with large messages, $own" pings $own $own $n "-S 1M"
+    only "a persistent server and four clients at once, $own" persistent $own $n
+    only "sizes that differ, server $own" unequal $own $own $n
+    only "sizes that differ, server rdma-core, client $own" unequal rdma-core $own $n
+    only "ucmatose with counts that differ, $own" unequal_messages $own $own $n
+    only "nobody listens, $own" refused 'connection refused' \
+        $(program $own rping) -c -a 10.77.$n.1 -p 19999 -C 1
+    only "ucmatose, nobody listens, $own" refused 'connection refused' \
+        $(program $own ucmatose) -s 10.77.$n.1 -p 19999
+    only "no route, $own" refused '10.99.0.1' $(program $own rping) -c -a 10.99.0.1 -C 1 --timeout 5
+    only "the server is killed, $own" killed server $own $n
+    only "the client is killed, $own" killed client $own $n
+    only "the user interrupts, $own" interrupted $own $n
+    only "ucmatose with $many connections, $own" messages $own $own $n "-c $many"
+    only "ucmatose without messages, $own" messages $own $own $n "-c 5 -C 0"
+    only "ucmatose with many messages, $own" messages $own $own $n "-c 2 -C 300"
+    only "ucmatose moves to another event channel, $own" messages $own $own $n "-c 4 -m"
+    for format in name ip; do
+        only "ucmatose -f $format, $own" messages $own $own $n "-f $format"
+    done
+    only "ucmatose -f ipv6, $own" messages_ipv6 $own $n
+done
+only "ucmatose -t, rdmacm" messages rdmacm rdmacm $n "" "" "-t 32"
+only "the address chooses rdmacm" chooses rdmacm 10.77.$n.1
+if [ $LAB_DEVICE = rxe ]; then
+    only "ucmatose -a, rdmacm" messages rdmacm rdmacm 1 "-a 14"
+    only "ucmatose -P ib, rdmacm" messages rdmacm rdmacm 1 "-P ib"
+    only "a GID that no device has, rdmacm" refused 'gid' "$build/ucmatose" -f gid -s fe80::1234 --backend rdmacm
+    only "a message larger than the device takes, rdmacm" refused 'the largest message' \
+        "$build/rping" -c -a 10.77.1.1 -S 9M -C 1
+    for option in '-t 3' '-a 3' '-P ib'; do
+        # shellcheck disable=SC2086
+        only "ucmatose $option on fabric is refused by name" refused "${option% 3}: .*--backend rdmacm" \
+            $(program fabric ucmatose) -s 10.77.1.1 $option
+    done
+    only "the address chooses fabric" chooses fabric 127.0.0.1
+fi
 finish

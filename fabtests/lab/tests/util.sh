@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
-# shellcheck shell=sh disable=SC2317
+# shellcheck shell=sh disable=SC2317,SC2046,SC2086,SC2329
 # on: rxe siw
 # limit: 600
 #
@@ -47,11 +47,9 @@ listens() { # PID PORT: or has ended, which shows soon enough
 server_status=0 client_status=0
 both() {
     new_port
-    # shellcheck disable=SC2046,SC2086
     timeout 60 $(program "$1" "$3") -p $last_port $4 >"$scratch/server" 2>&1 &
     server=$!
     wait_until 20 listens $server $last_port
-    # shellcheck disable=SC2046,SC2086
     timeout 60 $(program "$2" "$3") -p $last_port $5 >"$scratch/client" 2>&1
     client_status=$?
     wait $server
@@ -110,13 +108,11 @@ messages_from_rdma_core() { # CLIENT N OPTIONS
 # Five pings each from four clients at once, to one server that the user ends.
 persistent() { # SERVER N
     new_port
-    # shellcheck disable=SC2046,SC2086
     $(program "$1" rping) -s -P -V -S 64 -a 10.77.$2.1 -p $last_port >"$scratch/server" 2>&1 &
     server=$!
     wait_until 20 listens $server $last_port
     clients=
     for kind_of_client in rdmacm fabric rdma-core rdmacm; do
-        # shellcheck disable=SC2046,SC2086
         timeout 60 $(program $kind_of_client rping) -c -V -C 5 -a 10.77.$2.1 -I 10.77.$2.2 -p $last_port -S 64 &
         clients="$clients $!"
     done
@@ -157,11 +153,9 @@ unequal_messages() { # SERVER CLIENT N
 # One end is killed in mid-run: the other one says so and ends.
 killed() { # WHO KIND N
     new_port
-    # shellcheck disable=SC2046
     $(program "$2" rping) -s -v -a 10.77.$3.1 -p $last_port >"$scratch/server" 2>"$scratch/server.err" &
     server=$!
     wait_until 20 listens $server $last_port
-    # shellcheck disable=SC2046
     $(program "$2" rping) -c -v -a 10.77.$3.1 -p $last_port >"$scratch/client" 2>"$scratch/client.err" &
     client=$!
     wait_until 20 says client 'rdma-ping-10:' || { kill -9 $server $client; return 1; }
@@ -176,11 +170,9 @@ killed() { # WHO KIND N
 # Pings without end, until the user has had enough: a summary, and a server that is content too.
 interrupted() { # KIND N
     new_port
-    # shellcheck disable=SC2046
     $(program "$1" rping) -s -a 10.77.$2.1 -p $last_port >"$scratch/server" 2>&1 &
     server=$!
     wait_until 20 listens $server $last_port
-    # shellcheck disable=SC2046
     $(program "$1" rping) -c -v -a 10.77.$2.1 -p $last_port >"$scratch/client" 2>&1 &
     client=$!
     wait_until 20 says client 'rdma-ping-10:' || { kill -9 $server $client; return 1; }
@@ -215,7 +207,6 @@ siw) n=2 many=20 ;;
 esac
 for pair in 'rdma-core rdma-core' 'rdmacm rdmacm' 'fabric fabric' 'rdmacm fabric' 'fabric rdmacm' \
     'rdma-core rdmacm' 'rdmacm rdma-core' 'rdma-core fabric' 'fabric rdma-core'; do
-    # shellcheck disable=SC2086
     set -- $pair
     only "rping, server $1, client $2" pings "$1" "$2" $n "-S 100"
     only "rping with its default size, server $1, client $2" pings "$1" "$2" $n ""
@@ -262,7 +253,6 @@ if [ $LAB_DEVICE = rxe ]; then
     only "a message larger than the device takes, rdmacm" refused 'the largest message' \
         "$build/rping" -c -a 10.77.1.1 -S 9M -C 1
     for option in '-t 3' '-a 3' '-P ib'; do
-        # shellcheck disable=SC2086
         only "ucmatose $option on fabric is refused by name" refused "${option% 3}: .*--backend rdmacm" \
             $(program fabric ucmatose) -s 10.77.1.1 $option
     done

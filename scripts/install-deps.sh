@@ -2,15 +2,28 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# install-deps.sh [--check]: installs what is missing to build and run, or also to check, on Debian and Ubuntu. Asks for
-# root by sudo only if something is missing.
+# install-deps.sh [--check] [--lab]: installs what is missing to build and run, on Debian and Ubuntu; also what the checks
+# need, or the verbs lab. Asks for root by sudo only if something is missing.
 set -eu
 
 packages="g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin zlib1g-dev libcmocka-dev pandoc git"
 packages="$packages libfmt-dev librdmacm-dev libibverbs-dev"
-if [ "${1:-}" = --check ]; then
-    packages="$packages clang clang-format clang-tidy libclang-rt-14-dev valgrind xz-utils binutils"
-fi
+for option; do
+    case $option in
+    --check)
+        packages="$packages clang clang-format clang-tidy libclang-rt-14-dev valgrind xz-utils binutils"
+        ;;
+    --lab)
+        # The emulator and what makes an initramfs; what speaks to RDMA devices; libelf1 and xz-utils, to build siw.
+        packages="$packages qemu-system-x86 busybox-static cpio kmod xz-utils libelf1"
+        packages="$packages iproute2 rdma-core ibverbs-providers ibverbs-utils rdmacm-utils perftest"
+        ;;
+    *)
+        echo "${0##*/}: unknown option $option (--check, --lab)" >&2
+        exit 1
+        ;;
+    esac
+done
 
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "This script knows Debian and Ubuntu only. Install the counterparts of these packages, then go on:" >&2

@@ -160,6 +160,9 @@ void Child::kill() {
     }
 }
 
+void Child::stop() { ::kill(pid_, SIGSTOP); }
+void Child::go_on() { ::kill(pid_, SIGCONT); }
+
 void say(const std::string& line) { write_line(STDOUT_FILENO, line); }
 
 std::string listen_to_parent(int timeout_ms) {

@@ -30,6 +30,9 @@ class Child {
     void finish(int timeout_ms = 60000);
     // Ends it and returns once it is gone.
     void kill();
+    // Freezes it, and thaws it again.
+    void stop();
+    void go_on();
 
   private:
     pid_t pid_ = -1;

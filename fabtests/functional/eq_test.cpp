@@ -156,7 +156,8 @@ void test_errors_come_by_readerr_with_their_data() {
     auto host = host_with();
     make_error(host, "");
     make_error(host, "no");
-    make_error(host, std::string(100, 'n'));
+    const size_t most = Stream(host).get_option(FI_OPT_CM_DATA_SIZE);
+    make_error(host, std::string(most, 'n'));
 }
 
 void test_an_event_behind_an_error_waits_for_it() {

@@ -37,6 +37,26 @@ extern "C" {
 #define FI_RSTREAM_SHUT_WR FI_SEND
 #define FI_RSTREAM_ABORT (1ULL << 0)
 
+/*
+ * Options of fi_setopt and fi_getopt at level FI_OPT_ENDPOINT beside libfabric's own, as size_t or uint32_t. At any
+ * time; those of a connected endpoint are in force at once. A peer that was not heard of for KEEPALIVE_IDLE is asked
+ * whether it is there, in a way that takes no help of its program; when KEEPALIVE_COUNT times KEEPALIVE_INTERVAL have
+ * gone by without an answer the connection is lost, with -FI_ETIMEDOUT or -FI_ECONNRESET.
+ *
+ * FI_RSTREAM_OPT_KEEPALIVE_IDLE      milliseconds, 0 (never; the default) to 32767000
+ * FI_RSTREAM_OPT_KEEPALIVE_INTERVAL  milliseconds, 1 to 32767000; 75000 by default
+ * FI_RSTREAM_OPT_KEEPALIVE_COUNT     1 to 127; 9 by default
+ *
+ * Errors: -FI_EINVAL for a value out of range or of another width. Setting one on a connected endpoint also gives
+ * whatever error keeps it from being in force.
+ */
+#define FI_PROV_SPECIFIC_RSTREAM (0x757 << 16)
+enum {
+    FI_RSTREAM_OPT_KEEPALIVE_IDLE = -FI_PROV_SPECIFIC_RSTREAM,
+    FI_RSTREAM_OPT_KEEPALIVE_INTERVAL,
+    FI_RSTREAM_OPT_KEEPALIVE_COUNT,
+};
+
 #ifdef __cplusplus
 }
 #endif

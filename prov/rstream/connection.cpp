@@ -40,17 +40,9 @@ Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& que
     : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
       traits_(core_info, domain.fabric().params().immediates),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size}), session_(random_session()),
-      tx_size_(settings.tx_size) {}
+      tx_size_(settings.tx_size), keepalive_settings_(settings.keepalive) {}
 
-Connection::~Connection() {
-    if (ep_) {
-        // The core fid goes while no event for it can be under way.
-        const auto lock = pump_->lock();
-        pump_->unwatch(cq_fd_);
-        pump_->remove(&ep_->fid, this);
-        ep_.reset();
-    }
-}
+Connection::~Connection() { drop_endpoint(); }
 
 int Connection::open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
                      std::unique_ptr<Connection>& out) {
@@ -66,12 +58,8 @@ int Connection::open(Domain& domain, const fi_info& core_info, EventQueue& queue
         return -FI_ENOMEM;
     }
     connection->core_info_->handle = core_info.handle;
-    int ret = connection->open_queue(settings);
-    if (ret == 0 && core_info.handle == nullptr) {
-        ret = connection->open_endpoint();
-    }
-    if (ret != 0) {
-        RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint and its memory: %s\n", fi_strerror(-ret));
+    if (const int ret = connection->open_queue(settings); ret != 0) {
+        RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make an endpoint's memory and queue: %s\n", fi_strerror(-ret));
         return ret;
     }
     out = std::move(connection);
@@ -102,6 +90,7 @@ int Connection::open_queue(const Settings& settings) {
     return fi_control(&cq->fid, FI_GETWAIT, &cq_fd_);
 }
 
+// Only once its peer is known: some cores choose the way there, and the device, while they make an endpoint.
 int Connection::open_endpoint() {
     fid_ep* ep = nullptr;
     int ret = fi_endpoint(domain_.core(), core_info_.get(), &ep, this);
@@ -109,12 +98,28 @@ int Connection::open_endpoint() {
         return ret;
     }
     ep_.reset(ep);
+    request_used_ = core_info_->handle != nullptr;
+    fid_eq* events = pump_->core();
+    if (!traits_.kernel_tcp) {
+        fi_eq_attr attr{};
+        attr.wait_obj = FI_WAIT_FD;
+        if ((ret = fi_eq_open(domain_.fabric().core(), &attr, &events, nullptr)) != 0) {
+            return ret;
+        }
+        events_.reset(events);
+        if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
+            return ret;
+        }
+    }
     if ((ret = fi_ep_bind(ep, &cq_->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION)) != 0 ||
         (ret = fi_ep_bind(ep, &cq_->fid, FI_RECV)) != 0 || // every arrival completes
-        (ret = fi_ep_bind(ep, &pump_->core()->fid, 0)) != 0) {
+        (ret = fi_ep_bind(ep, &events->fid, 0)) != 0) {
         return ret;
     }
     pump_->add(&ep->fid, this);
+    if (events_) {
+        pump_->watch(events_fd_, this);
+    }
     if ((ret = register_memory(ring_, FI_REMOTE_WRITE, ring_mr_)) != 0) {
         return ret;
     }
@@ -132,6 +137,28 @@ int Connection::open_endpoint() {
         }
     }
     return 0;
+}
+
+void Connection::drop_endpoint() {
+    if (ep_) {
+        // The core fid goes while no event for it can be under way.
+        const auto lock = pump_->lock();
+        leave_watch();
+        pump_->remove(&ep_->fid, this);
+        ep_.reset();
+        events_.reset();
+        events_fd_ = -1;
+        messages_mr_.reset();
+        ring_mr_.reset();
+        staging_mr_.reset();
+    }
+}
+
+// Nothing that comes now is worth waking up for.
+void Connection::leave_watch() {
+    for (const int fd : {cq_fd_, events_fd_, timer_fd_.get()}) {
+        pump_->unwatch(fd, this);
+    }
 }
 
 int Connection::register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out) {
@@ -180,9 +207,6 @@ int Connection::agree(const wire::Hello& peer) {
 
 // Connects, or accepts if `peer` is given.
 int Connection::request(const void* address, const wire::Hello* peer, std::span<const std::byte> data) {
-    if (state_.load(std::memory_order_acquire) != State::open) {
-        return -FI_EOPBADSTATE;
-    }
     size_t room = 0;
     if (const int ret = domain_.cm_data_size(room); ret != 0) {
         return ret;
@@ -192,23 +216,31 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
                      room - std::min(room, wire::Hello::size));
         return -FI_EINVAL;
     }
-    const auto lock = pump_->lock(); // the answer must find us in the right state
-    if (peer != nullptr) {
-        if (const int ret = open_endpoint(); ret != 0) {
-            RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
-            state_.store(State::failed, std::memory_order_release);
-            return ret;
-        }
-        agree(*peer);
+    State before = State::open;
+    if (!state_.compare_exchange_strong(before, State::preparing, std::memory_order_acq_rel)) {
+        return -FI_EOPBADSTATE;
     }
     std::vector<std::byte> message(wire::Hello::size + data.size());
-    hello(data.size()).encode(std::span<std::byte, wire::Hello::size>(message.data(), wire::Hello::size));
-    std::copy(data.begin(), data.end(), message.begin() + wire::Hello::size);
-    state_.store(State::connecting, std::memory_order_release);
-    const int ret = peer != nullptr ? fi_accept(ep_.get(), message.data(), message.size())
-                                    : fi_connect(ep_.get(), address, message.data(), message.size());
+    int ret = address != nullptr ? aim_at(*core_info_, address) : 0;
+    ret = ret != 0 ? ret : open_endpoint();
     if (ret != 0) {
-        state_.store(State::open, std::memory_order_release);
+        RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
+    } else {
+        hello(data.size()).encode(std::span<std::byte, wire::Hello::size>(message.data(), wire::Hello::size));
+        std::copy(data.begin(), data.end(), message.begin() + wire::Hello::size);
+        const auto lock = pump_->lock(); // the answer must find us in the right state
+        state_.store(State::connecting, std::memory_order_release);
+        if (peer != nullptr) {
+            agree(*peer);
+            ret = fi_accept(ep_.get(), message.data(), message.size());
+        } else {
+            ret = fi_connect(ep_.get(), address, message.data(), message.size());
+        }
+    }
+    if (ret != 0) {
+        // A request is used up by the endpoint that was made of it; a connection can be tried again.
+        drop_endpoint();
+        state_.store(peer != nullptr ? State::failed : State::open, std::memory_order_release);
     }
     return ret;
 }
@@ -249,6 +281,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
     pump_->watch(cq_fd_, this);
+    (void)apply_keepalive(keepalive_settings_); // the log says what could not be
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);
     }
@@ -287,6 +320,7 @@ void Connection::on_core_error(const fi_eq_err_entry& entry) {
         return;
     }
     state_.store(State::failed, std::memory_order_release);
+    leave_watch();
     shutdown_told_.store(true); // there was no connection to end
     if (queue_ != nullptr) {
         fi_eq_err_entry ours{};
@@ -302,7 +336,7 @@ void Connection::on_core_error(const fi_eq_err_entry& entry) {
 void Connection::take_what_came() {
     if (state_.load(std::memory_order_acquire) == State::connected) {
         const std::lock_guard lock(cq_mutex_);
-        while (!drain_completions()) {
+        while (drain_completions() == Drained::not_all) {
         }
     }
 }
@@ -322,7 +356,8 @@ void Connection::fail(int error, const char* why) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "connection lost: %s\n", why);
     }
     state_.store(State::failed, std::memory_order_release);
-    pump_->unwatch(cq_fd_);
+    leave_watch();
+    stop_keepalive();
     report_shutdown();
     tell_sleepers();
 }
@@ -393,12 +428,20 @@ bool Connection::close() {
             RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
             break;
         }
-        if (!all_with_core() && try_wait_for_anything() == 0) {
-            pollfd fd{cq_fd_, POLLIN, 0};
-            poll(&fd, 1, static_cast<int>(left));
+        if (!all_with_core()) {
+            wait_for_core(left);
         }
     }
     return !linger_is_over();
+}
+
+void Connection::wait_for_core(int64_t milliseconds) {
+    AnyFid* cq = &cq_->fid;
+    if (fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
+        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}}; // poll(2) skips a negative one
+        poll(fds, 2, static_cast<int>(milliseconds));
+    }
+    take_core_events();
 }
 
 bool Connection::all_with_core() const {

@@ -8,6 +8,7 @@
 // connection.cpp            life: opening, set-up, events, closing
 // connection_core.cpp       the core below: posting, completions
 // connection_transfer.cpp   the program above: send, receive, peek, wait
+// connection_keepalive.cpp  whether a silent peer is there
 //
 // Locks, in the order in which they are taken: the pump's, then one of `tx_mutex_`, `rx_mutex_`, `cq_mutex_` at a time,
 // but `tx_mutex_` never waits: who cannot have it leaves a note (`kick`) to whoever has. None is held over a call that
@@ -26,6 +27,7 @@
 #include "prov/rstream/core.hpp"
 #include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/eq.hpp"
+#include "prov/rstream/keepalive.hpp"
 #include "prov/rstream/wire/link.hpp"
 
 namespace rstream {
@@ -38,11 +40,12 @@ struct Settings {
     size_t recv_buf_size = 0;
     size_t tx_size = 0;
     size_t rx_size = 0;
+    KeepaliveSettings keepalive;
 };
 
 class Connection final : public EqTarget {
   public:
-    enum class State : uint8_t { open, connecting, connected, failed };
+    enum class State : uint8_t { open, preparing, connecting, connected, failed };
 
     // `core_info` is that of the endpoint to make, with the core's handle if it answers a request. `subject` is the fid
     // that events are reported with.
@@ -66,14 +69,22 @@ class Connection final : public EqTarget {
     int try_wait();
     // The descriptor to sleep on once try_wait has given 0; made on first use.
     int wait_fd(int& fd);
-    // As try_wait, but for whoever only waits for the core to move.
-    int try_wait_for_anything();
+    // Sleeps until the core moves, `milliseconds` at most.
+    void wait_for_core(int64_t milliseconds);
 
-    // Null before a request is accepted: a core has no way back from an endpoint that was made of one.
-    [[nodiscard]] fid_ep* core() const { return ep_.get(); }
+    // In force at once, or from the time on at which the connection is established.
+    int set_keepalive(const KeepaliveSettings& settings);
+
+    // Null before it is connected or accepted.
+    [[nodiscard]] fid_ep* core() const {
+        return state_.load(std::memory_order_acquire) > State::preparing ? ep_.get() : nullptr;
+    }
+
+    // The core has made an endpoint of the request that was accepted.
+    [[nodiscard]] bool request_used() const { return request_used_; }
 
     void progress() override;
-    [[nodiscard]] int progress_fd() const { return cq_fd_; }
+    int arm() override;
     void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
     void on_core_error(const fi_eq_err_entry& entry) override;
 
@@ -102,6 +113,8 @@ class Connection final : public EqTarget {
     // connection.cpp
     int open_queue(const Settings& settings);
     int open_endpoint();
+    void drop_endpoint();
+    void leave_watch();
     int register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out);
     [[nodiscard]] wire::Hello hello(size_t user_length) const;
     int agree(const wire::Hello& peer);
@@ -119,11 +132,14 @@ class Connection final : public EqTarget {
     ssize_t post(const wire::Post& post, const void* direct);
     ssize_t post_write(const wire::Post& post, bool signal);
     ssize_t post_header(const wire::Post& post);
-    ssize_t post_message(const wire::Control& control, size_t slot, size_t staged, bool signal);
+    ssize_t post_message(const wire::Control& control, size_t slot, bool signal);
     [[nodiscard]] bool signal_due(size_t staged) const;
     void* note_operation(size_t staged, bool signal); // before it is posted; what to post it with
     void forget_operation(size_t staged, bool signal);
-    bool drain_completions();
+    enum class Drained : uint8_t { nothing, something, not_all };
+    Drained drain_completions();
+    [[nodiscard]] bool events_due();
+    void take_core_events();
     void on_completion(const fi_cq_data_entry& entry);
     void on_completion_error();
     void on_violation(const char* rule);
@@ -138,6 +154,16 @@ class Connection final : public EqTarget {
     void await_more();
     [[nodiscard]] bool wakes_someone() const;
     void tell_sleepers();
+    static int gather(const Descriptor& into, int fd);
+
+    // connection_keepalive.cpp
+    int apply_keepalive(const KeepaliveSettings& settings);
+    int apply_kernel_keepalive(const KeepaliveSettings& settings);
+    int apply_own_keepalive(const KeepaliveSettings& settings);
+    void arm_timer(std::chrono::steady_clock::time_point when);
+    void look_at_keepalive();
+    void stop_keepalive();
+    void post_probe(); // posting side
 
     Domain& domain_;
     Info core_info_;
@@ -155,8 +181,12 @@ class Connection final : public EqTarget {
     Owned<fid_mr> ring_mr_;
     Owned<fid_mr> messages_mr_;
     Owned<fid_cq> cq_;
+    // Where a core's completion queue does not show that the connection has ended, its events come to a queue of the
+    // connection's own: whoever sleeps for one connection must not wake up for every other.
+    Owned<fid_eq> events_;
     Owned<fid_ep> ep_;
     int cq_fd_ = -1;
+    int events_fd_ = -1; // -1 if they come with all others
 
     uint64_t ring_key_ = 0;
     uint64_t session_ = 0;
@@ -166,6 +196,7 @@ class Connection final : public EqTarget {
     size_t header_slots_ = 0;
     size_t tx_size_ = 0;
     size_t max_chunk_ = 0;
+    bool request_used_ = false;
     bool headers_ = false; // data is announced by messages behind the writes
 
     std::atomic<State> state_{State::open};
@@ -192,8 +223,10 @@ class Connection final : public EqTarget {
     std::atomic<uint64_t> signals_taken_{0};
     std::atomic<uint64_t> operations_done_{0};
 
-    std::mutex rx_mutex_; // the reading side of the link
-    std::mutex cq_mutex_; // the progress side of the link
+    std::mutex rx_mutex_;                   // the reading side of the link
+    std::mutex cq_mutex_;                   // the progress side of the link
+    std::atomic<uint32_t> vain_looks_{0};   // at the completion queue
+    std::atomic<int64_t> events_looked_{0}; // when the connection's events were last looked at, in vain, ns
 
     std::mutex wait_mutex_; // a leaf: nothing else is locked under it
     Descriptor wait_fd_;    // gathers the core's and ours
@@ -207,6 +240,19 @@ class Connection final : public EqTarget {
     std::atomic<bool> end_told_{false};     // it was told of the end or of an error
 
     std::chrono::steady_clock::time_point linger_deadline_;
+
+    KeepaliveSettings keepalive_settings_; // as wished; with the pump locked, like the next
+    KeepaliveSettings keepalive_applied_;  // as in force
+    std::mutex keepalive_mutex_;           // a leaf, over the next three
+    Keepalive keepalive_;
+    Descriptor timer_fd_;
+    std::chrono::steady_clock::time_point timer_due_;
+    std::atomic<bool> keepalive_on_{false};
+    std::atomic<bool> heard_{false};     // something of the peer's came, since keepalive was last looked at
+    std::atomic<bool> own_moved_{false}; // something of ours was completed
+    std::atomic<bool> probe_wanted_{false};
+    std::atomic<bool> probe_flying_{false};
+    fi_context2 probe_context_{};
 };
 
 } // namespace rstream

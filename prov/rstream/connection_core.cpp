@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "prov/rstream/domain.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -15,6 +16,9 @@ namespace {
 constexpr size_t completion_batch = 16;
 // Batches one call may take before it does something with them.
 constexpr int most_batches = 8;
+// How often a program that spins is told what happened to the connection itself.
+constexpr uint32_t looks_a_clock = 16;
+constexpr std::chrono::nanoseconds events_interval = std::chrono::milliseconds(10);
 } // namespace
 
 int Connection::post_receive(size_t slot) {
@@ -47,6 +51,9 @@ void Connection::flush() {
         return;
     }
     ssize_t ret = 0;
+    if (probe_wanted_.load(std::memory_order_acquire)) {
+        post_probe();
+    }
     if (header_pending_) {
         ret = post_header(*header_pending_);
         if (ret == 0) {
@@ -114,7 +121,7 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
     if (post.kind == wire::Post::Kind::control) {
         const bool ends = post.control.type != wire::Control::Type::credit;
         const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
-        const ssize_t ret = post_message(post.control, slot, 0, ends || signal_due(0));
+        const ssize_t ret = post_message(post.control, slot, ends || signal_due(0));
         control_sequence_ += ret == 0 ? 1 : 0;
         return ret;
     }
@@ -136,7 +143,7 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
         }
         return ret;
     }
-    ssize_t ret = post_write(post, signal && !headers_);
+    ssize_t ret = post_write(post, signal);
     if (ret == 0 && headers_ && (ret = post_header(post)) == -FI_EAGAIN) {
         header_pending_ = post; // the write is out: its header must be the next that follows
         ret = 0;
@@ -146,8 +153,8 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
 
 ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     const wire::Chunk& chunk = post.chunk;
-    // With headers, the completion of the header stands for both.
-    const size_t staged = headers_ ? 0 : chunk.length;
+    // Its own completion, not that of the header behind it, says that the memory is free: Linux's siw sends a write
+    // that asks for none straight from its pages, and is done with a later message while TCP still holds them.
     iovec iov{staging_.data() + chunk.staging_offset, chunk.length};
     fi_rma_iov remote{peer_address_ + chunk.ring_offset, chunk.length, peer_key_};
     void* desc = staging_mr_ ? fi_mr_desc(staging_mr_.get()) : nullptr;
@@ -158,27 +165,27 @@ ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     message.addr = FI_ADDR_UNSPEC;
     message.rma_iov = &remote;
     message.rma_iov_count = 1;
-    message.context = note_operation(staged, signal);
+    message.context = note_operation(chunk.length, signal);
     message.data = post.immediate.encode();
     const ssize_t ret =
         fi_writemsg(ep_.get(), &message, (headers_ ? 0 : FI_REMOTE_CQ_DATA) | (signal ? FI_COMPLETION : 0));
     if (ret != 0) {
-        forget_operation(staged, signal);
+        forget_operation(chunk.length, signal);
     }
     return ret;
 }
 
 ssize_t Connection::post_header(const wire::Post& post) {
     const size_t slot = receive_slots_ + wire::control_credits + header_sequence_ % header_slots_;
-    const ssize_t ret = post_message(post.control, slot, post.chunk.length, signal_due(post.chunk.length));
+    const ssize_t ret = post_message(post.control, slot, signal_due(0));
     header_sequence_ += ret == 0 ? 1 : 0;
     return ret;
 }
 
-ssize_t Connection::post_message(const wire::Control& control, size_t slot, size_t staged, bool signal) {
+ssize_t Connection::post_message(const wire::Control& control, size_t slot, bool signal) {
     std::byte* buffer = messages_.data() + slot * wire::Control::size;
     control.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
-    void* context = note_operation(staged, signal);
+    void* context = note_operation(0, signal);
     ssize_t ret = 0;
     if (!signal && traits_.inject_size >= wire::Control::size) {
         ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
@@ -189,7 +196,7 @@ ssize_t Connection::post_message(const wire::Control& control, size_t slot, size
         ret = fi_sendmsg(ep_.get(), &message, signal ? FI_COMPLETION : 0);
     }
     if (ret != 0) {
-        forget_operation(staged, signal);
+        forget_operation(0, signal);
     }
     return ret;
 }
@@ -197,12 +204,22 @@ ssize_t Connection::post_message(const wire::Control& control, size_t slot, size
 // ---- progress side
 
 void Connection::progress() {
-    if (state_.load(std::memory_order_acquire) != State::connected) {
+    if (const State state = state_.load(std::memory_order_acquire); state != State::connected) {
+        if (state == State::connecting) {
+            take_core_events();
+        }
         return;
     }
+    Drained drained = Drained::nothing;
     {
         const std::lock_guard lock(cq_mutex_);
-        (void)drain_completions();
+        drained = drain_completions();
+    }
+    if (drained == Drained::nothing && events_ && events_due()) {
+        take_core_events();
+    }
+    if (keepalive_on_.load(std::memory_order_acquire)) {
+        look_at_keepalive();
     }
     if (flush_wanted_.load(std::memory_order_acquire) || link_.control_due()) {
         kick();
@@ -210,32 +227,66 @@ void Connection::progress() {
     tell_sleepers();
 }
 
-// False if there may be more.
-bool Connection::drain_completions() {
+int Connection::arm() {
+    if (traits_.kernel_tcp || state_.load(std::memory_order_acquire) != State::connected) {
+        return 0; // sockets are readable for as long as there is something
+    }
+    AnyFid* cq = &cq_->fid;
+    return fi_trywait(domain_.fabric().core(), &cq, 1);
+}
+
+// A program that only spins on its endpoint must hear of the connection's end too. The clock is read now and then only,
+// and a look costs a system call.
+bool Connection::events_due() {
+    if (vain_looks_.fetch_add(1, std::memory_order_relaxed) % looks_a_clock != 0) {
+        return false;
+    }
+    const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    if (now - events_looked_.load(std::memory_order_relaxed) < events_interval.count()) {
+        return false;
+    }
+    events_looked_.store(now, std::memory_order_relaxed);
+    return true;
+}
+
+void Connection::take_core_events() {
+    if (events_) {
+        pump_->drain(events_.get());
+    }
+}
+
+Connection::Drained Connection::drain_completions() {
     fi_cq_data_entry entries[completion_batch];
+    Drained drained = Drained::nothing;
     for (int batch = 0; batch < most_batches; ++batch) {
         const ssize_t count = fi_cq_read(cq_.get(), entries, completion_batch);
         if (count == -FI_EAVAIL) {
             on_completion_error();
-            return true;
+            return Drained::something;
         }
         if (count < 0) {
             if (count != -FI_EAGAIN) {
                 fail(FI_ECONNRESET, "the core's completion queue fails");
             }
-            return true;
+            return drained;
         }
+        drained = Drained::something;
         for (ssize_t i = 0; i < count; ++i) {
             on_completion(entries[i]);
         }
         if (static_cast<size_t>(count) < completion_batch) {
-            return true;
+            return drained;
         }
     }
-    return false;
+    return Drained::not_all;
 }
 
 void Connection::on_completion(const fi_cq_data_entry& entry) {
+    if (entry.op_context == &probe_context_) {
+        probe_flying_.store(false, std::memory_order_release);
+        heard_.store(true, std::memory_order_release);
+        return;
+    }
     // Our own operations first: some cores report an initiator's write with FI_REMOTE_CQ_DATA too.
     if ((entry.flags & (FI_WRITE | FI_SEND)) != 0) {
         const uint64_t taken = signals_taken_.load(std::memory_order_relaxed);
@@ -246,12 +297,14 @@ void Connection::on_completion(const fi_cq_data_entry& entry) {
         if (signaled.context != entry.op_context) {
             return; // one that was not asked for
         }
+        own_moved_.store(true, std::memory_order_release);
         signals_taken_.store(taken + 1, std::memory_order_release);
         link_.release(signaled.staged);
         operations_done_.fetch_add(signaled.operations, std::memory_order_release);
         return;
     }
 
+    heard_.store(true, std::memory_order_release);
     // A receive slot, if the arrival took one.
     size_t slot = receive_slots_;
     if (entry.op_context != nullptr) {

@@ -193,14 +193,15 @@ ssize_t Connection::readable_or_end() {
             const int error = error_.load();
             return -(reset || error == 0 ? FI_ECONNRESET : error);
         }
+        if (attempt == 0) {
+            progress(); // after an own shutdown too: what was sent may need it
+            continue;
+        }
         if (receive_shut_.load()) {
             return 0;
         }
-        if (attempt != 0) {
-            recv_starved_.store(true);
-            return -FI_EAGAIN;
-        }
-        progress();
+        recv_starved_.store(true);
+        return -FI_EAGAIN;
     }
 }
 
@@ -265,6 +266,12 @@ void Connection::tell_sleepers() {
     }
 }
 
+int Connection::gather(const Descriptor& into, int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+}
+
 int Connection::wait_fd(int& fd) {
     const std::lock_guard lock(wait_mutex_);
     if (wait_fd_.get() < 0) {
@@ -273,11 +280,9 @@ int Connection::wait_fd(int& fd) {
         if (gathered.get() < 0 || signal.get() < 0) {
             return -errno;
         }
-        for (const int part : {cq_fd_, signal.get()}) {
-            epoll_event event{};
-            event.events = EPOLLIN;
-            if (epoll_ctl(gathered.get(), EPOLL_CTL_ADD, part, &event) != 0) {
-                return -errno;
+        for (const int part : {cq_fd_, signal.get(), events_fd_, timer_fd_.get()}) {
+            if (const int ret = part >= 0 ? gather(gathered, part) : 0; ret != 0) {
+                return ret;
             }
         }
         wait_fd_ = std::move(gathered);
@@ -292,6 +297,7 @@ int Connection::wait_fd(int& fd) {
 }
 
 int Connection::try_wait() {
+    take_core_events();
     progress();
     if (peeked_.load() != 0) {
         await_more();
@@ -315,10 +321,9 @@ int Connection::try_wait() {
             signaled_ = false;
         }
     }
-    return failed ? 0 : try_wait_for_anything(); // a lost connection's queue has nothing new to say
-}
-
-int Connection::try_wait_for_anything() {
+    if (failed) {
+        return 0; // a lost connection's queue has nothing new to say
+    }
     AnyFid* cq = &cq_->fid;
     return fi_trywait(domain_.fabric().core(), &cq, 1);
 }

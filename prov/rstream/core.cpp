@@ -2,9 +2,13 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/core.hpp"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
+#include <netinet/in.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "prov/rstream/log.hpp"
 
@@ -92,6 +96,41 @@ bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t
            (addr_format == FI_FORMAT_UNSPEC || addr_format == info.addr_format || any_socket);
 }
 
+int aim_at(fi_info& info, const void* address) {
+    size_t length = std::max(info.src_addrlen, info.dest_addrlen); // of a kind that only the core knows
+    switch (static_cast<const sockaddr*>(address)->sa_family) {
+    case AF_INET:
+        length = sizeof(sockaddr_in);
+        break;
+    case AF_INET6:
+        length = sizeof(sockaddr_in6);
+        break;
+    default:
+        break;
+    }
+    if (length == 0) {
+        return -FI_EINVAL;
+    }
+    void* copy = malloc(length);
+    if (copy == nullptr) {
+        return -FI_ENOMEM;
+    }
+    memcpy(copy, address, length);
+    free(info.dest_addr);
+    info.dest_addr = copy;
+    info.dest_addrlen = length;
+    return 0;
+}
+
+int give_address(const void* from, size_t from_length, void* to, size_t* length) {
+    const size_t room = *length;
+    *length = from_length;
+    if (from_length != 0 && room != 0) {
+        memcpy(to, from, std::min(room, from_length));
+    }
+    return room < from_length ? -FI_ETOOSMALL : 0;
+}
+
 CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)
     : immediates(use_immediates && info.domain_attr->cq_data_size >= 4),
       consumes_recv(((info.mode | info.rx_attr->mode) & FI_RX_CQ_DATA) != 0),
@@ -99,7 +138,7 @@ CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)
       virtual_address((info.domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0),
       provider_keys((info.domain_attr->mr_mode & FI_MR_PROV_KEY) != 0),
       endpoint_mr((info.domain_attr->mr_mode & FI_MR_ENDPOINT) != 0),
-      contexts((info.mode & (FI_CONTEXT | FI_CONTEXT2)) != 0), inject_size(info.tx_attr->inject_size),
-      max_message(info.ep_attr->max_msg_size) {}
+      contexts((info.mode & (FI_CONTEXT | FI_CONTEXT2)) != 0), kernel_tcp(info.ep_attr->protocol == FI_PROTO_SOCK_TCP),
+      inject_size(info.tx_attr->inject_size), max_message(info.ep_attr->max_msg_size) {}
 
 } // namespace rstream

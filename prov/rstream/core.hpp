@@ -4,6 +4,7 @@
 // The core provider below a stream: how its infos are asked for, and what was learnt of it that the data path needs.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "prov/rstream/fid.hpp"
@@ -39,6 +40,21 @@ bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t
 int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
                      Info& out);
 
+// Makes an address the destination of an info. 0, -FI_EINVAL for one that is of another kind than the info's own, or
+// -FI_ENOMEM.
+int aim_at(fi_info& info, const void* address);
+
+// Gives an address as fi_cm(3) says: as much as there is room for, its whole length, and -FI_ETOOSMALL if it was cut.
+int give_address(const void* from, size_t from_length, void* to, size_t* length);
+
+// The same of fi_getname, fi_getpeer: not every core tells when there is too little room.
+template <class Call, class Fid> int core_address(Call* call, Fid* fid, void* to, size_t* length) {
+    std::byte address[256];
+    size_t size = sizeof(address);
+    const int ret = call(fid, address, &size);
+    return ret != 0 ? ret : give_address(address, size, to, length);
+}
+
 // What a core's info says of how data is to be moved.
 struct CoreTraits {
     explicit CoreTraits(const fi_info& info, bool use_immediates);
@@ -50,6 +66,7 @@ struct CoreTraits {
     bool provider_keys;   // the core chooses the keys of regions
     bool endpoint_mr;     // regions are bound to the endpoint
     bool contexts;        // an operation in flight owns a struct fi_context
+    bool kernel_tcp;      // its connections are TCP connections of the kernel's
     size_t inject_size;
     size_t max_message;
 };

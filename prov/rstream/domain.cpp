@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <poll.h>
 #include <sys/random.h>
 
 #include "prov/rstream/connection.hpp"
@@ -86,14 +85,15 @@ int Domain::core_info_for(const fi_info& info, Info& out) const {
 int Domain::cm_data_size(size_t& size) {
     const std::lock_guard lock(mutex_);
     if (cm_data_size_ == 0) {
-        fid_ep* ep = nullptr;
-        if (const int ret = fi_endpoint(core_.get(), core_info_.get(), &ep, nullptr); ret != 0) {
+        // Asked of a passive endpoint: for an active one some cores need to know the way to its peer.
+        fid_pep* pep = nullptr;
+        if (const int ret = fi_passive_ep(fabric_.core(), core_info_.get(), &pep, nullptr); ret != 0) {
             return ret;
         }
-        const Owned<fid_ep> probe(ep);
+        const Owned<fid_pep> probe(pep);
         size_t found = 0;
         size_t length = sizeof(found);
-        if (const int ret = fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &found, &length); ret != 0) {
+        if (const int ret = fi_getopt(&pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &found, &length); ret != 0) {
             return ret;
         }
         cm_data_size_ = found;
@@ -144,12 +144,8 @@ int Domain::close() {
             lingering_.clear();
             break;
         }
-        Connection& first = *lingering_.front();
-        if (first.try_wait_for_anything() == 0) {
-            // Others may be ready sooner than the first; 10 ms is the most that this costs.
-            pollfd fd{first.progress_fd(), POLLIN, 0};
-            poll(&fd, 1, static_cast<int>(std::min<int64_t>(left, lingering_.size() > 1 ? 10 : left)));
-        }
+        // Others may be ready sooner than the first; 10 ms is the most that this costs.
+        lingering_.front()->wait_for_core(std::min<int64_t>(left, lingering_.size() > 1 ? 10 : left));
     }
     Fabric& fabric = fabric_;
     fabric.remove(this);

@@ -44,7 +44,11 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
         return -FI_ENOMEM;
     }
     const Params& params = domain.fabric().params();
-    ep->settings_ = {params.send_buf_size, params.recv_buf_size, params.tx_size, params.rx_size};
+    ep->settings_ = {params.send_buf_size,
+                     params.recv_buf_size,
+                     params.tx_size,
+                     params.rx_size,
+                     {params.keepalive_idle, params.keepalive_interval, params.keepalive_count}};
     ep->fid.fclass = FI_CLASS_EP;
     ep->fid.context = context;
     ep->fid.ops = &ep_fid_ops;
@@ -146,21 +150,17 @@ int Endpoint::get_name(void* addr, size_t* length) {
         return -FI_EINVAL;
     }
     if (connection_ && connection_->core() != nullptr) {
-        return fi_getname(&connection_->core()->fid, addr, length);
+        return core_address(fi_getname, &connection_->core()->fid, addr, length);
     }
-    const size_t room = *length;
-    *length = info_->src_addrlen;
-    if (info_->src_addrlen != 0 && room != 0) {
-        memcpy(addr, info_->src_addr, std::min(room, info_->src_addrlen));
-    }
-    return room < info_->src_addrlen ? -FI_ETOOSMALL : 0;
+    return give_address(info_->src_addr, info_->src_addrlen, addr, length);
 }
 
 int Endpoint::get_peer(void* addr, size_t* length) {
     if (length == nullptr || (addr == nullptr && *length != 0)) {
         return -FI_EINVAL;
     }
-    return connection_ && connection_->core() != nullptr ? fi_getpeer(connection_->core(), addr, length) : -FI_ENOTCONN;
+    return connection_ && connection_->core() != nullptr ? core_address(fi_getpeer, connection_->core(), addr, length)
+                                                         : -FI_ENOTCONN;
 }
 
 int Endpoint::connect(const void* addr, std::span<const std::byte> data) {
@@ -184,7 +184,7 @@ int Endpoint::accept(std::span<const std::byte> data) {
         return ret;
     }
     const int ret = connection_->accept(request_->hello, data);
-    request_taken_ = request_taken_ || connection_->core() != nullptr;
+    request_taken_ = connection_->request_used();
     return ret;
 }
 

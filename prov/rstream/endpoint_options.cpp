@@ -3,8 +3,11 @@
 //
 // fi_setopt and fi_getopt of an endpoint. A new option is a line in the table. Values are taken as size_t, and in the
 // widths in which the provider's ancestor had them: uint32_t for buffers, uint16_t for queues.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
+#include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/domain.hpp"
 #include "prov/rstream/endpoint.hpp"
 #include "prov/rstream/log.hpp"
@@ -23,6 +26,19 @@ struct SizeOption {
     bool cap;
 };
 
+struct KeepaliveOption {
+    int name;
+    size_t KeepaliveSettings::*member;
+    size_t min;
+    size_t max;
+};
+
+constexpr KeepaliveOption keepalive_options[] = {
+    {FI_RSTREAM_OPT_KEEPALIVE_IDLE, &KeepaliveSettings::idle, 0, keepalive_time_max},
+    {FI_RSTREAM_OPT_KEEPALIVE_INTERVAL, &KeepaliveSettings::interval, 1, keepalive_time_max},
+    {FI_RSTREAM_OPT_KEEPALIVE_COUNT, &KeepaliveSettings::count, 1, keepalive_count_max},
+};
+
 constexpr SizeOption size_options[] = {
     {FI_OPT_SEND_BUF_SIZE, &Settings::send_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false},
     {FI_OPT_RECV_BUF_SIZE, &Settings::recv_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false},
@@ -30,13 +46,10 @@ constexpr SizeOption size_options[] = {
     {FI_OPT_RX_SIZE, &Settings::rx_size, sizeof(uint16_t), wire::min_queue, wire::max_queue, true},
 };
 
-const SizeOption* find(int name) {
-    for (const SizeOption& option : size_options) {
-        if (option.name == name) {
-            return &option;
-        }
-    }
-    return nullptr;
+template <class Options> auto find(const Options& options, int name) -> decltype(std::data(options)) {
+    const auto* found =
+        std::find_if(std::begin(options), std::end(options), [name](const auto& o) { return o.name == name; });
+    return found != std::end(options) ? found : nullptr;
 }
 
 template <class T> size_t load(const void* value) {
@@ -52,20 +65,64 @@ template <class T> void store(void* to, size_t value) {
 
 } // namespace
 
+namespace {
+
+// 0 or -FI_EINVAL. Every value comes as a size_t too.
+int load_any(const void* value, size_t length, size_t narrow, size_t& out) {
+    if (value == nullptr || (length != sizeof(size_t) && length != narrow)) {
+        return -FI_EINVAL;
+    }
+    out = length == sizeof(size_t)     ? load<size_t>(value)
+          : length == sizeof(uint32_t) ? load<uint32_t>(value)
+                                       : load<uint16_t>(value);
+    return 0;
+}
+
+int store_any(void* to, size_t* length, size_t narrow, size_t value) {
+    if (*length >= sizeof(size_t)) {
+        store<size_t>(to, value);
+        *length = sizeof(size_t);
+    } else if (*length == sizeof(uint32_t) && narrow == sizeof(uint32_t)) {
+        store<uint32_t>(to, value);
+    } else if (*length == sizeof(uint16_t) && narrow == sizeof(uint16_t)) {
+        store<uint16_t>(to, value);
+    } else {
+        return -FI_ETOOSMALL;
+    }
+    return 0;
+}
+
+} // namespace
+
 int Endpoint::set_option(int name, const void* value, size_t length) {
-    const SizeOption* option = find(name);
+    size_t wanted = 0;
+    if (const auto* option = find(keepalive_options, name)) {
+        if (const int ret = load_any(value, length, sizeof(uint32_t), wanted); ret != 0) {
+            return ret;
+        }
+        if (wanted < option->min || wanted > option->max) {
+            RSTREAM_WARN(FI_LOG_EP_CTRL, "keepalive option: %zu is not in %zu..%zu\n", wanted, option->min,
+                         option->max);
+            return -FI_EINVAL;
+        }
+        KeepaliveSettings changed = settings_.keepalive;
+        changed.*option->member = wanted;
+        if (const int ret = connection_ ? connection_->set_keepalive(changed) : 0; ret != 0) {
+            return ret;
+        }
+        settings_.keepalive = changed;
+        return 0;
+    }
+    const auto* option = find(size_options, name);
     if (option == nullptr) {
         return -FI_ENOPROTOOPT;
     }
     if (connection_) {
         return -FI_EOPBADSTATE;
     }
-    if (value == nullptr || (length != sizeof(size_t) && length != option->narrow)) {
-        return -FI_EINVAL;
+    if (const int ret = load_any(value, length, option->narrow, wanted); ret != 0) {
+        return ret;
     }
-    size_t wanted = length == sizeof(size_t)     ? load<size_t>(value)
-                    : length == sizeof(uint32_t) ? load<uint32_t>(value)
-                                                 : load<uint16_t>(value);
     if (wanted == 0 || (wanted > option->max && !option->cap)) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "option %d: %zu is not in 1..%zu\n", name, wanted, option->max);
         return -FI_EINVAL;
@@ -90,22 +147,11 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         *length = sizeof(size_t);
         return 0;
     }
-    const SizeOption* option = find(name);
-    if (option == nullptr) {
-        return -FI_ENOPROTOOPT;
+    if (const auto* option = find(keepalive_options, name)) {
+        return store_any(value, length, sizeof(uint32_t), settings_.keepalive.*option->member);
     }
-    const size_t now = settings_.*option->member;
-    if (*length >= sizeof(size_t)) {
-        store<size_t>(value, now);
-        *length = sizeof(size_t);
-    } else if (*length == sizeof(uint32_t) && option->narrow == sizeof(uint32_t)) {
-        store<uint32_t>(value, now);
-    } else if (*length == sizeof(uint16_t) && option->narrow == sizeof(uint16_t)) {
-        store<uint16_t>(value, now);
-    } else {
-        return -FI_ETOOSMALL;
-    }
-    return 0;
+    const auto* option = find(size_options, name);
+    return option == nullptr ? -FI_ENOPROTOOPT : store_any(value, length, option->narrow, settings_.*option->member);
 }
 
 } // namespace rstream

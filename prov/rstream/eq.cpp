@@ -41,6 +41,7 @@ int Pump::open(fid_fabric* core_fabric) {
         return ret;
     }
     core_.reset(eq);
+    core_fabric_ = core_fabric;
     watch_fd_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
     if (watch_fd_.get() < 0) {
         return -errno;
@@ -55,18 +56,23 @@ void Pump::add(AnyFid* core_fid, EqTarget* target) {
 
 void Pump::remove(AnyFid* core_fid, EqTarget* target) {
     const std::lock_guard lock(mutex_);
-    drain();
+    drain(core_.get());
     targets_.erase(core_fid);
     set_needy(target, false);
 }
 
 bool Pump::run() {
     const std::lock_guard lock(mutex_);
-    drain();
+    drain(core_.get());
     epoll_event ready[64];
     const int count = epoll_wait(watch_fd_.get(), ready, 64, 0);
     for (int i = 0; i < count; ++i) {
-        static_cast<EqTarget*>(ready[i].data.ptr)->progress(); // none can leave meanwhile: `remove` waits for `mutex_`
+        auto* target = static_cast<EqTarget*>(ready[i].data.ptr);
+        {
+            const std::lock_guard leaf(needy_mutex_);
+            unarmed_.insert(target);
+        }
+        target->progress(); // none can leave meanwhile: `remove` waits for `mutex_`
     }
     if (needy_count_.load(std::memory_order_acquire) == 0) {
         return count > 0;
@@ -82,7 +88,33 @@ bool Pump::run() {
     return count > 0;
 }
 
+int Pump::arm(bool watched) {
+    const std::lock_guard lock(mutex_);
+    AnyFid* queue = &core_->fid;
+    if (const int ret = fi_trywait(core_fabric_, &queue, 1); ret != 0 || !watched) {
+        return ret;
+    }
+    std::unordered_set<EqTarget*> unarmed;
+    {
+        const std::lock_guard leaf(needy_mutex_);
+        unarmed.swap(unarmed_);
+    }
+    int result = 0;
+    for (EqTarget* target : unarmed) { // none can leave meanwhile: `remove` waits for `mutex_`
+        if (target->arm() != 0) {
+            const std::lock_guard leaf(needy_mutex_);
+            unarmed_.insert(target);
+            result = -FI_EAGAIN;
+        }
+    }
+    return result;
+}
+
 void Pump::watch(int fd, EqTarget* target) {
+    {
+        const std::lock_guard leaf(needy_mutex_);
+        unarmed_.insert(target);
+    }
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.ptr = target;
@@ -91,19 +123,24 @@ void Pump::watch(int fd, EqTarget* target) {
     }
 }
 
-void Pump::unwatch(int fd) { epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void Pump::unwatch(int fd, EqTarget* target) {
+    epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    const std::lock_guard leaf(needy_mutex_);
+    unarmed_.erase(target);
+}
 
-void Pump::drain() {
+void Pump::drain(fid_eq* queue) {
+    const std::lock_guard lock(mutex_);
     CoreEvent event;
     for (;;) {
         uint32_t kind = 0;
-        const ssize_t got = fi_eq_read(core_.get(), &kind, &event, sizeof(event), 0);
+        const ssize_t got = fi_eq_read(queue, &kind, &event, sizeof(event), 0);
         if (got == -FI_EAVAIL) {
             fi_eq_err_entry error{};
             std::byte data[512];
             error.err_data = data;
             error.err_data_size = sizeof(data);
-            if (fi_eq_readerr(core_.get(), &error, 0) < 0) {
+            if (fi_eq_readerr(queue, &error, 0) < 0) {
                 return;
             }
             if (auto found = targets_.find(error.fid); found != targets_.end()) {
@@ -309,8 +346,8 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
         if (got != -FI_EAGAIN) {
             return got;
         }
-        AnyFid* core = &pump_->core()->fid;
-        if (fi_trywait(fabric_.core(), &core, 1) != 0) {
+        // While data flows, whoever receives it needs no help: the connections are not looked at again for a moment.
+        if (pump_->arm(!moved) != 0) {
             continue;
         }
         int left = -1;
@@ -321,7 +358,6 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
                 return -FI_EAGAIN;
             }
         }
-        // While data flows, whoever receives it needs no help: the connections are not looked at again for a moment.
         pollfd fds[] = {{signal_fd_, POLLIN, 0}, {pump_->wait_fd(), POLLIN, 0}, {pump_->watch_fd(), POLLIN, 0}};
         if (moved) {
             left = left < 0 ? rest_of_watch : std::min(left, rest_of_watch);
@@ -399,8 +435,7 @@ int EventQueue::try_wait() {
             return -FI_EAGAIN;
         }
     }
-    AnyFid* core = &pump_->core()->fid;
-    return fi_trywait(fabric_.core(), &core, 1);
+    return pump_->arm(true);
 }
 
 namespace {

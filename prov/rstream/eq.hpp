@@ -28,6 +28,9 @@ class EqTarget {
     virtual void on_core_error(const fi_eq_err_entry& entry) = 0;
     // Whatever can be moved without the program's help.
     virtual void progress() = 0;
+    // Makes sure that the descriptors it is watched by become readable with the next that comes. 0, or -FI_EAGAIN if
+    // something has come already.
+    virtual int arm() { return 0; }
 
     virtual ~EqTarget() = default;
 };
@@ -43,6 +46,12 @@ class Pump {
 
     // Moves events until the core has none, then everything that waits for progress. True if a watched target moved.
     bool run();
+    // Before someone sleeps on the queue's descriptor, and on the watched ones if `watched`: 0, or -FI_EAGAIN if
+    // something has come already.
+    int arm(bool watched);
+
+    // Hands on what came on a core queue: ours, or one that a target has for itself.
+    void drain(fid_eq* queue);
 
     // Keeps events out for as long as it is held.
     [[nodiscard]] std::unique_lock<std::recursive_mutex> lock() { return std::unique_lock(mutex_); }
@@ -54,21 +63,21 @@ class Pump {
     // it too: so that queue's descriptor becomes readable with any that is watched, and `run` gives their targets
     // progress.
     void watch(int fd, EqTarget* target);
-    void unwatch(int fd);
+    void unwatch(int fd, EqTarget* target);
     [[nodiscard]] int watch_fd() const { return watch_fd_.get(); }
 
     [[nodiscard]] fid_eq* core() const { return core_.get(); }
     [[nodiscard]] int wait_fd() const { return wait_fd_; }
 
   private:
-    void drain();
-
     std::recursive_mutex mutex_; // a target may take itself off from within its own call
+    fid_fabric* core_fabric_ = nullptr;
     Owned<fid_eq> core_;
     int wait_fd_ = -1;
     std::unordered_map<AnyFid*, EqTarget*> targets_;
     std::mutex needy_mutex_; // a leaf: nothing else is locked under it
     std::unordered_set<EqTarget*> needy_;
+    std::unordered_set<EqTarget*> unarmed_; // watched, and not armed since they were last readable
     std::atomic<size_t> needy_count_{0};
     Descriptor watch_fd_;
 };

@@ -43,6 +43,11 @@ bool meant_for_us(const fi_info* hints) {
     return chosen != nullptr && named(chosen, "rstream", ',');
 }
 
+// RDMA devices have addresses of their own besides; what a stream is connected by are those of the Internet.
+bool is_internet(uint32_t addr_format) {
+    return addr_format == FI_SOCKADDR || addr_format == FI_SOCKADDR_IN || addr_format == FI_SOCKADDR_IN6;
+}
+
 // Null, or why the request can not be served.
 const char* refusal(const fi_info* hints) {
     if (hints == nullptr) {
@@ -50,6 +55,9 @@ const char* refusal(const fi_info* hints) {
     }
     if ((hints->caps & ~stream_caps) != 0) {
         return "capabilities beyond FI_MSG, FI_SEND, FI_RECV, FI_LOCAL_COMM and FI_REMOTE_COMM";
+    }
+    if (hints->addr_format != FI_FORMAT_UNSPEC && !is_internet(hints->addr_format)) {
+        return "an address format other than those of IPv4 and IPv6";
     }
     if (const auto* ep = hints->ep_attr) {
         if (ep->protocol != FI_PROTO_UNSPEC && ep->protocol != FI_PROTO_RSTREAM && ep->protocol != FI_PROTO_IWARP) {
@@ -215,7 +223,7 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
             continue;
         }
         for (const fi_info* one = found.get(); one != nullptr; one = one->next) {
-            if (!meets(*one, hints)) {
+            if (!is_internet(one->addr_format) || !meets(*one, hints)) {
                 continue;
             }
             Info ours;

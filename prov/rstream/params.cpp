@@ -4,6 +4,7 @@
 
 #include <string_view>
 
+#include "prov/rstream/keepalive.hpp"
 #include "prov/rstream/log.hpp"
 #include "prov/rstream/wire/limits.hpp"
 
@@ -31,6 +32,12 @@ constexpr SizeParam sizes[] = {
     {"linger", &Params::linger, 0, 3600000,
      "Milliseconds that closing an endpoint or a domain waits for a peer that does not take what was sent, "
      "0 to 3600000 (default: %zu)"},
+    {"keepalive_idle", &Params::keepalive_idle, 0, keepalive_time_max,
+     "Milliseconds of silence after which a peer is asked whether it is there, 0 (never) to 32767000 (default: %zu)"},
+    {"keepalive_interval", &Params::keepalive_interval, 1, keepalive_time_max,
+     "Milliseconds that it is given for each answer, 1 to 32767000 (default: %zu)"},
+    {"keepalive_count", &Params::keepalive_count, 1, keepalive_count_max,
+     "Answers that may be missing in a row before the connection is lost, 1 to 127 (default: %zu)"},
 };
 
 std::vector<std::string> split(std::string_view list) {

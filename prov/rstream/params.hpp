@@ -17,6 +17,9 @@ struct Params {
     size_t tx_size = 384;                           // operations
     size_t rx_size = 384;                           // messages
     size_t linger = 3000;                           // milliseconds
+    size_t keepalive_idle = 0;                      // milliseconds; 0 is off
+    size_t keepalive_interval = 75000;              // milliseconds
+    size_t keepalive_count = 9;
     bool immediates = true;
 
     // Tells libfabric of all of them; once, when the provider is loaded.

@@ -100,7 +100,8 @@ int PassiveEndpoint::set_name(const void* addr, size_t length) {
 }
 
 int PassiveEndpoint::get_name(void* addr, size_t* length) {
-    return length == nullptr ? -FI_EINVAL : fi_getname(&core_->fid, addr, length);
+    return length == nullptr || (addr == nullptr && *length != 0) ? -FI_EINVAL
+                                                                  : core_address(fi_getname, &core_->fid, addr, length);
 }
 
 int PassiveEndpoint::listen() {

@@ -345,6 +345,36 @@ void test_credit_that_is_refused_changes_nothing(void**) {
     assert_int_equal(send.send(1), 0);
 }
 
+void test_a_small_chunk_stays_in_its_page_if_so_agreed(void**) {
+    SendFlow send(3 * SendFlow::page);
+    send.open(3 * SendFlow::page, 384, 65536, true);
+    send.stage(SendFlow::page - 23);
+    send.post(*send.next(false));
+    send.stage(24);
+    const auto first = send.next(false);
+    assert_true(first.has_value());
+    assert_int_equal(first->staging_offset, SendFlow::page - 23);
+    assert_int_equal(first->length, 23);
+    send.post(*first);
+    const auto second = send.next(false);
+    assert_true(second.has_value());
+    assert_int_equal(second->staging_offset, SendFlow::page);
+    assert_int_equal(second->length, 1);
+}
+
+void test_a_chunk_that_is_not_small_may_lie_across_pages(void**) {
+    for (const bool keep : {false, true}) {
+        SendFlow send(3 * SendFlow::page);
+        send.open(3 * SendFlow::page, 384, 65536, keep);
+        send.stage(SendFlow::page - 23);
+        send.post(*send.next(false));
+        send.stage(SendFlow::small + 1);
+        const auto chunk = send.next(false);
+        assert_true(chunk.has_value());
+        assert_int_equal(chunk->length, SendFlow::small + 1);
+    }
+}
+
 } // namespace
 
 int main() {
@@ -378,6 +408,8 @@ int main() {
         cmocka_unit_test(test_credit_for_what_was_not_sent_is_refused),
         cmocka_unit_test(test_credit_that_goes_back_is_refused),
         cmocka_unit_test(test_credit_that_is_refused_changes_nothing),
+        cmocka_unit_test(test_a_small_chunk_stays_in_its_page_if_so_agreed),
+        cmocka_unit_test(test_a_chunk_that_is_not_small_may_lie_across_pages),
     };
     return RUN_TAP(tests);
 }

@@ -8,7 +8,9 @@ namespace rstream::wire {
 
 void Link::open(const Hello& peer, bool headers, size_t max_chunk) {
     headers_ = headers;
-    send_.open(peer.ring_size, peer.data_credits, std::min<size_t>(max_chunk, Immediate::max_length));
+    // Linux's siw takes the wrong bytes for a small message that lies across two pages (siw_try_1seg, seen in 6.1), and
+    // only iWARP adapters have headers agreed on.
+    send_.open(peer.ring_size, peer.data_credits, std::min<size_t>(max_chunk, Immediate::max_length), headers);
     control_.open(peer.control_credits);
 }
 

@@ -4,7 +4,8 @@
 
 namespace rstream::wire {
 
-void SendFlow::open(size_t peer_ring, uint64_t credits, size_t max_chunk) {
+void SendFlow::open(size_t peer_ring, uint64_t credits, size_t max_chunk, bool keep_small_in_page) {
+    keep_small_in_page_ = keep_small_in_page;
     peer_ = Ring(peer_ring);
     credits_ = credits;
     max_chunk_ = max_chunk;
@@ -29,7 +30,10 @@ std::optional<Chunk> SendFlow::next(bool urgent) const {
     if (!urgent && holding_ && pending < full_chunk_ && flying >= held_in_flight) {
         return std::nullopt;
     }
-    const Extent from = staging_.extent(posted_, std::min({pending, open_window, max_chunk_}));
+    Extent from = staging_.extent(posted_, std::min({pending, open_window, max_chunk_}));
+    if (keep_small_in_page_ && from.length <= small) {
+        from.length = std::min(from.length, page - from.offset % page);
+    }
     const Extent to = peer_.extent(sent(), from.length);
     return Chunk{from.offset, to.offset, to.length, false, wants_credit(to.length, flying), holding_};
 }

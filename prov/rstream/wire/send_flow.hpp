@@ -32,10 +32,14 @@ class SendFlow {
     static constexpr uint64_t burst = 16;         // small messages in flight before holding begins
     static constexpr uint64_t held_in_flight = 2; // and while it lasts
 
+    static constexpr size_t small = 128; // bytes; siw's own limit is 76
+    static constexpr size_t page = 4096;
+
     explicit SendFlow(size_t staging_size) : staging_(staging_size) {}
 
-    // What the peer offered. `max_chunk`: the most that one message may carry.
-    void open(size_t peer_ring, uint64_t credits, size_t max_chunk);
+    // What the peer offered. `max_chunk`: the most that one message may carry. `keep_small_in_page`: a small chunk does
+    // not lie across two pages of the staging ring.
+    void open(size_t peer_ring, uint64_t credits, size_t max_chunk, bool keep_small_in_page = false);
 
     [[nodiscard]] size_t space() const {
         const uint64_t released = released_.load(std::memory_order_acquire); // first: it follows the other
@@ -91,6 +95,7 @@ class SendFlow {
     uint64_t credits_ = 0;
     size_t max_chunk_ = 0;
     size_t full_chunk_ = 0; // from this size on, nothing is gained by holding
+    bool keep_small_in_page_ = false;
     bool holding_ = false;
 
     std::atomic<uint64_t> staged_{0}; // staging positions

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+# shellcheck shell=sh disable=SC2317,SC2086
+# on: rxe siw
+# limit: 240
+#
+# A file through a stream while the wire is slow, loses frames, or is cut and healed; and what a program sees when its peer
+# is killed or the device goes.
+set -u
+# shellcheck source=fabtests/lab/guest/tap.sh
+. "$LAB/guest/tap.sh"
+work=$(mktemp -d)
+cd "$work" || exit 1
+
+# receive: a server for one file, in the background.
+receive() {
+    rm -f port copy
+    "$LAB_BUILD/fi_stream_cp" -c "$FABTESTS_CORE" -s "$FABTESTS_NODE" -P 0 --port-file port -t 60 -f copy &
+    receiver=$!
+    wait_until 20 test -s port || { echo "the receiver does not listen"; return 1; }
+}
+
+# send FILE: becomes the client, so that to kill it is to kill the program.
+send() {
+    exec "$LAB_BUILD/fi_stream_cp" -c "$FABTESTS_CORE" -s "$LAB_CLIENT" -P "$(cat port)" -t 60 -f "$1" "$FABTESTS_NODE"
+}
+
+copies() { # FILE
+    receive && (send "$1") && wait $receiver && cmp "$1" copy
+}
+
+slow() {
+    wire delay 5 "$LAB_WIRE"
+    copies small
+}
+
+lossy() {
+    wire loss 1 "$LAB_WIRE"
+    copies small
+}
+
+frames() { cat "/sys/class/net/${LAB_WIRE}1/statistics/tx_packets"; }
+sent_more_than() { [ "$(frames)" -gt "$1" ]; }
+
+# Starts to send the large file; returns when it is on its way.
+start() {
+    receive || return 1
+    before=$(frames)
+    send large &
+    sender=$!
+    wait_until 20 sent_more_than $((before + 500)) || { echo "nothing is sent"; return 1; }
+    kill -0 $sender || { echo "the file is too short for this test"; return 1; }
+}
+
+# The transport retries for some seconds: half a second is within that.
+cut_and_healed() {
+    start || return 1
+    wire cut "$LAB_WIRE"
+    sleep 0.5
+    wire heal "$LAB_WIRE"
+    wait $sender && wait $receiver && cmp large copy
+}
+
+# ends PROCESS: within 2 s, and not well. Emulated processors are slow: the time is multiplied as that of other tests.
+ends() {
+    from=$(milliseconds)
+    wait "$1"
+    ended=$?
+    echo "the other end ended with $ended after $(($(milliseconds) - from)) ms"
+    [ $ended -ne 0 ] && [ $ended -ne 124 ] && [ $(($(milliseconds) - from)) -le $((2000 * FABTESTS_PATIENCE)) ]
+}
+
+receiver_killed() {
+    start || return 1
+    kill -9 $receiver
+    ends $sender
+}
+
+sender_killed() {
+    start || return 1
+    kill -9 $sender
+    ends $receiver
+}
+
+device_removed() {
+    start || return 1
+    lab-device remove "${LAB_DEVICE}1"
+    ends $sender
+    status=$?
+    lab-device add "${LAB_DEVICE}1"
+    kill $receiver 2>/dev/null
+    return $status
+}
+
+# on_wire TEST...: whatever it did to the wire is healed, whatever it started ends.
+on_wire() {
+    receiver='' sender=''
+    "$@"
+    status=$?
+    wire heal "$LAB_WIRE"
+    # shellcheck disable=SC2086
+    kill $receiver $sender 2>/dev/null
+    return $status
+}
+
+dd if=/dev/urandom of=small bs=64k count=4 2>/dev/null
+dd if=/dev/urandom of=large bs=1M count=32 2>/dev/null
+t "a file arrives as it was" on_wire copies small
+t "a file arrives over a wire with 5 ms delay" on_wire slow
+t "a file arrives over a wire that loses 1 % of the frames" on_wire lossy
+t "a file arrives although the wire is cut for a while" on_wire cut_and_healed
+t "the sender learns that the receiver was killed" on_wire receiver_killed
+t "the receiver learns that the sender was killed" on_wire sender_killed
+t "the sender learns that its device is gone" on_wire device_removed
+cd / && rm -rf "$work"
+finish

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// How a connection learns that its peer is gone without a word. Where the core's connection is one of the kernel's TCP,
+// the kernel is asked to find out. Elsewhere the peer's adapter is asked, by a remote read of no bytes: an adapter
+// answers it without its program, and without looking at a key (InfiniBand specification, C9-88), so no memory has to
+// be readable for it. A timer makes the descriptors readable on which programs sleep meanwhile.
+#include "prov/rstream/connection.hpp"
+
+#include <cerrno>
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+
+#include "prov/rstream/kernel_keepalive.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+using Clock = std::chrono::steady_clock;
+}
+
+int Connection::set_keepalive(const KeepaliveSettings& settings) {
+    const auto lock = pump_->lock(); // not while a connection is being completed
+    if (state_.load(std::memory_order_acquire) == State::connected) {
+        if (const int ret = apply_keepalive(settings); ret != 0) {
+            return ret;
+        }
+    }
+    keepalive_settings_ = settings;
+    return 0;
+}
+
+int Connection::apply_keepalive(const KeepaliveSettings& settings) {
+    if (settings == keepalive_applied_) {
+        return 0;
+    }
+    const int ret = traits_.kernel_tcp ? apply_kernel_keepalive(settings) : apply_own_keepalive(settings);
+    if (ret != 0) {
+        RSTREAM_WARN(FI_LOG_EP_CTRL, "keepalive could not be set: %s\n", fi_strerror(-ret));
+        return ret;
+    }
+    keepalive_applied_ = settings;
+    return 0;
+}
+
+int Connection::apply_kernel_keepalive(const KeepaliveSettings& settings) {
+    sockaddr_storage local{};
+    sockaddr_storage peer{};
+    size_t length = sizeof(local);
+    int ret = fi_getname(&ep_->fid, &local, &length);
+    length = sizeof(peer);
+    ret = ret != 0 ? ret : fi_getpeer(ep_.get(), &peer, &length);
+    return ret != 0 ? ret
+                    : keep_kernel_socket_alive(reinterpret_cast<const sockaddr&>(local),
+                                               reinterpret_cast<const sockaddr&>(peer), settings);
+}
+
+int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {
+    if (settings.on() && timer_fd_.get() < 0) {
+        Descriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+        if (timer.get() < 0) {
+            return -errno;
+        }
+        const std::lock_guard lock(wait_mutex_);
+        if (wait_fd_.get() >= 0) {
+            if (const int ret = gather(wait_fd_, timer.get()); ret != 0) {
+                return ret;
+            }
+        }
+        timer_fd_ = std::move(timer);
+        pump_->watch(timer_fd_.get(), this);
+    }
+    const std::lock_guard lock(keepalive_mutex_);
+    keepalive_.start(settings, Clock::now());
+    keepalive_on_.store(settings.on(), std::memory_order_release);
+    arm_timer(settings.on() ? keepalive_.due() : Clock::time_point{});
+    return 0;
+}
+
+// At the beginning of time: never.
+void Connection::arm_timer(Clock::time_point when) {
+    if (timer_fd_.get() >= 0) {
+        const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch()).count();
+        itimerspec spec{};
+        spec.it_value = {since / 1000000000, since % 1000000000};
+        timerfd_settime(timer_fd_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
+        timer_due_ = when;
+    }
+}
+
+// `heard` and `moved`: what the completions told that were just read.
+void Connection::look_at_keepalive() {
+    bool ask = false;
+    bool lost = false;
+    {
+        const auto now = Clock::now();
+        const std::lock_guard lock(keepalive_mutex_);
+        if (!keepalive_.on()) {
+            return;
+        }
+        if (heard_.exchange(false, std::memory_order_acquire)) {
+            keepalive_.heard(now);
+        }
+        if (own_moved_.exchange(false, std::memory_order_acquire)) {
+            keepalive_.moved(now);
+        }
+        const auto verdict = keepalive_.look(now);
+        lost = verdict == Keepalive::Verdict::lost;
+        ask = verdict == Keepalive::Verdict::ask;
+        if (!lost && now >= timer_due_) { // else it is set early enough, and what came since costs it nothing
+            arm_timer(keepalive_.due());
+        }
+    }
+    if (lost) {
+        fail(FI_ETIMEDOUT, "the peer does not answer");
+        fi_shutdown(ep_.get(), 0);
+    } else if (ask) {
+        probe_wanted_.store(true, std::memory_order_release);
+        kick();
+    }
+}
+
+void Connection::stop_keepalive() {
+    const std::lock_guard lock(keepalive_mutex_);
+    keepalive_.stop();
+    keepalive_on_.store(false, std::memory_order_release);
+    arm_timer({});
+}
+
+// Posting side.
+void Connection::post_probe() {
+    if (probe_flying_.load(std::memory_order_acquire)) {
+        probe_wanted_.store(false, std::memory_order_relaxed); // its answer will do
+        return;
+    }
+    iovec iov{messages_.data(), 0};
+    fi_rma_iov remote{peer_address_, 0, peer_key_};
+    void* desc = messages_mr_ ? fi_mr_desc(messages_mr_.get()) : nullptr;
+    fi_msg_rma message{};
+    message.msg_iov = &iov;
+    message.desc = &desc;
+    message.iov_count = 1;
+    message.addr = FI_ADDR_UNSPEC;
+    message.rma_iov = &remote;
+    message.rma_iov_count = 1;
+    message.context = &probe_context_;
+    probe_flying_.store(true, std::memory_order_release);
+    const ssize_t ret = fi_readmsg(ep_.get(), &message, FI_COMPLETION);
+    if (ret != 0) {
+        probe_flying_.store(false, std::memory_order_release);
+        if (ret != -FI_EAGAIN) {
+            fail(FI_ECONNRESET, fi_strerror(static_cast<int>(-ret)));
+        }
+        return; // asked again after an interval
+    }
+    probe_wanted_.store(false, std::memory_order_relaxed);
+    const std::lock_guard lock(keepalive_mutex_);
+    keepalive_.posted();
+}
+
+} // namespace rstream

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// When keepalive asks and when it gives up, with a clock made by hand.
+#include "prov/rstream/keepalive.hpp"
+
+#include "prov/rstream/test/wire_test.hpp"
+
+using namespace rstream;
+using Verdict = Keepalive::Verdict;
+
+namespace {
+
+constexpr KeepaliveSettings settings{1000, 100, 3};
+
+Keepalive::Time at(int milliseconds) { return Keepalive::Time(std::chrono::milliseconds(milliseconds)); }
+
+void assert_verdict(Keepalive& keepalive, int when, Verdict wanted) {
+    assert_int_equal(static_cast<int>(keepalive.look(at(when))), static_cast<int>(wanted));
+}
+
+Keepalive asking() {
+    Keepalive keepalive;
+    keepalive.start(settings, at(0));
+    keepalive.look(at(1000));
+    keepalive.posted();
+    return keepalive;
+}
+
+void test_off_by_default(void**) {
+    Keepalive keepalive;
+    assert_false(keepalive.on());
+    assert_verdict(keepalive, 1000000000, Verdict::well);
+}
+
+void test_a_peer_is_asked_after_the_idle_time(void**) {
+    Keepalive keepalive;
+    keepalive.start(settings, at(0));
+    assert_verdict(keepalive, 999, Verdict::well);
+    assert_true(keepalive.due() == at(1000));
+    assert_verdict(keepalive, 1000, Verdict::ask);
+}
+
+void test_what_is_heard_begins_the_idle_time_anew(void**) {
+    Keepalive keepalive;
+    keepalive.start(settings, at(0));
+    keepalive.heard(at(900));
+    assert_verdict(keepalive, 1899, Verdict::well);
+    assert_verdict(keepalive, 1900, Verdict::ask);
+}
+
+void test_a_peer_is_lost_after_count_intervals_without_an_answer(void**) {
+    Keepalive keepalive = asking();
+    assert_verdict(keepalive, 1099, Verdict::well);
+    assert_verdict(keepalive, 1100, Verdict::ask);
+    assert_verdict(keepalive, 1200, Verdict::ask);
+    assert_verdict(keepalive, 1299, Verdict::well);
+    assert_verdict(keepalive, 1300, Verdict::lost);
+}
+
+void test_an_answer_ends_the_asking(void**) {
+    Keepalive keepalive = asking();
+    keepalive.look(at(1100));
+    keepalive.look(at(1200));
+    keepalive.heard(at(1250));
+    assert_true(keepalive.due() == at(2250));
+    assert_verdict(keepalive, 1300, Verdict::well);
+    assert_verdict(keepalive, 2250, Verdict::ask);
+    assert_verdict(keepalive, 2350, Verdict::ask);
+}
+
+void test_a_program_that_was_away_counts_one_interval_for_it(void**) {
+    Keepalive keepalive = asking();
+    assert_verdict(keepalive, 5000000, Verdict::ask);
+    assert_verdict(keepalive, 5000099, Verdict::well);
+    assert_verdict(keepalive, 5000100, Verdict::ask);
+    assert_verdict(keepalive, 5000200, Verdict::lost);
+}
+
+void test_a_question_that_could_not_be_posted_waits_anew_once_the_core_moves(void**) {
+    Keepalive keepalive;
+    keepalive.start({1000, 100, 1}, at(0));
+    assert_verdict(keepalive, 1000, Verdict::ask);
+    keepalive.moved(at(5000)); // the program was away, and the queue has room only now
+    assert_verdict(keepalive, 5000, Verdict::well);
+    assert_verdict(keepalive, 5100, Verdict::lost);
+}
+
+void test_what_the_core_moves_is_no_answer(void**) {
+    Keepalive keepalive = asking();
+    keepalive.look(at(1100));
+    keepalive.look(at(1200));
+    keepalive.moved(at(1250)); // an iWARP adapter completes what it has only buffered
+    assert_verdict(keepalive, 1300, Verdict::lost);
+}
+
+void test_stopping_and_starting(void**) {
+    Keepalive keepalive = asking();
+    keepalive.stop();
+    assert_verdict(keepalive, 100000, Verdict::well);
+    keepalive.start(settings, at(100000));
+    assert_verdict(keepalive, 100999, Verdict::well);
+    assert_verdict(keepalive, 101000, Verdict::ask);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_off_by_default),
+        cmocka_unit_test(test_a_peer_is_asked_after_the_idle_time),
+        cmocka_unit_test(test_what_is_heard_begins_the_idle_time_anew),
+        cmocka_unit_test(test_a_peer_is_lost_after_count_intervals_without_an_answer),
+        cmocka_unit_test(test_an_answer_ends_the_asking),
+        cmocka_unit_test(test_a_program_that_was_away_counts_one_interval_for_it),
+        cmocka_unit_test(test_a_question_that_could_not_be_posted_waits_anew_once_the_core_moves),
+        cmocka_unit_test(test_what_the_core_moves_is_no_answer),
+        cmocka_unit_test(test_stopping_and_starting),
+    };
+    return RUN_TAP(tests);
+}

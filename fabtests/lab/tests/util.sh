@@ -97,7 +97,7 @@ messages_from_rdma_core() { # CLIENT N OPTIONS
             echo "at try $try"
             return
         fi
-        if [ "$2" != 2 ] || ! grep -q CONNECT_ERROR "$scratch/client"; then
+        if [ "$2" != 2 ] || ! grep -Eq 'CONNECT_ERROR|timed out' "$scratch/client"; then
             break
         fi
     done

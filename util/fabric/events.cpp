@@ -161,7 +161,9 @@ std::optional<Event> FabricEvents::take_error() {
     }
     Event event;
     event.connection = found->second;
-    event.reason = error.err == FI_ECONNREFUSED ? refused : fabric_error(error.err);
+    event.reason = error.err == FI_ECONNREFUSED  ? refused
+                   : error.err == FI_ENOPROTOOPT ? "what answers there does not speak this provider's protocol"
+                                                 : fabric_error(error.err);
     if (const auto* data = static_cast<const std::byte*>(error.err_data); data != nullptr) {
         event.data.assign(data, data + error.err_data_size);
     }

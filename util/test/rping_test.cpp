@@ -219,6 +219,24 @@ void test_refused() {
                      "127.0.0.1:" + closed.port + ": connection refused");
 }
 
+// Kernel TCP, whatever it is told.
+void test_a_server_of_another_kind() {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof(address);
+    EXPECT(bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 && listen(fd, 1) == 0);
+    EXPECT(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    Client client(std::to_string(ntohs(address.sin_port)));
+    const int connection = accept(fd, nullptr, nullptr);
+    const std::string junk(1000, 'x');
+    EXPECT_EQ(send(connection, junk.data(), junk.size(), MSG_NOSIGNAL), static_cast<ssize_t>(junk.size()));
+    expect_complaint(client, "127.0.0.1:");
+    close(connection);
+    close(fd);
+}
+
 void test_a_port_that_is_taken() {
     const Server first({"-P"});
     expect_complaint(run_program("rping", Words{"-s", "-a", "127.0.0.1", "-p", first.port} + on_tcp), "-p 0 picks");
@@ -477,6 +495,7 @@ int main() {
         FABTEST(test_a_client_of_another_size_does_not_end_a_persistent_server),
         FABTEST(test_a_server_with_a_count_holds_the_client_to_it),
         FABTEST(test_refused),
+        FABTEST(test_a_server_of_another_kind),
         FABTEST(test_a_port_that_is_taken),
         FABTEST(test_addresses_that_are_none),
         FABTEST(test_a_server_that_is_killed_ends_its_client),

@@ -249,7 +249,7 @@ only "the address chooses rdmacm" chooses rdmacm 10.77.$n.1
 if [ $LAB_DEVICE = rxe ]; then
     only "ucmatose -a, rdmacm" messages rdmacm rdmacm 1 "-a 14"
     only "ucmatose -P ib, rdmacm" messages rdmacm rdmacm 1 "-P ib"
-    only "a GID that no device has, rdmacm" refused 'gid' "$build/ucmatose" -f gid -s fe80::1234 --backend rdmacm
+    only "a GID that no device has, rdmacm" refused 'fe80::1234' "$build/ucmatose" -f gid -s fe80::1234 --backend rdmacm
     only "a message larger than the device takes, rdmacm" refused 'the largest message' \
         "$build/rping" -c -a 10.77.1.1 -S 9M -C 1
     for option in '-t 3' '-a 3' '-P ib'; do

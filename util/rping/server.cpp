@@ -3,6 +3,7 @@
 #include "util/rping/server.hpp"
 
 #include <algorithm>
+#include <cerrno>
 
 #include "util/common/choice.hpp"
 #include "util/common/failure.hpp"
@@ -88,7 +89,7 @@ void Server::complain(const std::string& what) {
     if (!options_.persistent) {
         throw util::Failure(what);
     }
-    fmt::print(stderr, "rping: {}\n", what);
+    fmt::print(stderr, "{}: {}\n", program_invocation_short_name, what);
 }
 
 template <class Step> void Server::guarded(Session& session, Step step) {

@@ -26,6 +26,14 @@ bool Address::is_wildcard() const {
            memcmp(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr, &in6addr_any, sizeof(in6_addr)) == 0;
 }
 
+bool Address::is_loopback() const {
+    if (family() == AF_INET) {
+        return ntohl(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    }
+    return family() == AF_INET6 && memcmp(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr,
+                                          &in6addr_loopback, sizeof(in6_addr)) == 0;
+}
+
 uint16_t Address::port() const {
     switch (family()) {
     case AF_INET:

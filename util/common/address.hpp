@@ -25,6 +25,8 @@ class Address {
     [[nodiscard]] bool is_gid() const { return !gid_.empty(); }
     // Any local address.
     [[nodiscard]] bool is_wildcard() const;
+    // One that never leaves this machine.
+    [[nodiscard]] bool is_loopback() const;
     [[nodiscard]] uint16_t port() const;
     // The host alone, as a number.
     [[nodiscard]] std::string host() const;

@@ -68,9 +68,13 @@ std::unique_ptr<Backend> make_fabric_backend(const std::string& provider, const 
         refuse("-f gid", "takes IP addresses only");
     }
     const Address& end = remote ? *remote : *local;
+    std::vector<std::string> providers{provider};
+    if (provider.empty()) {
+        // The verbs provider has an answer for the loopback address, but no way there.
+        providers = end.is_loopback() ? std::vector<std::string>{"tcp"} : std::vector<std::string>{"verbs", "tcp"};
+    }
     int ret = 0;
-    for (const std::string& one :
-         provider.empty() ? std::vector<std::string>{"verbs", "tcp"} : std::vector<std::string>{provider}) {
+    for (const std::string& one : providers) {
         Info info = ask(one, local, remote, ret);
         if (info) {
             return std::make_unique<FabricBackend>(std::move(info));

@@ -98,8 +98,9 @@ bool rdmacm_reaches(const std::optional<Address>& local, const std::optional<Add
     const Completed source(local, path, true);
     if (remote) {
         const Completed target(remote, path, false);
+        // For the loopback address a device is found, but no route.
         return rdma_resolve_addr(id.get(), source.get(), target.get(), resolve_ms(patience)) == 0 &&
-               id->verbs != nullptr;
+               id->verbs != nullptr && rdma_resolve_route(id.get(), resolve_ms(patience)) == 0;
     }
     return local->is_wildcard() || (rdma_bind_addr(id.get(), source.get()) == 0 && id->verbs != nullptr);
 }

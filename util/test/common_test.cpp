@@ -51,6 +51,8 @@ void test_addresses_have_host_port_and_kind() {
     EXPECT_EQ(four.text(), std::string("127.0.0.1:7174"));
     EXPECT_EQ(four.family(), AF_INET);
     EXPECT(!four.is_wildcard());
+    EXPECT(four.is_loopback() && resolve_address("-a", "127.8.9.1", 0).is_loopback());
+    EXPECT(resolve_address("-a", "::1", 0).is_loopback() && !resolve_address("-a", "192.0.2.1", 0).is_loopback());
     EXPECT(resolve_address("-a", "0.0.0.0", 0).is_wildcard());
     const Address six = resolve_address("-a", "::1", 1);
     EXPECT_EQ(six.text(), std::string("[::1]:1"));

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/common/program.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "util/common/failure.hpp"
+#include "util/common/number.hpp"
+
+namespace util {
+
+const char* const common_help =
+    "      --backend NAME    fabric (libfabric) or rdmacm (librdmacm); default: rdmacm where the address routes over\n"
+    "                        an RDMA device, else fabric\n"
+    "      --provider NAME   the core provider of the fabric backend: tcp, verbs, ...; default: verbs where it\n"
+    "                        reaches, else tcp\n"
+    "      --timeout SECONDS give up when nothing happens for so long (default 60; 0: never)\n"
+    "      --json            the summary as one line of JSON\n"
+    "  -h, --help            this text\n"
+    "      --version\n";
+
+Clock::time_point CommonOptions::deadline() const {
+    return timeout == 0 ? Clock::time_point::max() : Clock::now() + std::chrono::seconds(timeout);
+}
+
+namespace {
+
+bool take_common(CommonOptions& common, int option, const std::string& value) {
+    switch (option) {
+    case backend_option:
+        if (value != "fabric" && value != "rdmacm") {
+            fail("--backend {}: neither fabric nor rdmacm", value);
+        }
+        common.backend = value == "fabric" ? BackendChoice::fabric : BackendChoice::rdmacm;
+        return true;
+    case provider_option:
+        common.provider = value;
+        return true;
+    case timeout_option:
+        common.timeout = static_cast<unsigned>(parse_number("--timeout", value, 0, 1000000));
+        common.timeout_given = true;
+        return true;
+    case json_option:
+        common.json = true;
+        return true;
+    case 'h':
+        common.help = true;
+        return true;
+    case version_option:
+        common.version = true;
+        return true;
+    default:
+        return false;
+    }
+}
+
+} // namespace
+
+void parse_command_line(const std::vector<std::string>& arguments, const char* letters, const option* longs,
+                        CommonOptions& common, const std::function<void(int, const std::string&)>& take) {
+    std::vector<char*> argv;
+    argv.reserve(arguments.size() + 1);
+    for (const auto& argument : arguments) {
+        argv.push_back(const_cast<char*>(argument.c_str()));
+    }
+    argv.push_back(nullptr);
+    const int argc = static_cast<int>(arguments.size());
+    const std::string quiet = std::string(":") + letters; // complaints are ours, and end the program
+    optind = 0;                                           // from the start, however often this is called
+    for (int c; (c = getopt_long(argc, argv.data(), quiet.c_str(), longs, nullptr)) != -1;) {
+        if (c == '?' || c == ':') {
+            const std::string word = optopt != 0 && optopt < 256 ? fmt::format("-{}", static_cast<char>(optopt))
+                                                                 : std::string(argv[static_cast<size_t>(optind - 1)]);
+            fail("{} {}; try --help", word, c == ':' ? "needs an argument" : "is not an option that is known");
+        }
+        const std::string value = optarg != nullptr ? optarg : "";
+        if (!take_common(common, c, value)) {
+            take(c, value);
+        }
+    }
+    if (optind < argc) {
+        fail("{}: not an option; try --help", argv[static_cast<size_t>(optind)]);
+    }
+    if (!common.provider.empty()) {
+        if (common.backend == BackendChoice::rdmacm) {
+            fail("--provider {}: the rdmacm backend has no providers; use --backend fabric", common.provider);
+        }
+        common.backend = BackendChoice::fabric;
+    }
+}
+
+int run(const char* program, const std::function<int()>& body) {
+    setvbuf(stdout, nullptr, _IOLBF, 0); // whoever reads a pipe sees each line when it is said
+    int status = 1;
+    try {
+        status = body();
+    } catch (const std::bad_alloc&) {
+        fmt::print(stderr, "{}: not enough memory; try a smaller -S or -C\n", program);
+    } catch (const std::exception& e) {
+        fmt::print(stderr, "{}: {}\n", program, e.what());
+    }
+    if (fflush(stdout) != 0 || ferror(stdout) != 0) {
+        fmt::print(stderr, "{}: cannot write to the standard output: {}\n", program, strerror(errno));
+        status = 1;
+    }
+    return status;
+}
+
+std::string program_name(const char* argv0) {
+    const char* slash = argv0 == nullptr ? nullptr : strrchr(argv0, '/');
+    return slash != nullptr ? slash + 1 : argv0 != nullptr ? argv0 : "";
+}
+
+} // namespace util

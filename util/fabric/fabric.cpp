@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/fabric/fabric.hpp"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "util/fabric/connection.hpp"
+#include "util/fabric/events.hpp"
+
+namespace util {
+
+namespace {
+
+// FI_PROVIDER may name a provider that hides the cores, rstream for example. With this flag of fi_getinfo they are all
+// there; libfabric's own layered providers use it.
+constexpr uint64_t cores_only = uint64_t{1} << 60;
+
+char* copy_text(const std::string& text) {
+    char* copy = strdup(text.c_str());
+    return copy != nullptr ? copy : throw std::bad_alloc();
+}
+
+Info ask(const std::string& provider, const std::optional<Address>& local, const std::optional<Address>& remote,
+         int& ret) {
+    const Info hints(fi_allocinfo());
+    if (!hints) {
+        throw std::bad_alloc();
+    }
+    const Address& end = remote ? *remote : *local;
+    hints->caps = FI_MSG | FI_RMA;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
+    hints->ep_attr->type = FI_EP_MSG;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+    hints->addr_format = end.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+    hints->fabric_attr->prov_name = copy_text(provider);
+    if (remote && local) {
+        hints->src_addr = malloc(local->length());
+        if (hints->src_addr == nullptr) {
+            throw std::bad_alloc();
+        }
+        memcpy(hints->src_addr, local->get(), local->length());
+        hints->src_addrlen = local->length();
+    }
+    fi_info* info = nullptr;
+    ret = fi_getinfo(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), end.host().c_str(),
+                     std::to_string(end.port()).c_str(), cores_only | (remote ? 0 : FI_SOURCE), hints.get(), &info);
+    return Info(ret == 0 ? info : nullptr);
+}
+
+} // namespace
+
+std::unique_ptr<Backend> make_fabric_backend(const std::string& provider, const std::optional<Address>& local,
+                                             const std::optional<Address>& remote, const PathSettings& path) {
+    const auto refuse = [](const char* option, const char* what) {
+        fail("{}: the fabric backend {}; --backend rdmacm can, over an RDMA device", option, what);
+    };
+    if (path.ib_port_space) {
+        refuse("-P ib", "has only the tcp port space");
+    }
+    if (path.type_of_service) {
+        refuse("-t", "cannot set the type of service");
+    }
+    if (path.ack_timeout) {
+        refuse("-a", "cannot set the ACK timeout");
+    }
+    if ((local && local->is_gid()) || (remote && remote->is_gid())) {
+        refuse("-f gid", "takes IP addresses only");
+    }
+    const Address& end = remote ? *remote : *local;
+    std::vector<std::string> providers{provider};
+    if (provider.empty()) {
+        // The verbs provider has an answer for the loopback address, but no way there.
+        providers = end.is_loopback() ? std::vector<std::string>{"tcp"} : std::vector<std::string>{"verbs", "tcp"};
+    }
+    int ret = 0;
+    for (const std::string& one : providers) {
+        Info info = ask(one, local, remote, ret);
+        if (info) {
+            return std::make_unique<FabricBackend>(std::move(info));
+        }
+    }
+    fail("{}: provider {} has no endpoint for this address ({}); try another --provider (fi_info -t FI_EP_MSG lists "
+         "them)",
+         end.text(), provider.empty() ? "tcp" : provider, fabric_error(ret));
+}
+
+FabricDomain::FabricDomain(fid_fabric* fabric, fi_info* info)
+    : fabric_(fabric), mr_mode_(static_cast<uint64_t>(info->domain_attr->mr_mode)) {
+    fid_domain* domain = nullptr;
+    check_fabric("fi_domain", fi_domain(fabric, info, &domain, nullptr));
+    domain_.reset(domain);
+}
+
+FabricBackend::FabricBackend(Info info) : info_(std::move(info)) {
+    fid_fabric* fabric = nullptr;
+    check_fabric("fi_fabric", fi_fabric(info_->fabric_attr, &fabric, nullptr));
+    fabric_.reset(fabric);
+}
+
+std::string FabricBackend::device() const {
+    return fmt::format("{} {}", info_->fabric_attr->prov_name, info_->domain_attr->name);
+}
+
+std::shared_ptr<FabricDomain> FabricBackend::domain_for(fi_info* info) {
+    auto& domain = domains_[info->domain_attr->name];
+    if (!domain) {
+        domain = std::make_shared<FabricDomain>(fabric_.get(), info);
+    }
+    return domain;
+}
+
+std::unique_ptr<EventQueue> FabricBackend::open_events() { return std::make_unique<FabricEvents>(*this); }
+
+std::unique_ptr<Listener> FabricBackend::listen(EventQueue& events, const Address& local, int backlog) {
+    return std::make_unique<FabricListener>(*this, dynamic_cast<FabricEvents&>(events), info_.get(), local, backlog);
+}
+
+std::unique_ptr<Connection> FabricBackend::open(EventQueue& events, const std::optional<Address>& /*local*/,
+                                                const Address& remote) {
+    Info info(fi_dupinfo(info_.get())); // its addresses are those that the backend was made for
+    if (!info) {
+        throw std::bad_alloc();
+    }
+    auto connection = std::make_unique<FabricConnection>(dynamic_cast<FabricEvents&>(events), domain_for(info.get()),
+                                                         std::move(info));
+    connection->set_remote(remote);
+    return connection;
+}
+
+} // namespace util

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Owners of libfabric's objects, and what its calls return as a Failure.
+#pragma once
+
+#include <memory>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+
+#include "util/common/failure.hpp"
+
+namespace util {
+
+template <class Fid> struct FidCloser {
+    void operator()(Fid* f) const noexcept { fi_close(&f->fid); }
+};
+template <class Fid> using Owned = std::unique_ptr<Fid, FidCloser<Fid>>;
+
+struct InfoFree {
+    void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
+};
+using Info = std::unique_ptr<fi_info, InfoFree>;
+
+inline const char* fabric_error(ssize_t ret) { return fi_strerror(static_cast<int>(ret < 0 ? -ret : ret)); }
+
+inline ssize_t check_fabric(const char* call, ssize_t ret) {
+    if (ret < 0) {
+        fail("{}: {}", call, fabric_error(ret));
+    }
+    return ret;
+}
+
+} // namespace util

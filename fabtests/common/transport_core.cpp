@@ -3,8 +3,8 @@
 //
 // A bare FI_EP_MSG endpoint of a core provider: what a stream over that core is measured against. A transfer is one
 // fi_writedata (injected if it is small enough) into a buffer of the peer, as in fabtests' fi_rma_bw; completions of
-// the initiator bound the number that are under way. Where an immediate consumes a receive of its target (verbs), enough
-// are posted, and posted again as they are used.
+// the initiator bound the number that are under way. Where an immediate consumes a receive of its target (verbs),
+// enough are posted, and posted again as they are used.
 #include <algorithm>
 #include <cstring>
 

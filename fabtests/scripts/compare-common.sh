@@ -72,12 +72,13 @@ values() {
         }' "$work/all" | sort -n
 }
 
-# median CASE PROVIDER FIELD, and the least: 0 if there is none.
+# median CASE PROVIDER FIELD, and the least and the greatest: 0 if there is none.
 median() {
     values "$@" | awk '{ v[NR] = $1 }
         END { print NR ? (NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2) : 0 }'
 }
-least() { values "$@" | awk 'NR == 1 { print; found = 1 } END { if (!found) print 0 }'; }
+least() { values "$@" | awk 'NR == 1 { least = $1 } END { print least + 0 }'; }
+greatest() { values "$@" | awk '{ greatest = $1 } END { print greatest + 0 }'; }
 
 # compare_row TEXT OURS THEIRS WHOSE [RELATION TARGET]
 compare_row() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 #include <vector>
 
 #include "fabtests/common/pattern.hpp"
@@ -52,10 +53,12 @@ int main(int argc, char** argv) {
                 return times[static_cast<size_t>(q * static_cast<double>(times.size() - 1))];
             };
             if (o.json) {
+                const double mean =
+                    std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
                 printf("{\"test\":\"pingpong\",\"provider\":\"%s\",\"size\":%zu,\"iterations\":%zu,\"wait\":\"%s\","
-                       "\"p50_us\":%.3f,\"p99_us\":%.3f,\"p999_us\":%.3f}\n",
-                       o.provider.c_str(), o.size, o.iterations, o.poll ? "poll" : "spin", at(0.5), at(0.99),
-                       at(0.999));
+                       "\"p50_us\":%.3f,\"p99_us\":%.3f,\"p999_us\":%.3f,\"mean_us\":%.3f}\n",
+                       o.provider.c_str(), o.size, o.iterations, o.poll ? "poll" : "spin", at(0.5), at(0.99), at(0.999),
+                       mean);
             } else {
                 printf("%-8s %10s %10s %10s %10s %10s\n", "provider", "bytes", "rounds", "p50 us", "p99 us",
                        "p99.9 us");

@@ -21,7 +21,7 @@ EOF
     exit "${1:-1}"
 }
 
-rounds=5 core=tcp address=127.0.0.1 bin= quick= strict= json=
+rounds=5 core=tcp address=127.0.0.1 bin='' quick='' strict='' json=''
 while [ $# -gt 0 ]; do
     case $1 in
     -n) rounds=${2:?}; shift ;;
@@ -37,84 +37,21 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-work=$(mktemp -d)
-server=
-cleanup() {
-    [ -z "$server" ] || kill "$server" 2>/dev/null || :
-    rm -rf "$work"
-}
-trap cleanup EXIT
-trap 'exit 1' INT TERM
+# shellcheck source=fabtests/scripts/compare-common.sh
+. "$(dirname "$0")/compare-common.sh"
 
-# measure PROGRAM ARGUMENTS...: one run of a pair; the client's line of JSON goes to $work/results.
-measure() {
-    program=$1
-    shift
-    rm -f "$work/port"
-    "$bin$program" -s "$address" -P 0 --port-file "$work/port" --json "$@" >/dev/null 2>"$work/server.err" &
-    server=$!
-    # The server writes the file once it listens; nothing else tells.
-    tries=0
-    while [ ! -s "$work/port" ]; do
-        tries=$((tries + 1))
-        if ! kill -0 "$server" 2>/dev/null || [ $tries -gt 1000 ]; then
-            cat "$work/server.err" >&2
-            echo "${0##*/}: $program $* did not start" >&2
-            exit 1
-        fi
-        sleep 0.01
-    done
-    if ! "$bin$program" -P "$(cat "$work/port")" --json "$@" "$address" >>"$work/results" 2>"$work/client.err"; then
-        cat "$work/client.err" "$work/server.err" >&2
-        echo "${0##*/}: $program $* failed" >&2
-        exit 1
-    fi
-    wait "$server" || { cat "$work/server.err" >&2; exit 1; }
-    server=
-}
-
-# median CASE PROVIDER FIELD
-median() {
-    awk -v want="$1 $2" -v field="\"$3\":" '
-        index($0, want " ") == 1 {
-            at = index($0, field)
-            if (at) { rest = substr($0, at + length(field)); sub(/[,}].*/, "", rest); value[++n] = rest + 0 }
-        }
-        END {
-            for (i = 2; i <= n; i++) {
-                v = value[i]
-                for (j = i - 1; j > 0 && value[j] > v; j--) value[j + 1] = value[j]
-                value[j + 1] = v
-            }
-            print n ? (n % 2 ? value[(n + 1) / 2] : (value[n / 2] + value[n / 2 + 1]) / 2) : 0
-        }' "$work/all"
-}
-
-: >"$work/all"
 # sample CASE PROVIDER PROGRAM ARGUMENTS...
 sample() {
-    name=$1 provider=$2
+    case_name=$1 provider=$2
     shift 2
-    : >"$work/results"
-    measure "$@" -p "$provider" $( [ "$provider" = rstream ] && echo "-c $core" )
-    sed "s/^/$name $provider /" "$work/results" >>"$work/all"
-}
-
-missed=0
-# verdict RATIO RELATION TARGET
-verdict() {
-    if awk -v r="$1" -v t="$3" "BEGIN { exit !(r $2 t) }"; then echo yes; else echo NO; fi
+    if [ "$provider" = rstream ]; then
+        set -- "$@" -c "$core"
+    fi
+    take "$case_name" "$provider" "$@" -p "$provider"
 }
 
 # row CASE TEXT FIELD REFERENCE RELATION TARGET
-row() {
-    ours=$(median "$1" rstream "$3")
-    theirs=$(median "$1" "$4" "$3")
-    ratio=$(awk -v a="$ours" -v b="$theirs" 'BEGIN { printf "%.2f", b ? a / b : 0 }')
-    met=$(verdict "$ratio" "$5" "$6")
-    [ "$met" = yes ] || missed=$((missed + 1))
-    printf '%-34s %10s %10s %-7s %6s  %s %-5s %s\n' "$2" "$ours" "$theirs" "$4" "$ratio" "$5" "$6" "$met"
-}
+row() { compare_row "$2" "$(median "$1" rstream "$3")" "$(median "$1" "$4" "$3")" "$4" "$5" "$6"; }
 
 if [ -n "$quick" ]; then
     bulk=4000 huge=400 small=200000 pings=5000
@@ -127,9 +64,9 @@ while [ "$i" -lt "$rounds" ]; do
     i=$((i + 1))
     [ -t 2 ] && printf '\rround %s of %s ' "$i" "$rounds" >&2
     for p in rstream "$core"; do
-        sample bw64k-512k $p fi_stream_bw -S 64K -b 512K -I $bulk
-        sample bw1m-1m $p fi_stream_bw -S 1M -b 1M -I $huge
-        sample lat64 $p fi_stream_pingpong -S 64 -I $pings
+        sample bw64k-512k "$p" fi_stream_bw -S 64K -b 512K -I $bulk
+        sample bw1m-1m "$p" fi_stream_bw -S 1M -b 1M -I $huge
+        sample lat64 "$p" fi_stream_pingpong -S 64 -I $pings
     done
     for p in rstream kernel; do
         sample bw64k $p fi_stream_bw -S 64K -I $bulk
@@ -141,24 +78,25 @@ while [ "$i" -lt "$rounds" ]; do
 done
 [ -t 2 ] && printf '\r                   \r' >&2
 
-printf '%-34s %10s %10s %-7s %6s  %-7s %s\n' "median of $rounds" rstream other "" ratio target met
+printf '%-34s %10s %10s %-11s %6s  %-7s %s\n' "median of $rounds" rstream other "" ratio target met
 row bw64k-512k "64 KiB, 512 KiB buffers, MB/s" mb_per_s "$core" '>=' 0.9
 row bw1m-1m "1 MiB, 1 MiB buffers, MB/s" mb_per_s "$core" '>=' 0.9
 row bw64k "64 KiB, default buffers, MB/s" mb_per_s kernel '>=' 1.0
 row bw64 "64 B sends, MB/s" mb_per_s kernel '>=' 5.0
 row lat64 "64 B ping-pong, spinning, us" p50_us "$core" '<=' 1.25
-printf '%-34s %10s %10s %-7s\n' "64 B ping-pong, spinning, us" "$(median lat64 rstream p50_us)" \
+printf '%-34s %10s %10s %-11s\n' "64 B ping-pong, spinning, us" "$(median lat64 rstream p50_us)" \
     "$(median lat64 kernel p50_us)" kernel
-printf '%-34s %10s %10s %-7s\n' "64 B ping-pong, sleeping, us" "$(median poll64 rstream p50_us)" \
+printf '%-34s %10s %10s %-11s\n' "64 B ping-pong, sleeping, us" "$(median poll64 rstream p50_us)" \
     "$(median poll64 kernel p50_us)" kernel
-printf '%-34s %10s %10s %-7s\n' "CPU s/GB, 64 KiB, default buffers" "$(median bw64k rstream cpu_s_per_gb)" \
+printf '%-34s %10s %10s %-11s\n' "CPU s/GB, 64 KiB, default buffers" "$(median bw64k rstream cpu_s_per_gb)" \
     "$(median bw64k kernel cpu_s_per_gb)" kernel
 
 fp() { "$bin"fi_stream_footprint --json "$@" | sed 's/.*"kib_per_end":\([0-9.]*\),"fds_per_end":\([0-9.]*\).*/\1 \2/'; }
+# shellcheck disable=SC2046
 set -- $(fp -p rstream -c "$core") $(fp -p "$core")
 awk -v a="$1" -v af="$2" -v b="$3" -v bf="$4" -v core="$core" 'BEGIN {
-    printf "%-34s %10s %10s %-7s %6.1f  <= 96    %s\n", "idle end, KiB (difference)", a, b, core, a - b, a - b <= 96 ? "yes" : "NO"
-    printf "%-34s %10s %10s %-7s %6.1f  <= 3     %s\n", "idle end, descriptors (difference)", af, bf, core, af - bf, af - bf <= 3 ? "yes" : "NO"
+    printf "%-34s %10s %10s %-11s %6.1f  <= 96    %s\n", "idle end, KiB (difference)", a, b, core, a - b, a - b <= 96 ? "yes" : "NO"
+    printf "%-34s %10s %10s %-11s %6.1f  <= 3     %s\n", "idle end, descriptors (difference)", af, bf, core, af - bf, af - bf <= 3 ? "yes" : "NO"
 }'
 
 [ -z "$json" ] || cp "$work/all" "$json"

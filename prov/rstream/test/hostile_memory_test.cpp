@@ -6,6 +6,8 @@
 // matter of what was registered, and how. Cores that name memory by its address let the test look at what lies around
 // the ring.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -79,19 +81,34 @@ class Around {
 
 // ---- reading
 
+// What a region may be used for is for the adapter to check. Linux's siw checks bounds and domain of what it is asked
+// to read, not whether it may be read (siw_qp_sq_proc_tx calls siw_check_sgl_tx with no permissions, seen in 6.1).
+void need_read_permission() {
+    const Scene scene;
+    if (std::string(scene.raw_host.info->domain_attr->name).starts_with("siw")) {
+        throw Skip("Linux's siw lets all be read that is registered");
+    }
+}
+
+void expect_read_fails(Scene& scene, Raw& raw, Stream& victim, uint64_t address, size_t length, uint64_t key) {
+    EXPECT_RESULT(raw.peep(address, length, key), 0);
+    EXPECT(scene.until(raw, victim, [&] { return raw.outcome != FI_EINPROGRESS; }));
+    EXPECT(raw.outcome != 0);
+    EXPECT(std::all_of(raw.booty(), raw.booty() + length, [](std::byte b) { return b == Raw::poison; }));
+    expect_reset(scene, victim, raw);
+    scene.others_carry_on();
+}
+
 void expect_read_fails(int64_t offset, size_t length) {
     Scene scene;
     Raw raw(scene);
     const auto victim = scene.attack(raw);
-    EXPECT_RESULT(raw.peep(raw.peer.ring_address + static_cast<uint64_t>(offset), length, raw.peer.ring_key), 0);
-    EXPECT(scene.until(raw, *victim, [&] { return raw.outcome != FI_EINPROGRESS; }));
-    EXPECT(raw.outcome != 0);
-    EXPECT(std::all_of(raw.booty(), raw.booty() + length, [](std::byte b) { return b == Raw::poison; }));
-    expect_reset(scene, *victim, raw);
-    scene.others_carry_on();
+    expect_read_fails(scene, raw, *victim, raw.peer.ring_address + static_cast<uint64_t>(offset), length,
+                      raw.peer.ring_key);
 }
 
 void test_the_ring_can_not_be_read() {
+    need_read_permission();
     expect_read_fails(0, 1);
     expect_read_fails(100, 64);
 }
@@ -102,6 +119,29 @@ void test_what_lies_around_the_ring_can_not_be_read() {
     expect_read_fails(size, 1);
     expect_read_fails(-32, 64);
     expect_read_fails(size - 32, 64);
+}
+
+void test_the_ring_of_another_stream_can_not_be_read() {
+    need_read_permission();
+    Scene scene;
+    Raw owner(scene);
+    const auto other = scene.attack(owner);
+    Raw raw(scene);
+    const auto victim = scene.attack(raw);
+    expect_read_fails(scene, raw, *victim, owner.peer.ring_address, 64, owner.peer.ring_key);
+}
+
+// So that a peer for whom the core opens the ring after all learns nothing but its own words.
+void test_the_ring_holds_nothing_of_ours() {
+    Scene scene;
+    if (!scene.virtual_addresses()) {
+        throw Skip("the addresses of this core say nothing of where the memory is");
+    }
+    Raw raw(scene);
+    const auto victim = scene.attack(raw);
+    const auto ring = look_at(raw.peer.ring_address, raw.peer.ring_size);
+    EXPECT(ring.has_value());
+    EXPECT(std::all_of(ring->begin(), ring->end(), [](std::byte b) { return b == std::byte{}; }));
 }
 
 // ---- writing
@@ -146,8 +186,8 @@ void test_an_unannounced_write_to_the_ring_puts_nothing_in_the_stream() {
 
 // ---- keys of others
 
-// libfabric has protection domains and no narrower: with the key of another stream of the same domain a peer can spoil
-// bytes on their way there, where the core lets it. It can not make them part of that stream, or learn anything.
+// libfabric has protection domains and nothing narrower: with the key of another stream of the same domain a peer can
+// spoil bytes that are on their way there, if the core lets it. It can not make them part of that stream.
 void test_a_key_of_another_stream_of_the_domain_puts_nothing_in_that_stream() {
     Scene scene;
     Raw owner(scene);
@@ -156,19 +196,18 @@ void test_a_key_of_another_stream_of_the_domain_puts_nothing_in_that_stream() {
     const auto victim = scene.attack(raw);
     const Around around(scene, owner.peer);
     raw.poke(owner.peer.ring_address + 100, 64, owner.peer.ring_key);
-    raw.peep(owner.peer.ring_address + 100, 64, owner.peer.ring_key);
-    EXPECT(scene.until(raw, *victim, [&] { return raw.outcome != FI_EINPROGRESS; }));
-    EXPECT(raw.outcome != 0); // the read; the write before it may have been let through
-    EXPECT(raw.booty()[0] == Raw::poison);
-    expect_reset(scene, *victim, raw);
-    around.expect_unchanged();
-    if (const auto bytes = look_at(owner.peer.ring_address + 100, 64); scene.virtual_addresses() && bytes) {
-        printf("# with the key of another stream of the domain, the ring of that one %s written to\n",
-               bytes->front() == Raw::poison ? "was" : "could not be");
+    raw.data(5); // comes behind it, or not at all
+    EXPECT(scene.until(raw, *victim, [&] { return peek_recv(*victim) != -FI_EAGAIN; }));
+    const ssize_t came = peek_recv(*victim);
+    printf("# with the key of another stream of the domain, its ring %s be written to\n",
+           came == 5 ? "can" : "can not");
+    if (came != 5) {
+        expect_reset(scene, *victim, raw);
     }
+    around.expect_unchanged();
     EXPECT_RESULT(peek_recv(*other), -FI_EAGAIN);
     EXPECT_RESULT(owner.data(5), 0);
-    EXPECT(scene.until(owner, *other, [&] { return peek_recv(*other) > 0; }));
+    EXPECT(scene.until(owner, *other, [&] { return peek_recv(*other) != -FI_EAGAIN; }));
     EXPECT_RESULT(peek_recv(*other), 5);
     scene.others_carry_on();
 }
@@ -240,9 +279,14 @@ void test_a_read_of_no_bytes_succeeds_and_reads_nothing() {
 
 int main() {
     show_core();
+    // The verbs core registers what its cache holds for reading and writing from afar, whatever was asked for: so the
+    // cache is off here, as fi_rstream(7) advises where peers are not trusted. FI_MR_CACHE_MAX_COUNT=1024 shows it.
+    setenv("FI_MR_CACHE_MAX_COUNT", "0", 0);
     const CMUnitTest tests[] = {
         FABTEST(test_the_ring_can_not_be_read),
         FABTEST(test_what_lies_around_the_ring_can_not_be_read),
+        FABTEST(test_the_ring_of_another_stream_can_not_be_read),
+        FABTEST(test_the_ring_holds_nothing_of_ours),
         FABTEST(test_a_write_before_the_ring_changes_nothing),
         FABTEST(test_a_write_behind_the_ring_changes_nothing),
         FABTEST(test_an_unannounced_write_to_the_ring_puts_nothing_in_the_stream),

@@ -6,6 +6,7 @@
 // matter of what was registered, and how. Cores that name memory by its address let the test look at what lies around
 // the ring.
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,7 +29,7 @@ constexpr size_t page = 4096;
 std::optional<std::vector<std::byte>> look_at(uint64_t address, size_t length) {
     std::vector<std::byte> bytes(length);
     iovec to{bytes.data(), length};
-    iovec from{reinterpret_cast<void*>(address), length};
+    iovec from{std::bit_cast<void*>(address), length};
     if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) != static_cast<ssize_t>(length)) {
         return std::nullopt;
     }
@@ -43,7 +44,7 @@ class Around {
         if (scene.virtual_addresses()) {
             behind_ = ring.ring_address + ring.ring_size;
             for (const uint64_t at : {before_, behind_}) {
-                void* wanted = reinterpret_cast<void*>(at);
+                void* wanted = std::bit_cast<void*>(at);
                 void* got = mmap(wanted, page, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
                 if (got == wanted) {

@@ -34,6 +34,16 @@ int replace(void*& to, size_t& to_length, const void* from, size_t length) {
     to_length = length;
     return 0;
 }
+
+// Settings of libfabric's own; any of them ends its cache.
+bool registrations_are_cached() {
+    const auto is = [](const char* name, const char* value) {
+        const char* set = getenv(name);
+        return set != nullptr && strcmp(set, value) == 0;
+    };
+    return !is("FI_MR_CACHE_MAX_COUNT", "0") && !is("FI_MR_CACHE_MAX_SIZE", "0") &&
+           !is("FI_MR_CACHE_MONITOR", "disabled");
+}
 } // namespace
 
 Domain::Domain(Fabric& fabric) : fid_domain{}, fabric_(fabric) {}
@@ -57,6 +67,10 @@ int Domain::open(Fabric& fabric, const fi_info& info, void* context, fid_domain*
         return ret;
     }
     domain->core_.reset(core);
+    if ((domain->core_info_->domain_attr->mr_mode & FI_MR_PROV_KEY) != 0 && registrations_are_cached()) {
+        RSTREAM_INFO(FI_LOG_MR, "the core may let peers read and write all that is registered, unless "
+                                "FI_MR_CACHE_MAX_COUNT is 0: see SECURITY in fi_rstream(7)\n");
+    }
     domain->fid.fclass = FI_CLASS_DOMAIN;
     domain->fid.context = context;
     domain->fid.ops = &domain_fid_ops;

@@ -151,6 +151,8 @@ void Child::finish(int timeout_ms) {
     }
 }
 
+void Child::interrupt(int signal) { ::kill(pid_, signal); }
+
 void Child::kill() {
     if (pid_ > 0) {
         ::kill(pid_, SIGKILL);

@@ -30,6 +30,8 @@ class Child {
     void finish(int timeout_ms = 60000);
     // Ends it and returns once it is gone.
     void kill();
+    // Sends it a signal.
+    void interrupt(int signal);
 
   private:
     pid_t pid_ = -1;

@@ -349,7 +349,11 @@ void test_descriptors_and_memory_are_given_back() {
         round();
     }
     EXPECT(settled(fds) <= fds);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which keep what was freed
     EXPECT(resident_bytes() < memory + (size_t{16} << 20));
+#else
+    (void)memory;
+#endif
 }
 
 void test_a_thousand_connections_in_one_set() {

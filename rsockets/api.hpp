@@ -7,21 +7,33 @@
 
 #include <cerrno>
 #include <new>
+#include <type_traits>
 
 #include <fcntl.h>
 
 #include "rsockets/fd_table.hpp"
 #include "rsockets/inherited.hpp"
+#include "rsockets/library.hpp"
 #include "rsockets/log.hpp"
 #include "rsockets/socket.hpp"
 
-// What the header declares is exported; all else is hidden.
+// The calls that the header declares are defined as ofi_NAME and exported as NAME under our version; those that
+// rdma-core has too also under the version that its library gives them, so that a program which is linked to that one
+// runs on this one when it is preloaded.
 #define RSOCKET_API extern "C" __attribute__((visibility("default")))
+#define RSOCKET_EXPORT(name)                                                                                           \
+    static_assert(std::is_same_v<decltype(ofi_##name), decltype(name)>);                                               \
+    __asm__(".symver ofi_" #name ", " #name "@@RSOCKET_OFI_1.0")
+#define RSOCKET_EXPORT_AS_RDMACM(name)                                                                                 \
+    RSOCKET_EXPORT(name);                                                                                              \
+    RSOCKET_API __attribute__((alias("ofi_" #name))) decltype(name) ofi_##name##_as_rdmacm;                            \
+    __asm__(".symver ofi_" #name "_as_rdmacm, " #name "@RDMACM_1.0")
 
 namespace rsockets {
 
 // What a body returns: a result, or -errno.
 template <class Body> auto answer(Body&& body) noexcept -> decltype(body()) {
+    const Library::Inside inside;
     decltype(body()) ret = -ENOMEM;
     try {
         ret = body();

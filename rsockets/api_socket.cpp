@@ -90,7 +90,7 @@ int share(const Ref<Object>& object, int number) {
 
 } // namespace
 
-RSOCKET_API int rsocket(int domain, int type, int protocol) {
+RSOCKET_API int ofi_rsocket(int domain, int type, int protocol) {
     return answer([&] {
         if (const int error = unsupported(domain, type, protocol); error != 0) {
             return -error;
@@ -100,29 +100,31 @@ RSOCKET_API int rsocket(int domain, int type, int protocol) {
     });
 }
 
-RSOCKET_API int rbind(int fd, const struct sockaddr* addr, socklen_t addrlen) {
+RSOCKET_API int ofi_rbind(int fd, const struct sockaddr* addr, socklen_t addrlen) {
     return with_socket(fd, [&](Socket& socket) { return socket.bind(addr, addrlen); });
 }
 
-RSOCKET_API int rlisten(int fd, int backlog) {
+RSOCKET_API int ofi_rlisten(int fd, int backlog) {
     return with_socket(fd, [&](Socket& socket) { return socket.listen(fd, backlog); });
 }
 
-RSOCKET_API int raccept(int fd, struct sockaddr* addr, socklen_t* addrlen) { return accept_on(fd, addr, addrlen, 0); }
+RSOCKET_API int ofi_raccept(int fd, struct sockaddr* addr, socklen_t* addrlen) {
+    return accept_on(fd, addr, addrlen, 0);
+}
 
-RSOCKET_API int raccept4(int fd, struct sockaddr* addr, socklen_t* addrlen, int flags) {
+RSOCKET_API int ofi_raccept4(int fd, struct sockaddr* addr, socklen_t* addrlen, int flags) {
     return accept_on(fd, addr, addrlen, flags);
 }
 
-RSOCKET_API int rconnect(int fd, const struct sockaddr* addr, socklen_t addrlen) {
+RSOCKET_API int ofi_rconnect(int fd, const struct sockaddr* addr, socklen_t addrlen) {
     return with_socket(fd, [&](Socket& socket) { return socket.connect(fd, addr, addrlen); });
 }
 
-RSOCKET_API int rshutdown(int fd, int how) {
+RSOCKET_API int ofi_rshutdown(int fd, int how) {
     return with_socket(fd, [&](Socket& socket) { return socket.shutdown(how); });
 }
 
-RSOCKET_API int rclose(int fd) {
+RSOCKET_API int ofi_rclose(int fd) {
     return answer([&] {
         const Use use = fd_table::take(fd);
         if (!use) {
@@ -133,30 +135,30 @@ RSOCKET_API int rclose(int fd) {
     });
 }
 
-RSOCKET_API int rgetpeername(int fd, struct sockaddr* addr, socklen_t* addrlen) {
+RSOCKET_API int ofi_rgetpeername(int fd, struct sockaddr* addr, socklen_t* addrlen) {
     return with_socket(fd, [&](Socket& socket) { return socket.peer(addr, addrlen); });
 }
 
-RSOCKET_API int rgetsockname(int fd, struct sockaddr* addr, socklen_t* addrlen) {
+RSOCKET_API int ofi_rgetsockname(int fd, struct sockaddr* addr, socklen_t* addrlen) {
     return with_socket(fd, [&](Socket& socket) { return socket.name(addr, addrlen); });
 }
 
-RSOCKET_API int rsetsockopt(int fd, int level, int optname, const void* optval, socklen_t optlen) {
+RSOCKET_API int ofi_rsetsockopt(int fd, int level, int optname, const void* optval, socklen_t optlen) {
     return with_socket(fd, [&](Socket& socket) { return socket.set_option(level, optname, optval, optlen); });
 }
 
-RSOCKET_API int rgetsockopt(int fd, int level, int optname, void* optval, socklen_t* optlen) {
+RSOCKET_API int ofi_rgetsockopt(int fd, int level, int optname, void* optval, socklen_t* optlen) {
     return with_socket(fd, [&](Socket& socket) { return socket.get_option(level, optname, optval, optlen); });
 }
 
-RSOCKET_API int rdup(int fd) {
+RSOCKET_API int ofi_rdup(int fd) {
     return answer([&] {
         const Use use = fd_table::find(fd);
         return use ? share(use.ref(), dup(fd)) : not_a_socket(fd, use);
     });
 }
 
-RSOCKET_API int rdup2(int fd, int onto) {
+RSOCKET_API int ofi_rdup2(int fd, int onto) {
     return answer([&] {
         const Use use = fd_table::find(fd);
         if (!use) {
@@ -170,7 +172,7 @@ RSOCKET_API int rdup2(int fd, int onto) {
     });
 }
 
-RSOCKET_API int rfcntl(int fd, int cmd, ...) {
+RSOCKET_API int ofi_rfcntl(int fd, int cmd, ...) {
     va_list args;
     va_start(args, cmd);
     const long arg = va_arg(args, long); // as the kernel takes it, whatever its type was
@@ -200,10 +202,27 @@ RSOCKET_API int rfcntl(int fd, int cmd, ...) {
     });
 }
 
-RSOCKET_API int rioctl(int fd, unsigned long request, ...) {
+RSOCKET_API int ofi_rioctl(int fd, unsigned long request, ...) {
     va_list args;
     va_start(args, request);
     int* value = va_arg(args, int*);
     va_end(args);
     return with_socket(fd, [&](Socket& socket) { return socket.control(request, value); });
 }
+
+RSOCKET_EXPORT_AS_RDMACM(rsocket);
+RSOCKET_EXPORT_AS_RDMACM(rbind);
+RSOCKET_EXPORT_AS_RDMACM(rlisten);
+RSOCKET_EXPORT_AS_RDMACM(raccept);
+RSOCKET_EXPORT(raccept4);
+RSOCKET_EXPORT_AS_RDMACM(rconnect);
+RSOCKET_EXPORT_AS_RDMACM(rshutdown);
+RSOCKET_EXPORT_AS_RDMACM(rclose);
+RSOCKET_EXPORT_AS_RDMACM(rgetpeername);
+RSOCKET_EXPORT_AS_RDMACM(rgetsockname);
+RSOCKET_EXPORT_AS_RDMACM(rsetsockopt);
+RSOCKET_EXPORT_AS_RDMACM(rgetsockopt);
+RSOCKET_EXPORT(rdup);
+RSOCKET_EXPORT(rdup2);
+RSOCKET_EXPORT_AS_RDMACM(rfcntl);
+RSOCKET_EXPORT(rioctl);

@@ -84,17 +84,17 @@ ssize_t send_file(Socket& socket, int in_fd, off_t at, size_t count) {
 
 } // namespace
 
-RSOCKET_API ssize_t rsend(int fd, const void* buf, size_t len, int flags) {
+RSOCKET_API ssize_t ofi_rsend(int fd, const void* buf, size_t len, int flags) {
     const iovec iov{const_cast<void*>(buf), std::min<size_t>(len, SSIZE_MAX)};
     return send_on(fd, &iov, 1, flags, EMSGSIZE);
 }
 
 // A connected stream ignores the address, as TCP does.
-RSOCKET_API ssize_t rsendto(int fd, const void* buf, size_t len, int flags, const struct sockaddr*, socklen_t) {
-    return rsend(fd, buf, len, flags);
+RSOCKET_API ssize_t ofi_rsendto(int fd, const void* buf, size_t len, int flags, const struct sockaddr*, socklen_t) {
+    return ofi_rsend(fd, buf, len, flags);
 }
 
-RSOCKET_API ssize_t rsendmsg(int fd, const struct msghdr* msg, int flags) {
+RSOCKET_API ssize_t ofi_rsendmsg(int fd, const struct msghdr* msg, int flags) {
     if (msg == nullptr) {
         errno = EFAULT;
         return -1;
@@ -102,26 +102,27 @@ RSOCKET_API ssize_t rsendmsg(int fd, const struct msghdr* msg, int flags) {
     return send_on(fd, msg->msg_iov, msg->msg_iovlen, flags, EMSGSIZE);
 }
 
-RSOCKET_API ssize_t rwrite(int fd, const void* buf, size_t count) { return rsend(fd, buf, count, 0); }
+RSOCKET_API ssize_t ofi_rwrite(int fd, const void* buf, size_t count) { return ofi_rsend(fd, buf, count, 0); }
 
-RSOCKET_API ssize_t rwritev(int fd, const struct iovec* iov, int iovcnt) {
+RSOCKET_API ssize_t ofi_rwritev(int fd, const struct iovec* iov, int iovcnt) {
     return send_on(fd, iov, iovcnt < 0 ? SIZE_MAX : static_cast<size_t>(iovcnt), 0, EINVAL);
 }
 
-RSOCKET_API ssize_t rrecv(int fd, void* buf, size_t len, int flags) {
+RSOCKET_API ssize_t ofi_rrecv(int fd, void* buf, size_t len, int flags) {
     const iovec iov{buf, std::min<size_t>(len, SSIZE_MAX)};
     return recv_on(fd, &iov, 1, flags, EMSGSIZE);
 }
 
-RSOCKET_API ssize_t rrecvfrom(int fd, void* buf, size_t len, int flags, struct sockaddr* src_addr, socklen_t* addrlen) {
-    const ssize_t ret = rrecv(fd, buf, len, flags);
+RSOCKET_API ssize_t ofi_rrecvfrom(int fd, void* buf, size_t len, int flags, struct sockaddr* src_addr,
+                                  socklen_t* addrlen) {
+    const ssize_t ret = ofi_rrecv(fd, buf, len, flags);
     if (ret >= 0 && src_addr != nullptr && addrlen != nullptr) {
         *addrlen = 0; // a stream does not tell it here
     }
     return ret;
 }
 
-RSOCKET_API ssize_t rrecvmsg(int fd, struct msghdr* msg, int flags) {
+RSOCKET_API ssize_t ofi_rrecvmsg(int fd, struct msghdr* msg, int flags) {
     if (msg == nullptr) {
         errno = EFAULT;
         return -1;
@@ -135,21 +136,21 @@ RSOCKET_API ssize_t rrecvmsg(int fd, struct msghdr* msg, int flags) {
     return ret;
 }
 
-RSOCKET_API ssize_t rread(int fd, void* buf, size_t count) {
+RSOCKET_API ssize_t ofi_rread(int fd, void* buf, size_t count) {
     if (count == 0) {
         return with_socket(fd, [](Socket&) -> ssize_t { return 0; });
     }
-    return rrecv(fd, buf, count, 0);
+    return ofi_rrecv(fd, buf, count, 0);
 }
 
-RSOCKET_API ssize_t rreadv(int fd, const struct iovec* iov, int iovcnt) {
+RSOCKET_API ssize_t ofi_rreadv(int fd, const struct iovec* iov, int iovcnt) {
     if (iovcnt >= 0 && iovcnt <= IOV_MAX && iov != nullptr && nothing_in(iov, iovcnt)) {
         return with_socket(fd, [](Socket&) -> ssize_t { return 0; });
     }
     return recv_on(fd, iov, iovcnt < 0 ? SIZE_MAX : static_cast<size_t>(iovcnt), 0, EINVAL);
 }
 
-RSOCKET_API ssize_t rsendfile(int fd, int in_fd, off_t* offset, size_t count) {
+RSOCKET_API ssize_t ofi_rsendfile(int fd, int in_fd, off_t* offset, size_t count) {
     return with_socket(fd, [&](Socket& socket) -> ssize_t {
         if (fd_table::find(in_fd)) {
             return -EINVAL; // pages of a file are needed
@@ -167,3 +168,15 @@ RSOCKET_API ssize_t rsendfile(int fd, int in_fd, off_t* offset, size_t count) {
         return sent;
     });
 }
+
+RSOCKET_EXPORT_AS_RDMACM(rsend);
+RSOCKET_EXPORT_AS_RDMACM(rsendto);
+RSOCKET_EXPORT_AS_RDMACM(rsendmsg);
+RSOCKET_EXPORT_AS_RDMACM(rwrite);
+RSOCKET_EXPORT_AS_RDMACM(rwritev);
+RSOCKET_EXPORT_AS_RDMACM(rrecv);
+RSOCKET_EXPORT_AS_RDMACM(rrecvfrom);
+RSOCKET_EXPORT_AS_RDMACM(rrecvmsg);
+RSOCKET_EXPORT_AS_RDMACM(rread);
+RSOCKET_EXPORT_AS_RDMACM(rreadv);
+RSOCKET_EXPORT(rsendfile);

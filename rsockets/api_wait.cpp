@@ -27,8 +27,9 @@ bool valid(const timespec* time) {
 }
 
 int poll_until(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* mask) {
+    constexpr nfds_t usual = 1024; // no process has a lower limit that is worth a system call for each poll
     rlimit limit{};
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && count > limit.rlim_cur) {
+    if (count > usual && getrlimit(RLIMIT_NOFILE, &limit) == 0 && count > limit.rlim_cur) {
         return -EINVAL;
     }
     if (fds == nullptr && count != 0) {
@@ -50,11 +51,11 @@ template <class Body> auto with_set(int fd, Body&& body) noexcept {
 
 } // namespace
 
-RSOCKET_API int rpoll(struct pollfd* fds, nfds_t nfds, int timeout) {
+RSOCKET_API int ofi_rpoll(struct pollfd* fds, nfds_t nfds, int timeout) {
     return answer([&] { return poll_until(fds, nfds, after(timeout), nullptr); });
 }
 
-RSOCKET_API int rppoll(struct pollfd* fds, nfds_t nfds, const struct timespec* timeout, const sigset_t* sigmask) {
+RSOCKET_API int ofi_rppoll(struct pollfd* fds, nfds_t nfds, const struct timespec* timeout, const sigset_t* sigmask) {
     return answer([&] {
         if (!valid(timeout)) {
             return -EINVAL;
@@ -63,7 +64,7 @@ RSOCKET_API int rppoll(struct pollfd* fds, nfds_t nfds, const struct timespec* t
     });
 }
 
-RSOCKET_API int rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds, struct timeval* timeout) {
+RSOCKET_API int ofi_rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds, struct timeval* timeout) {
     return answer([&] {
         if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) {
             return -EINVAL;
@@ -83,8 +84,8 @@ RSOCKET_API int rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exc
     });
 }
 
-RSOCKET_API int rpselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds, const struct timespec* timeout,
-                         const sigset_t* sigmask) {
+RSOCKET_API int ofi_rpselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds,
+                             const struct timespec* timeout, const sigset_t* sigmask) {
     return answer([&] {
         if (!valid(timeout)) {
             return -EINVAL;
@@ -94,7 +95,7 @@ RSOCKET_API int rpselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* ex
     });
 }
 
-RSOCKET_API int repoll_create(int flags) {
+RSOCKET_API int ofi_repoll_create(int flags) {
     return answer([&] {
         int fd = -1;
         const Ref<EpollSet> set = EpollSet::make(flags, fd);
@@ -109,10 +110,18 @@ RSOCKET_API int repoll_create(int flags) {
     });
 }
 
-RSOCKET_API int repoll_ctl(int epfd, int op, int fd, struct epoll_event* event) {
+RSOCKET_API int ofi_repoll_ctl(int epfd, int op, int fd, struct epoll_event* event) {
     return with_set(epfd, [&](EpollSet& set) { return set.control(epfd, op, fd, event); });
 }
 
-RSOCKET_API int repoll_wait(int epfd, struct epoll_event* events, int maxevents, int timeout) {
+RSOCKET_API int ofi_repoll_wait(int epfd, struct epoll_event* events, int maxevents, int timeout) {
     return with_set(epfd, [&](EpollSet& set) { return set.wait(events, maxevents, after(timeout), nullptr); });
 }
+
+RSOCKET_EXPORT_AS_RDMACM(rpoll);
+RSOCKET_EXPORT(rppoll);
+RSOCKET_EXPORT_AS_RDMACM(rselect);
+RSOCKET_EXPORT(rpselect);
+RSOCKET_EXPORT(repoll_create);
+RSOCKET_EXPORT(repoll_ctl);
+RSOCKET_EXPORT(repoll_wait);

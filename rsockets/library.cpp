@@ -85,8 +85,11 @@ std::vector<Transport*> Library::transports() {
     return all;
 }
 
+thread_local int Library::Inside::depth = 0;
+
 void Library::at_exit() {
-    if (Library* made = library.load(std::memory_order_acquire)) {
+    Library* made = library.load(std::memory_order_acquire);
+    if (made != nullptr && Inside::depth == 0) {
         made->finish();
     }
 }

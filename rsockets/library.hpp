@@ -23,6 +23,20 @@ class Library {
     // Throws std::bad_alloc.
     static Library& get();
 
+    // Marks a thread as being within a call of the library's. A signal handler may end the process on top of it, and
+    // finds locks taken that will never be given back.
+    class Inside {
+      public:
+        Inside() { ++depth; }
+        Inside(const Inside&) = delete;
+        Inside& operator=(const Inside&) = delete;
+        ~Inside() { --depth; }
+
+      private:
+        friend class Library;
+        static thread_local int depth;
+    };
+
     [[nodiscard]] const Config& config() const { return config_; }
     Service& service() { return service_; }
 

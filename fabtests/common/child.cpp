@@ -151,6 +151,8 @@ void Child::finish(int timeout_ms) {
     }
 }
 
+void Child::interrupt(int signal) { ::kill(pid_, signal); }
+
 void Child::kill() {
     if (pid_ > 0) {
         ::kill(pid_, SIGKILL);
@@ -159,9 +161,6 @@ void Child::kill() {
         pid_ = -1;
     }
 }
-
-void Child::stop() { ::kill(pid_, SIGSTOP); }
-void Child::go_on() { ::kill(pid_, SIGCONT); }
 
 void say(const std::string& line) { write_line(STDOUT_FILENO, line); }
 

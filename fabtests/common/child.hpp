@@ -30,9 +30,8 @@ class Child {
     void finish(int timeout_ms = 60000);
     // Ends it and returns once it is gone.
     void kill();
-    // Freezes it, and thaws it again.
-    void stop();
-    void go_on();
+    // Sends it a signal.
+    void interrupt(int signal);
 
   private:
     pid_t pid_ = -1;

@@ -4,7 +4,7 @@
 // Keepalive: its settings, and peers that are silent but there, whom it must leave alone. That it finds those who are
 // gone needs a wire that can be cut: fabtests/lab/tests.
 #include <cerrno>
-#include <climits>
+#include <csignal>
 #include <cstdlib>
 
 #include <netinet/in.h>
@@ -219,11 +219,11 @@ void test_a_peer_that_is_stopped_for_long_is_not_lost() {
     stream.accept();
     host.expect(FI_CONNECTED, &stream.ep->fid, patience(20000));
     EXPECT_EQ(child.hear(), std::string("ready"));
-    child.stop();
+    child.interrupt(SIGSTOP);
     Pattern pattern(2);
     (void)fill_up(stream, pattern); // and what is sent to it stays unread
     expect_well(stream);
-    child.go_on();
+    child.interrupt(SIGCONT);
     child.tell("go on");
     recv_pattern(stream, 5000, 1000, 1);
     child.tell("go");

@@ -55,7 +55,7 @@ void Pump::add(AnyFid* core_fid, EqTarget* target) {
     targets_[core_fid] = target;
 }
 
-void Pump::remove(AnyFid* core_fid, EqTarget* target) {
+void Pump::remove(AnyFid* core_fid, EqTarget* target, int quiet) {
     const std::lock_guard lock(mutex_);
     // tcp takes a connection in one step and its request in another, and does not survive that its passive endpoint
     // goes in between: as long as there is something to be done, it is done first.
@@ -63,7 +63,7 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target) {
     int rounds = 0;
     do {
         drain(core_.get());
-    } while (++rounds < most_rounds && poll(&more, 1, 0) > 0);
+    } while (++rounds < most_rounds && poll(&more, 1, quiet) > 0);
     targets_.erase(core_fid);
     set_needy(target, false);
 }

@@ -42,7 +42,8 @@ class Pump {
 
     void add(AnyFid* core_fid, EqTarget* target);
     // Takes what the core has for it first, so that no event can meet another object at the same address.
-    void remove(AnyFid* core_fid, EqTarget* target);
+    // `quiet`: until that many milliseconds have brought nothing.
+    void remove(AnyFid* core_fid, EqTarget* target, int quiet = 0);
 
     // Moves events until the core has none, then everything that waits for progress. True if a watched target moved.
     bool run();

@@ -16,6 +16,10 @@ extern fi_ops pep_fid_ops;
 extern fi_ops_ep pep_ep_ops;
 extern fi_ops_cm pep_cm_ops;
 
+// Milliseconds without an event after which a passive endpoint may go: see Pump::remove. A peer that has connected
+// sends its request at once.
+constexpr int closing_quiet = 5;
+
 } // namespace
 
 int PassiveEndpoint::open(Fabric& fabric, const fi_info& info, void* context, fid_pep** out) {
@@ -226,7 +230,7 @@ void PassiveEndpoint::refuse(const ConnectionRequest& request) {
 int PassiveEndpoint::close() {
     fabric_.remove(this);
     if (queue_ != nullptr) {
-        queue_->pump()->remove(&core_->fid, this);
+        queue_->pump()->remove(&core_->fid, this, closing_quiet);
         queue_->forget(&fid);
     }
     for (const AnyFid* handle : fabric_.requests().of(this)) {

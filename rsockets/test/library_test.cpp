@@ -183,6 +183,28 @@ void test_a_killed_peer_ends_a_blocked_receive() {
     EXPECT(n == 0 || (n == -1 && errno == ECONNRESET));
 }
 
+// Some handlers call exit, which they must not; a library that libfabric is linked to on Debian is among them.
+void role_exits_in_a_handler(const std::vector<std::string>&) {
+    Ends ends = connected();
+    struct sigaction action {};
+    action.sa_handler = [](int) { exit(0); };
+    sigaction(SIGTERM, &action, nullptr);
+    say("ready");
+    char byte = 0;
+    for (;;) {
+        (void)rrecv(ends.client, &byte, 1, MSG_DONTWAIT);
+    }
+}
+
+void test_exit_within_a_call_does_not_hang() {
+    for (int i = 0; i < 20; ++i) {
+        Child child("exits_in_a_handler");
+        EXPECT_EQ(child.hear(), "ready");
+        child.interrupt(SIGTERM);
+        child.finish();
+    }
+}
+
 // ---- children
 
 void test_a_child_may_close_what_it_inherits_and_make_its_own() {
@@ -327,7 +349,11 @@ void test_descriptors_and_memory_are_given_back() {
         round();
     }
     EXPECT(settled(fds) <= fds);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which keep what was freed
     EXPECT(resident_bytes() < memory + (size_t{16} << 20));
+#else
+    (void)memory;
+#endif
 }
 
 void test_a_thousand_connections_in_one_set() {
@@ -382,11 +408,9 @@ void test_a_thousand_connections_in_one_set() {
 int main(int argc, char** argv) {
     signal(SIGPIPE, SIG_IGN); // a peer that fails is told of by its own failure
     const Role roles[] = {
-        {"sends_and_computes", role_sends_and_computes},
-        {"sends_and_exits", role_sends_and_exits},
-        {"sends_closes_and_exits", role_sends_closes_and_exits},
-        {"is_killed", role_is_killed},
-        {"tells_defaults", role_tells_defaults},
+        {"sends_and_computes", role_sends_and_computes},         {"sends_and_exits", role_sends_and_exits},
+        {"sends_closes_and_exits", role_sends_closes_and_exits}, {"is_killed", role_is_killed},
+        {"exits_in_a_handler", role_exits_in_a_handler},         {"tells_defaults", role_tells_defaults},
         {"connects_to_itself", role_connects_to_itself},
     };
     if (const auto status = play_role(argc, argv, roles)) {
@@ -396,6 +420,7 @@ int main(int argc, char** argv) {
         FABTEST(test_what_was_sent_arrives_although_the_sender_never_calls_again),
         FABTEST(test_what_was_sent_arrives_although_the_sender_has_exited),
         FABTEST(test_a_killed_peer_ends_a_blocked_receive),
+        FABTEST(test_exit_within_a_call_does_not_hang),
         FABTEST(test_a_child_may_close_what_it_inherits_and_make_its_own),
         FABTEST(test_buffers_are_large_by_default),
         FABTEST(test_defaults_come_from_files_and_the_environment),

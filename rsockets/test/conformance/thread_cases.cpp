@@ -41,7 +41,7 @@ class Handler {
 };
 
 // Interrupts the calling thread once it sleeps.
-void interrupt_when_asleep(Case& c, std::function<void()> then = {}) {
+void interrupt_when_asleep(Case& c, const std::function<void()>& then = {}) {
     const int id = thread_id();
     const pthread_t self = pthread_self();
     c.run([id, self, then] {

@@ -121,6 +121,7 @@ void test_the_wildcard_address_of_ipv6_can_be_listened_on() {
     const Info wishes(fi_allocinfo());
     wishes->ep_attr->type = FI_RSTREAM_EP_STREAM;
     wishes->addr_format = FI_SOCKADDR_IN6;
+    wishes->fabric_attr->prov_name = strdup("tcp;rstream");
     auto* any = static_cast<sockaddr_in6*>(calloc(1, sizeof(sockaddr_in6)));
     EXPECT(any != nullptr);
     any->sin6_family = AF_INET6;

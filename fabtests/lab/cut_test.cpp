@@ -29,15 +29,17 @@ class Wire {
     Wire() : name_(need("FABTESTS_WIRE")) { order("heal"); }
     Wire(const Wire&) = delete;
     Wire& operator=(const Wire&) = delete;
-    ~Wire() { order("heal"); }
+    ~Wire() { (void)give("heal"); }
     void order(const std::string& what) {
-        const std::string command = "wire " + what + " " + name_ + " >/dev/null";
-        if (system(command.c_str()) != 0) {
-            throw Failure(command + " fails");
+        if (give(what) != 0) {
+            throw Failure("wire " + what + " " + name_ + " fails");
         }
     }
 
   private:
+    [[nodiscard]] int give(const std::string& what) const noexcept {
+        return system(("wire " + what + " " + name_ + " >/dev/null").c_str());
+    }
     std::string name_;
 };
 

@@ -277,10 +277,14 @@ int Connection::gather(const Descriptor& into, int fd) {
 
 fi_rstream_status Connection::status() const {
     fi_rstream_status status{};
-    const bool finished = link_.peer_finished(); // before the bytes: what comes in between is in front of the end
-    status.flags = (finished ? FI_RSTREAM_PEER_FINISHED : 0) | (link_.peer_closed() ? FI_RSTREAM_PEER_CLOSED : 0) |
-                   (link_.peer_reset() ? FI_RSTREAM_PEER_RESET : 0) |
-                   (state_.load(std::memory_order_acquire) == State::failed ? FI_RSTREAM_LOST : 0) |
+    // What comes last is looked at first: who sees the loss sees the end that came before it, and who sees the end sees
+    // all bytes in front of it.
+    const bool lost = state_.load(std::memory_order_acquire) == State::failed;
+    const bool reset = link_.peer_reset();
+    const bool closed = link_.peer_closed();
+    const bool finished = link_.peer_finished();
+    status.flags = (finished ? FI_RSTREAM_PEER_FINISHED : 0) | (closed ? FI_RSTREAM_PEER_CLOSED : 0) |
+                   (reset ? FI_RSTREAM_PEER_RESET : 0) | (lost ? FI_RSTREAM_LOST : 0) |
                    (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0);
     status.readable = link_.readable();
     status.writable = link_.space();

@@ -186,8 +186,8 @@ const char* Link::on_control(const Control& control) {
     }
     switch (control.type) {
     case Control::Type::fin:
+        peer_finished_.store(true, std::memory_order_release); // first: who is closed has finished
         peer_closed_.store(closes, std::memory_order_release);
-        peer_finished_.store(true, std::memory_order_release);
         acknowledge_now_.store(true, std::memory_order_release);
         break;
     case Control::Type::rst:

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Many connections: a thousand at once, and thousands one after the other, with nothing left behind.
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
@@ -130,19 +131,25 @@ void settle(Host& host, size_t fds) {
     }
 }
 
-void test_thousands_of_connections_one_after_the_other_leave_nothing() {
+// Pools and allocators grow in steps, by what they keep for later. What is lost with every connection shows in every
+// round: a kilobyte of each is half a megabyte.
+void test_three_thousand_connections_one_after_the_other_leave_nothing() {
     Host host(here());
     const size_t fds = open_fds();
-    // What the core and the allocator keep for later is there after these.
-    connect_and_close(host, core_name() == "tcp" ? 300 : 2000);
+    connect_and_close(host, 300);
     settle(host, fds);
-    const size_t resident = resident_bytes();
     const size_t maps = mappings();
-    connect_and_close(host, core_name() == "tcp" ? 3000 : 2000);
-    settle(host, fds);
+    size_t least_growth = ~size_t{0};
+    for (int round = 0; round < 6; ++round) {
+        const size_t before = resident_bytes();
+        connect_and_close(host, 500);
+        settle(host, fds);
+        const size_t after = resident_bytes();
+        least_growth = std::min(least_growth, after - std::min(after, before));
+    }
     EXPECT_EQ(open_fds(), fds);
     if (!sanitized) {
-        EXPECT(resident_bytes() < resident + (size_t{4} << 20));
+        EXPECT(least_growth < size_t{512} << 10);
         EXPECT(mappings() <= maps + 10);
     }
 }
@@ -169,7 +176,7 @@ int main() {
     setenv("FI_MR_CACHE_MAX_COUNT", "0", 0);
     const CMUnitTest tests[] = {
         FABTEST(test_a_thousand_connections_at_once),
-        FABTEST(test_thousands_of_connections_one_after_the_other_leave_nothing),
+        FABTEST(test_three_thousand_connections_one_after_the_other_leave_nothing),
         FABTEST(test_refused_connections_leave_nothing),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

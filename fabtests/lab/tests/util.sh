@@ -90,7 +90,7 @@ messages_ipv6() { # KIND N
 }
 
 # The server of rdma-core's ucmatose sends as soon as it has accepted. siw takes that for an error if it is quick enough,
-# whoever the client is: rdma-core's own fails as often. So there it has some more tries.
+# with clients of either kind. So there it has some more tries.
 messages_from_rdma_core() { # CLIENT N OPTIONS
     for try in 1 2 3 4 5 6 7 8; do
         if messages rdma-core "$1" "$2" "$3" >"$scratch/try"; then

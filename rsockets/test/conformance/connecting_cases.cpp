@@ -140,6 +140,25 @@ CASE(connect_to_the_wildcard_reaches_this_machine) {
     MAKE(c.s.accept(listener, nullptr, nullptr));
 }
 
+CASE(a_listener_on_the_wildcard_keeps_its_port) {
+    for (const int family : {AF_INET, AF_INET6}) {
+        const int listener = c.make_socket(family);
+        sockaddr_storage any{};
+        any.ss_family = static_cast<sa_family_t>(family);
+        SAY(c.s.bind(listener, generic(any), length_of(any)));
+        const sockaddr_storage bound = c.address_of(listener);
+        SAY(c.s.listen(listener, 4));
+        const sockaddr_storage listening = c.address_of(listener);
+        c.note(text_of(listening));
+        c.note(port_of(listening) == port_of(bound) ? "that port" : "another port");
+        const sockaddr_in four = loopback(port_of(bound));
+        const sockaddr_in6 six = loopback6(port_of(bound));
+        const int fd = c.make_socket(family);
+        SAY(c.s.connect(fd, family == AF_INET ? generic(four) : generic(six), length_of(any)));
+        MAKE(c.s.accept(listener, nullptr, nullptr));
+    }
+}
+
 CASE(connect_of_a_listener) {
     const int listener = c.make_listener();
     const sockaddr_storage to = c.address_of(c.make_listener());

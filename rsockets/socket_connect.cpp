@@ -195,6 +195,7 @@ int Socket::start_connect(int fd, const Address& to) {
     Connection& opened = *made;
     {
         const std::lock_guard lock(mutex_);
+        (void)apply_keepalive(opened);
         adopt(std::move(made));
         epoll_event event{};
         event.events = EPOLLIN;

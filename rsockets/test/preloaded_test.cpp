@@ -171,12 +171,9 @@ void test_rcopy_copies_files_one_after_another() {
 
 int main() {
     const CMUnitTest tests[] = {
-        FABTEST(test_rstream_verifies_all_its_sizes),
-        FABTEST(test_rstream_verifies_with_poll),
-        FABTEST(test_rstream_verifies_with_blocking_calls),
-        FABTEST(test_rstream_verifies_without_blocking),
-        FABTEST(test_rstream_verifies_with_other_buffers),
-        FABTEST(test_rstream_takes_keepalive_and_inline_sizes),
+        FABTEST(test_rstream_verifies_all_its_sizes),       FABTEST(test_rstream_verifies_with_poll),
+        FABTEST(test_rstream_verifies_with_blocking_calls), FABTEST(test_rstream_verifies_without_blocking),
+        FABTEST(test_rstream_verifies_with_other_buffers),  FABTEST(test_rstream_takes_keepalive_and_inline_sizes),
         FABTEST(test_rcopy_copies_files_one_after_another),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

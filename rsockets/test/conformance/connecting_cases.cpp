@@ -350,7 +350,7 @@ CASE(an_ipv6_listener_takes_ipv4_connections) {
 CASE(an_ipv6_socket_connects_to_a_mapped_address) {
     const int listener = c.make_listener();
     sockaddr_in6 to = loopback6(port_of(c.address_of(listener)));
-    inet_pton(AF_INET6, "::ffff:127.0.0.1", &to.sin6_addr);
+    inet_pton(AF_INET6, ("::ffff:" + node()).c_str(), &to.sin6_addr);
     const int fd = c.make_socket(AF_INET6);
     SAY(c.s.connect(fd, generic(to), sizeof(to)));
     MAKE(c.s.accept(listener, nullptr, nullptr));
@@ -362,7 +362,7 @@ CASE(an_ipv6_socket_connects_to_a_mapped_address) {
 
 CASE(an_ipv6_only_socket_does_not) {
     sockaddr_in6 to = loopback6(closed_port());
-    inet_pton(AF_INET6, "::ffff:127.0.0.1", &to.sin6_addr);
+    inet_pton(AF_INET6, ("::ffff:" + node()).c_str(), &to.sin6_addr);
     const int fd = c.make_socket(AF_INET6);
     c.set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     SAY(c.s.connect(fd, generic(to), sizeof(to)));

@@ -734,7 +734,7 @@ void test_close_does_not_wait_for_ever_for_a_peer_that_is_away() {
 void test_threads_write_map_and_send_at_once() {
     Ends ends(64);
     constexpr size_t writers = 3;
-    constexpr int rounds = 200;
+    constexpr int rounds = 50;
     std::vector<Bytes> memory(writers, Bytes(30000));
     std::vector<uint64_t> offsets;
     for (Bytes& one : memory) {
@@ -749,7 +749,7 @@ void test_threads_write_map_and_send_at_once() {
                 const Bytes data(memory[i].size(), static_cast<unsigned char>(round + 1));
                 for (size_t at = 0; at < data.size();) {
                     const ssize_t n = write(*ends.client, data.data() + at,
-                                            std::min<size_t>(data.size() - at, 1 + 37 * i * round), offsets[i] + at);
+                                            std::min<size_t>(data.size() - at, 20 + 200 * i * round), offsets[i] + at);
                     EXPECT(n > 0 || n == -FI_EAGAIN);
                     at += static_cast<size_t>(std::max<ssize_t>(n, 0));
                     if (n == -FI_EAGAIN) {

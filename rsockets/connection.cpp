@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/connection.hpp"
 
+#include <cerrno>
+
 #include <poll.h>
 
 namespace rsockets {
@@ -13,10 +15,9 @@ struct Option {
     size_t Sizes::*member;
 };
 constexpr Option options[] = {
-    {FI_OPT_SEND_BUF_SIZE, &Sizes::send_buffer},
-    {FI_OPT_RECV_BUF_SIZE, &Sizes::recv_buffer},
-    {FI_OPT_TX_SIZE, &Sizes::send_queue},
-    {FI_OPT_RX_SIZE, &Sizes::recv_queue},
+    {FI_OPT_SEND_BUF_SIZE, &Sizes::send_buffer}, {FI_OPT_RECV_BUF_SIZE, &Sizes::recv_buffer},
+    {FI_OPT_TX_SIZE, &Sizes::send_queue},        {FI_OPT_RX_SIZE, &Sizes::recv_queue},
+    {FI_OPT_RSTREAM_MAPS, &Sizes::maps},
 };
 
 fi_msg message_of(const iovec* iov, size_t count) {
@@ -50,6 +51,11 @@ int Connection::open(Transport& transport, fi_info& info, EventTarget* target, c
             return ret;
         }
     }
+    void* ops = nullptr;
+    if ((ret = fi_open_ops(&ep->fid, FI_RSTREAM_MAP_OPS, 0, &ops, nullptr)) != 0) {
+        return ret;
+    }
+    connection->map_ops_ = static_cast<fi_ops_rstream_map*>(ops);
     if ((ret = fi_enable(ep)) != 0 || (ret = fi_control(&ep->fid, FI_GETWAIT, &connection->wait_fd_)) != 0) {
         return ret;
     }
@@ -100,6 +106,32 @@ fi_rstream_status Connection::status() const {
     size_t length = sizeof(status);
     (void)fi_getopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_STATUS, &status, &length);
     return status;
+}
+
+int64_t Connection::map(void* buffer, size_t length, bool writable, int64_t offset) {
+    if (offset < -1) {
+        return -EINVAL;
+    }
+    uint64_t at = offset == -1 ? FI_RSTREAM_MAP_ANY : static_cast<uint64_t>(offset);
+    const int ret = map_ops_->map(ep_.get(), buffer, length, writable ? FI_REMOTE_WRITE : 0, &at);
+    if (ret != 0) {
+        return ret == -FI_ENOSPC ? -ENOMEM : ret; // as rdma-core says that the table is full
+    }
+    maps_.fetch_add(1);
+    return static_cast<int64_t>(at);
+}
+
+int Connection::unmap(void* buffer, size_t length, bool attended) {
+    const int ret = map_ops_->unmap(ep_.get(), buffer, length, attended ? 0 : FI_RSTREAM_UNATTENDED);
+    if (ret == 0) {
+        maps_.fetch_sub(1);
+    }
+    return ret;
+}
+
+ssize_t Connection::write_map(const void* buffer, size_t length, int64_t offset, bool more) {
+    return offset < 0 ? -EINVAL
+                      : map_ops_->write(ep_.get(), buffer, length, static_cast<uint64_t>(offset), more ? FI_MORE : 0);
 }
 
 int Connection::end_sending() { return fi_shutdown(ep_.get(), FI_RSTREAM_SHUT_WR); }

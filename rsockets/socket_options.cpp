@@ -19,6 +19,7 @@ namespace {
 
 constexpr int largest_buffer = 1 << 30;
 constexpr int smallest_buffer = 4096;
+constexpr int most_maps = 4096; // that the provider takes
 
 // As the kernel gives an int: cut to the room.
 int give(const void* from, socklen_t size, void* to, socklen_t* length) {
@@ -88,6 +89,9 @@ int Socket::set_rdma(int name, const void* value, socklen_t length) {
     case RDMA_INLINE:
         config_.inline_size = static_cast<size_t>(std::min(wanted, 65535));
         return 0;
+    case RDMA_IOMAPSIZE:
+        config_.iomap_size = static_cast<size_t>(std::min(wanted, most_maps));
+        return 0;
     default:
         return -ENOPROTOOPT;
     }
@@ -132,6 +136,8 @@ int Socket::get_rdma(int name, void* value, socklen_t* length) {
         return get_int(name, static_cast<int>(now.recv_queue), value, length);
     case RDMA_INLINE:
         return get_int(name, static_cast<int>(config_.inline_size), value, length);
+    case RDMA_IOMAPSIZE:
+        return get_int(name, static_cast<int>(now.maps), value, length);
     default:
         return -ENOPROTOOPT;
     }

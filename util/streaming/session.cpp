@@ -52,7 +52,7 @@ Result Session::run_test(Socket& socket, const Test& test) {
         result.time = Clock::now() - start;
         exchange_.end();
     } catch (const util::Failure& failure) {
-        exchange_.end(); // before the socket goes
+        exchange_.abandon();
         fail("{} (in {}, iteration {} of {})", failure.what(), test.name, iteration, test.iterations);
     }
     return result;

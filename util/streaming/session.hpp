@@ -23,8 +23,10 @@ class Exchange {
     // All transfers of one direction.
     virtual void send() = 0;
     virtual void receive() = 0;
-    // The test is over, or has failed.
+    // The test is over.
     virtual void end() {}
+    // The test has failed, and the connection is about to be closed.
+    virtual void abandon() {}
     // The test was run by a child process.
     virtual void pass_over(const Test& /*test*/) {}
 };

@@ -88,7 +88,7 @@ void Socket::block(bool wanted) {
 // From now on its calls are those of the test.
 void Socket::apply_mode() {
     block(blocking());
-    if (blocking() && options_->common.timeout != 0) {
+    if (options_->common.timeout != 0) { // riounmap waits in every mode
         const timeval limit{static_cast<time_t>(options_->common.timeout), 0};
         for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
             if (calls_->set_option(fd_, SOL_SOCKET, name, &limit, sizeof(limit)) != 0) {

@@ -217,15 +217,15 @@ void test_a_port_that_is_taken() {
 void test_a_peer_that_is_killed_ends_the_other() {
     for (const auto& mode : modes) {
         {
-            Server server(endless + mode);
+            Server server(endless + mode + Words{"-k", "100"});
             Client client(server.port, endless + mode);
-            client.line_with("name ");
+            server.line_with("  time: "); // it is connected
             server.signal(SIGKILL);
             expect_complaint(client, "127.0.0.1:" + server.port + ": ");
         }
         Server server(endless + mode);
         Client client(server.port, endless + mode + Words{"-k", "100"});
-        client.line_with("  time: "); // it is connected
+        client.line_with("  time: ");
         client.signal(SIGKILL);
         expect_complaint(server, " (in custom, iteration ");
     }

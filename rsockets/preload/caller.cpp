@@ -94,6 +94,17 @@ int add(dl_phdr_info* info, size_t, void* data) {
     return 0;
 }
 
+const Range* find(const Map& map, const void* address) {
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    for (size_t i = 0; i < map.count; ++i) {
+        const Range& range = map.ranges[i];
+        if (at - range.begin < range.end - range.begin) {
+            return &range;
+        }
+    }
+    return nullptr;
+}
+
 int count_loaded(dl_phdr_info* info, size_t, void* data) {
     *static_cast<unsigned long long*>(data) = info->dlpi_adds;
     return 1;
@@ -107,14 +118,13 @@ bool is_internal(const void* address) {
         look_again();
         map = current.load(std::memory_order_acquire);
     }
-    const auto at = reinterpret_cast<uintptr_t>(address);
-    for (size_t i = 0; map != nullptr && i < map->count; ++i) {
-        const Range& range = map->ranges[i];
-        if (at - range.begin < range.end - range.begin) {
-            return range.owner == Owner::library || Inside::depth > 0;
-        }
+    const Range* range = map != nullptr ? find(*map, address) : nullptr;
+    if (range == nullptr && Inside::depth > 0) { // libfabric loads providers when it is first asked for one
+        look_again();
+        const Map* later = current.load(std::memory_order_acquire);
+        range = later != map ? find(*later, address) : nullptr;
     }
-    return false;
+    return range != nullptr && (range->owner == Owner::library || Inside::depth > 0);
 }
 
 void look_again() {

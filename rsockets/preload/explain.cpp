@@ -69,6 +69,7 @@ void write_record(int fd, Kind kind, Entry& entry) {
     if (carried || entry.local.ss_family == AF_UNSPEC) {
         note_names(entry, fd, carried);
     }
+    report.core[strcspn(report.core, "@")] = '\0'; // the name of the fabric goes on with an address
     const char* reason = entry.reason != nullptr ? entry.reason : "-";
     std::array<char, 768> line{};
     const int length = snprintf(

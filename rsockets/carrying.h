@@ -36,7 +36,7 @@ struct rsocket_carrying {
     /* As Socket::set_alternative: a connect that fails in the background is kept from those who wait; rpoll, rselect
      * and epoll_wait below fail with ESTALE instead. */
     int (*set_alternative)(int number, int on);
-    /* 0: connected. EINPROGRESS; any other errno: it failed. */
+    /* 0: connected. EINPROGRESS; ECANCELED: the program gave it up; any other errno: it failed. */
     int (*outcome)(int number);
     /* raccept of `number` gives also what the kernel's non-blocking listening socket takes, as descriptors of the
      * kernel's. `kernel` must stay open until `number` is closed. */

@@ -68,7 +68,7 @@ class Socket final : public Object, private EventTarget {
     // who waits for this socket; they end with -ESTALE, for the caller to take that way.
     void set_alternative(bool on);
     [[nodiscard]] bool wants_alternative() const;
-    // How a connect stands: -EINPROGRESS, 0, or another -errno.
+    // How a connect stands: -EINPROGRESS, 0, -ECANCELED if the program gave it up, or another -errno.
     int outcome() const;
     [[nodiscard]] uint64_t bytes_sent() const { return sent_.load(std::memory_order_relaxed); }
     [[nodiscard]] uint64_t bytes_received() const { return received_.load(std::memory_order_relaxed); }

@@ -151,7 +151,7 @@ int Socket::outcome() const {
     case State::connected:
         return 0;
     default:
-        return -ECONNREFUSED;
+        return lost_.load() ? -ECONNREFUSED : -ECANCELED;
     }
 }
 

@@ -107,10 +107,12 @@ bool fall_back(int fd, Entry& entry, bool may_wait, int& ret) {
         table::remove(kernel);
         real::close(kernel);
         entry.reason = "the fabric refused or has no route";
+        entry.told = may_wait;
         log("descriptor %d: the fabric does not connect, the kernel is asked", fd);
     }
     if (may_wait) {
         ret = real::connect(fd, reinterpret_cast<const sockaddr*>(&entry.address), entry.address_length);
+        entry.told = ret == 0 || (errno != EINPROGRESS && errno != EINTR);
     }
     return true;
 }
@@ -196,7 +198,7 @@ bool settle(int fd) {
             const caller::Inside inside;
             outcome = Carrier::loaded().own->outcome(fd);
         }
-        if (outcome == 0) {
+        if (outcome == 0 || outcome == ECANCELED) {
             take(fd, *entry);
         } else if (outcome != EINPROGRESS) {
             int ret = 0;
@@ -234,6 +236,12 @@ PRELOAD_EXPORT int connect(int fd, const struct sockaddr* address, socklen_t len
         return real::connect(fd, address, length);
     }
     int ret = 0;
+    Entry* entry = table::entry(fd);
+    if (entry != nullptr && !entry->told) { // it is to hear how the kernel's attempt goes, before there is another
+        ret = real::connect(fd, address, length);
+        entry->told = ret == 0 || (errno != EINPROGRESS && errno != EALREADY && errno != EINTR);
+        return ret;
+    }
     if (!caller::is_for_internal(caller) && carry_connect(fd, address, length, ret)) {
         return ret;
     }

@@ -38,7 +38,8 @@ struct Entry {
     std::atomic<int> kernel{-1}; // pending, listener: the kernel's socket; set: the kernel's epoll descriptor
     Role role = Role::none;
     bool apart = false;           // a listener: the kernel's socket listens as well
-    bool nonblocking = false;     // inherited_listener
+    bool nonblocking = false;     // listener
+    bool told = true;             // the program was told how the kernel's attempt to connect went
     const char* reason = nullptr; // why it is with the kernel
     std::atomic<int> waiters{0};  // kernel_set: threads in the kernel's epoll_wait
     std::atomic<int> kick{-1};    // set: wakes those

@@ -22,6 +22,8 @@
 
 namespace preload {
 
+constinit thread_local bool SharedPort::on = false;
+
 namespace {
 
 // A parent that forks a daemon exits; this is what it is given to let go of the port.
@@ -37,6 +39,12 @@ bool one_port_space(const Carrier& carrier, int rsocket) {
     return core.find("tcp") != core.npos || core.find("sockets") != core.npos;
 }
 
+bool is_shared(int kernel) {
+    int shared = 0;
+    socklen_t size = sizeof(shared);
+    return real::getsockopt(kernel, SOL_SOCKET, SO_REUSEPORT, &shared, &size) == 0 && shared != 0;
+}
+
 // The library's socket listens where the kernel's is bound. 0, or an errno. The kernel's has SO_REUSEADDR from then on,
 // or the core could not have its port.
 int listen_alike(const Carrier& carrier, int kernel, int rsocket, Entry& entry) {
@@ -45,6 +53,7 @@ int listen_alike(const Carrier& carrier, int kernel, int rsocket, Entry& entry) 
     if (real::getsockname(kernel, generic(bound), &length) != 0) {
         return errno;
     }
+    const SharedPort sharing(is_shared(kernel));
     if (is_bound(bound)) {
         const int on = 1;
         (void)real::setsockopt(kernel, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -94,16 +103,12 @@ bool carry_listen(int fd, int backlog, int& ret) {
     }
     const char* reason = nullptr;
     const Decision decision = Rules::get().for_listen(generic(bound), length);
-    int shared = 0;
-    socklen_t size = sizeof(shared);
-    (void)real::getsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &shared, &size);
     const Carrier* carrier = nullptr;
     if (decision.verdict == Verdict::kernel) {
         reason = decision.reason;
     } else if (eligible_socket(fd, reason)) {
-        reason = shared != 0 ? "SO_REUSEPORT: a port of the fabric has one listener" : nullptr;
-        carrier = reason == nullptr ? Carrier::get() : nullptr;
-        reason = reason == nullptr && carrier == nullptr ? "librsocket-ofi cannot be loaded" : reason;
+        carrier = Carrier::get();
+        reason = carrier == nullptr ? "librsocket-ofi cannot be loaded" : nullptr;
     }
     if (carrier == nullptr) {
         explain::note_kernel(fd, Entry::Role::listen, reason, nullptr, 0);
@@ -115,7 +120,7 @@ bool carry_listen(int fd, int backlog, int& ret) {
     const int made = carrier->socket(bound.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int kernel = keep(fd);
     int before = 0;
-    size = sizeof(before);
+    socklen_t size = sizeof(before);
     (void)real::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, &size);
     if (entry == nullptr || made < 0 || kernel < 0) {
         reason = "no descriptor is free";

@@ -53,6 +53,10 @@ int listen_alike(const Carrier& carrier, int kernel, int rsocket, Entry& entry) 
             return errno;
         }
     }
+    int shared = 0;
+    socklen_t size = sizeof(shared);
+    (void)real::getsockopt(kernel, SOL_SOCKET, SO_REUSEPORT, &shared, &size);
+    const caller::SharingPort sharing(shared != 0);
     if (carrier.listen(rsocket, entry.backlog) != 0) {
         return errno;
     }
@@ -94,16 +98,12 @@ bool carry_listen(int fd, int backlog, int& ret) {
     }
     const char* reason = nullptr;
     const Decision decision = Rules::get().for_listen(generic(bound), length);
-    int shared = 0;
-    socklen_t size = sizeof(shared);
-    (void)real::getsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &shared, &size);
     const Carrier* carrier = nullptr;
     if (decision.verdict == Verdict::kernel) {
         reason = decision.reason;
     } else if (eligible_socket(fd, reason)) {
-        reason = shared != 0 ? "SO_REUSEPORT: a port of the fabric has one listener" : nullptr;
-        carrier = reason == nullptr ? Carrier::get() : nullptr;
-        reason = reason == nullptr && carrier == nullptr ? "librsocket-ofi cannot be loaded" : reason;
+        carrier = Carrier::get();
+        reason = carrier == nullptr ? "librsocket-ofi cannot be loaded" : nullptr;
     }
     if (carrier == nullptr) {
         explain::note_kernel(fd, Entry::Role::listen, reason, nullptr, 0);
@@ -115,7 +115,7 @@ bool carry_listen(int fd, int backlog, int& ret) {
     const int made = carrier->socket(bound.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int kernel = keep(fd);
     int before = 0;
-    size = sizeof(before);
+    socklen_t size = sizeof(before);
     (void)real::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, &size);
     if (entry == nullptr || made < 0 || kernel < 0) {
         reason = "no descriptor is free";

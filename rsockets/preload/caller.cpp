@@ -17,6 +17,7 @@
 namespace preload::caller {
 
 constinit thread_local int Inside::depth = 0;
+constinit thread_local bool SharingPort::now = false;
 
 namespace {
 

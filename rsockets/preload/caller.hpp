@@ -30,6 +30,17 @@ bool is_internal(const void* address);
 // signal handler of the program's that makes one on top of them gets one of the kernel's, which is never wrong.
 inline bool is_for_internal(const void* address) { return Inside::depth > 0 || is_internal(address); }
 
+// While a program's socket with SO_REUSEPORT is made to listen, by this thread: the core's is to share its port too.
+class SharingPort {
+  public:
+    explicit SharingPort(bool on) { now = on; }
+    SharingPort(const SharingPort&) = delete;
+    SharingPort& operator=(const SharingPort&) = delete;
+    ~SharingPort() { now = false; }
+
+    static constinit thread_local bool now;
+};
+
 // Looks at the objects of the process again, after something may have been loaded.
 void look_again();
 

@@ -54,22 +54,6 @@ struct Carrier {
     static const Carrier& loaded();
 };
 
-// While it lives, what the core binds in this thread shares its port, as the program wants of the listener that it
-// stands for: another one of the program's may have SO_REUSEPORT too, and would be refused where ports are the
-// kernel's.
-class SharedPort {
-  public:
-    explicit SharedPort(bool wanted) : before_(on) { on = wanted; }
-    SharedPort(const SharedPort&) = delete;
-    SharedPort& operator=(const SharedPort&) = delete;
-    ~SharedPort() { on = before_; }
-
-    static constinit thread_local bool on;
-
-  private:
-    bool before_;
-};
-
 // A number of the kernel's beyond those that the program counts with, for what the shim keeps: a duplicate of `fd`.
 // Closed on exec. -1 and errno.
 int keep(int fd);

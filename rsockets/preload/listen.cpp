@@ -22,8 +22,6 @@
 
 namespace preload {
 
-constinit thread_local bool SharedPort::on = false;
-
 namespace {
 
 // A parent that forks a daemon exits; this is what it is given to let go of the port.
@@ -39,12 +37,6 @@ bool one_port_space(const Carrier& carrier, int rsocket) {
     return core.find("tcp") != core.npos || core.find("sockets") != core.npos;
 }
 
-bool is_shared(int kernel) {
-    int shared = 0;
-    socklen_t size = sizeof(shared);
-    return real::getsockopt(kernel, SOL_SOCKET, SO_REUSEPORT, &shared, &size) == 0 && shared != 0;
-}
-
 // The library's socket listens where the kernel's is bound. 0, or an errno. The kernel's has SO_REUSEADDR from then on,
 // or the core could not have its port.
 int listen_alike(const Carrier& carrier, int kernel, int rsocket, Entry& entry) {
@@ -53,7 +45,6 @@ int listen_alike(const Carrier& carrier, int kernel, int rsocket, Entry& entry) 
     if (real::getsockname(kernel, generic(bound), &length) != 0) {
         return errno;
     }
-    const SharedPort sharing(is_shared(kernel));
     if (is_bound(bound)) {
         const int on = 1;
         (void)real::setsockopt(kernel, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -62,6 +53,10 @@ int listen_alike(const Carrier& carrier, int kernel, int rsocket, Entry& entry) 
             return errno;
         }
     }
+    int shared = 0;
+    socklen_t size = sizeof(shared);
+    (void)real::getsockopt(kernel, SOL_SOCKET, SO_REUSEPORT, &shared, &size);
+    const caller::SharingPort sharing(shared != 0);
     if (carrier.listen(rsocket, entry.backlog) != 0) {
         return errno;
     }

@@ -378,15 +378,13 @@ PRELOAD_EXPORT int getpeername(int fd, struct sockaddr* address, socklen_t* leng
 }
 
 PRELOAD_EXPORT int bind(int fd, const struct sockaddr* address, socklen_t length) noexcept {
+    const void* caller = PRELOAD_CALLER;
+    if (caller::SharingPort::now && caller::is_internal(caller)) {
+        const int on = 1;
+        (void)real::setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
+    }
     return route(
-        fd, PRELOAD_CALLER,
-        [&] {
-            if (SharedPort::on && caller::Inside::depth > 0) {
-                const int on = 1;
-                (void)real::setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
-            }
-            return real::bind(fd, address, length);
-        },
+        fd, caller, [&] { return real::bind(fd, address, length); },
         [&](const Carrier& c) { return c.bind(fd, address, length); });
 }
 

@@ -306,8 +306,8 @@ void Socket::close_connection() {
     }
     (void)last.end_both();
     if (linger_.l_onoff != 0) {
-        last.set_linger(size_t{1000} * static_cast<size_t>(linger_.l_linger));
-    } else if (last.status().unsent != 0) {
+        last.set_linger(std::chrono::seconds(linger_.l_linger));
+    } else if (last.status().unsent != 0 && !last.has_maps()) { // their memory is the program's again at the return
         last.forget_target();
         library_.service().linger(std::move(closing.back()));
         closing.pop_back();
@@ -336,7 +336,7 @@ void Socket::close_at_exit(const Deadline& deadline) {
 Info Socket::hints() const { return provider::hints(); }
 
 Sizes Socket::sizes() const {
-    return {config_.send_buffer, config_.recv_buffer, config_.send_queue, config_.recv_queue};
+    return {config_.send_buffer, config_.recv_buffer, config_.send_queue, config_.recv_queue, config_.iomap_size};
 }
 
 } // namespace rsockets

@@ -82,6 +82,7 @@ class Connection {
     [[nodiscard]] Address name() const;
     [[nodiscard]] Address peer() const;
     [[nodiscard]] Sizes sizes() const;
+    [[nodiscard]] const std::string& fabric_name() const { return transport_.name(); }
 
   private:
     explicit Connection(Transport& transport) : transport_(transport) {}

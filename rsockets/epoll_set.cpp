@@ -74,6 +74,32 @@ Ref<EpollSet> EpollSet::make(int flags, int& fd) {
     return set;
 }
 
+Ref<EpollSet> EpollSet::make_around(Descriptor others, int& fd) {
+    Ref<EpollSet> set = make(EPOLL_CLOEXEC, fd);
+    epoll_event watch = watching(others_id);
+    if (set && epoll_ctl(fd, EPOLL_CTL_ADD, others.get(), &watch) != 0) {
+        const int error = errno;
+        ::close(fd);
+        errno = error;
+        return {};
+    }
+    if (set) {
+        set->others_ = std::move(others);
+    }
+    return set;
+}
+
+int EpollSet::interest_in(int fd, epoll_event& out) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, interest] : interests_) {
+        if (key.first == fd && !key.second->closed()) {
+            out = interest->wanted_;
+            return 0;
+        }
+    }
+    return -ENOENT;
+}
+
 EpollSet::~EpollSet() {
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
@@ -313,7 +339,7 @@ bool EpollSet::arm(Interest& interest) {
 }
 
 // Fills in what candidates have to tell. Those that have nothing are left to the kernel to watch.
-int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
+int EpollSet::look(epoll_event* events, int most, bool& may_sleep, bool& stale) {
     take_heard();
     int count = 0;
     std::vector<Interest*> looking;
@@ -325,8 +351,13 @@ int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
             candidates_.insert(candidates_.begin(), looking.begin() + static_cast<ptrdiff_t>(i), looking.end());
             break; // the others come first next time
         }
-        const uint32_t found = events_of(interest);
         interest.candidate_ = false;
+        if (interest.socket_ != nullptr && interest.socket_->wants_alternative()) {
+            make_candidate(interest);
+            stale = true;
+            continue;
+        }
+        const uint32_t found = events_of(interest);
         if (edge(interest, found, true)) {
             events[count].events = found;
             events[count].data = interest.wanted_.data;
@@ -404,7 +435,11 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
             if (others >= 0) {
                 count = std::max(0, epoll_wait(others, events, std::max(1, most / 2), 0));
             }
-            count += look(events + count, most - count, may_sleep);
+            bool stale = false;
+            count += look(events + count, most - count, may_sleep, stale);
+            if (stale && count == 0) {
+                return -ESTALE; // see Socket::set_alternative
+            }
         }
         if (count != 0 || deadline.passed()) {
             return count;

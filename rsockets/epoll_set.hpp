@@ -29,11 +29,16 @@ class EpollSet final : public Object {
   public:
     // `fd` is the set's number. Null, with errno, if the kernel refuses.
     static Ref<EpollSet> make(int flags, int& fd);
+    // Of the kernel's epoll descriptor `others`, which keeps what it watches and is the set's from now on.
+    static Ref<EpollSet> make_around(Descriptor others, int& fd);
     ~EpollSet() override;
 
     // As epoll_ctl(2) and epoll_wait(2); errors as -errno.
     int control(int set_fd, int operation, int fd, const epoll_event* event);
     int wait(epoll_event* events, int most, const Deadline& deadline, const sigset_t* mask);
+
+    // What was asked for a number. 0 or -ENOENT.
+    int interest_in(int fd, epoll_event& out);
 
     // Whether `wait` would find something now, for those who poll the set. It takes nothing.
     bool ready();
@@ -77,7 +82,7 @@ class EpollSet final : public Object {
     uint32_t events_of(Interest& interest);
     static bool edge(Interest& interest, uint32_t events, bool take);
     bool arm(Interest& interest);
-    int look(epoll_event* events, int most, bool& may_sleep);
+    int look(epoll_event* events, int most, bool& may_sleep, bool& stale);
     int control_kernel(int operation, int fd, const epoll_event* event);
     bool reaches(const EpollSet& other, int depth);
 

@@ -320,14 +320,16 @@ void Socket::close_connection() {
 void Socket::close_at_exit(const Deadline& deadline) {
     stop_listening();
     Connection* present = connection();
-    if (present == nullptr || state() != State::connected || send_shut_.exchange(true)) {
+    if (present == nullptr || state() != State::connected) {
         return;
     }
     if (present->look_for_bytes() > 0) {
         (void)present->abort();
         return;
     }
-    (void)present->end_sending();
+    if (!send_shut_.exchange(true)) {
+        (void)present->end_sending();
+    }
     while (!present->all_sent() && !deadline.passed()) {
         present->wait_a_moment();
     }

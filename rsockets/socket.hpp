@@ -24,6 +24,7 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <string>
 #include <vector>
 
 #include "rsockets/address.hpp"
@@ -54,11 +55,27 @@ class Socket final : public Object, private EventTarget {
     int listen(int fd, int backlog);
     // A connected socket that has no number yet.
     int accept(bool nonblocking, Ref<Socket>& out);
+    // The same, or a descriptor of the kernel's where one listens beside this socket.
+    int accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel);
+    // From now on, what the kernel's listening socket `kernel` takes is accepted here too. It is non-blocking, outlives
+    // this socket, and stays the caller's. `fd` is a number of this socket.
+    int listen_beside(int fd, int kernel);
     // Lets the kernel's descriptor of an accepted socket show its data.
     bool show_in(int fd);
 
     // socket_connect.cpp
     int connect(int fd, const sockaddr* address, socklen_t length);
+
+    // The caller has another way to the peer: while `on`, a connect that fails in the background is not shown to anyone
+    // who waits for this socket; they end with -ESTALE, for the caller to take that way.
+    void set_alternative(bool on);
+    [[nodiscard]] bool wants_alternative() const;
+    // How a connect stands: -EINPROGRESS, 0, -ECANCELED if the program gave it up, or another -errno.
+    int outcome() const;
+    [[nodiscard]] uint64_t bytes_sent() const { return sent_.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t bytes_received() const { return received_.load(std::memory_order_relaxed); }
+    // The core below, or an empty name.
+    std::string core() const;
 
     // socket_transfer.cpp
     ssize_t send(const iovec* iov, size_t count, int flags);
@@ -204,6 +221,8 @@ class Socket final : public Object, private EventTarget {
     std::atomic<bool> touched_{false};
     std::atomic<uint64_t> sends_{0};
     uint64_t sends_seen_ = 0; // by the service thread
+    std::atomic<bool> alternative_{false};
+    std::atomic<int> beside_{-1}; // the kernel's listening socket
 
     KernelOptions options_; // with `mutex_`
     Config config_;         // sizes for the next connection; with `mutex_`

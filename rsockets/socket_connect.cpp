@@ -140,6 +140,30 @@ int Socket::connect_result() {
     return error != 0 ? -error : -ECONNABORTED;
 }
 
+void Socket::set_alternative(bool on) { alternative_.store(on); }
+
+bool Socket::wants_alternative() const { return alternative_.load() && state() == State::closed && lost_.load(); }
+
+int Socket::outcome() const {
+    switch (state()) {
+    case State::connecting:
+        return -EINPROGRESS;
+    case State::connected:
+        return 0;
+    default:
+        return lost_.load() ? -ECONNREFUSED : -ECANCELED;
+    }
+}
+
+std::string Socket::core() const {
+    const std::lock_guard lock(mutex_);
+    const Connection* present = connection();
+    const std::string fabric = listener_            ? listener_->transport->name()
+                               : present != nullptr ? present->fabric_name()
+                                                    : std::string();
+    return fabric;
+}
+
 // An errno, or 0: it is under way.
 int Socket::start_connect(int fd, const Address& to) {
     if (is_multicast(to)) {

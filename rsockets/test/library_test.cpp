@@ -66,6 +66,19 @@ void role_sends_closes_and_exits(const std::vector<std::string>& arguments) {
     EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
 }
 
+// More than the peer has room for, so that some of it is still here at exit.
+void role_sends_shuts_down_and_exits(const std::vector<std::string>& arguments) {
+    const int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+    const sockaddr_in to = loopback(static_cast<uint16_t>(std::stoi(arguments.at(0))));
+    EXPECT_EQ(rconnect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    Pattern pattern(1);
+    std::vector<char> data(900000);
+    pattern.fill(data.data(), data.size());
+    EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
+    EXPECT_EQ(rshutdown(fd, SHUT_WR), 0);
+    say("sent");
+}
+
 void role_is_killed(const std::vector<std::string>& arguments) {
     const Number fd = connected_to(static_cast<uint16_t>(std::stoi(arguments.at(0))));
     send_all(fd, "alive");
@@ -103,6 +116,17 @@ void test_what_was_sent_arrives_although_the_sender_has_exited() {
         EXPECT_EQ(rrecv(fd, &byte, 1, 0), 0);
         child.finish();
     }
+}
+
+void test_what_was_sent_arrives_although_the_sender_has_shut_down_and_exited() {
+    const Number from = listener();
+    Child child("sends_shuts_down_and_exits", {std::to_string(port_of(from))});
+    const Number fd(raccept(from, nullptr, nullptr));
+    EXPECT_EQ(child.hear(), "sent");
+    expect_pattern(fd, 900000);
+    char byte = 0;
+    EXPECT_EQ(rrecv(fd, &byte, 1, 0), 0);
+    child.finish();
 }
 
 void test_a_killed_peer_ends_a_blocked_receive() {
@@ -502,6 +526,7 @@ int main(int argc, char** argv) {
         {"sends_and_exits", role_sends_and_exits},
         {"sends_closes_and_exits", role_sends_closes_and_exits},
         {"is_killed", role_is_killed},
+        {"sends_shuts_down_and_exits", role_sends_shuts_down_and_exits},
         {"exits_in_a_handler", role_exits_in_a_handler},
         {"tells_defaults", role_tells_defaults},
         {"connects_to_itself", role_connects_to_itself},
@@ -513,6 +538,7 @@ int main(int argc, char** argv) {
     const CMUnitTest tests[] = {
         FABTEST(test_what_was_sent_arrives_although_the_sender_never_calls_again),
         FABTEST(test_what_was_sent_arrives_although_the_sender_has_exited),
+        FABTEST(test_what_was_sent_arrives_although_the_sender_has_shut_down_and_exited),
         FABTEST(test_a_killed_peer_ends_a_blocked_receive),
         FABTEST(test_exit_within_a_call_does_not_hang),
         FABTEST(test_a_child_may_close_what_it_inherits_and_make_its_own),

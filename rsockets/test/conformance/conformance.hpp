@@ -68,6 +68,9 @@ struct Api {
     int (*dup2)(int, int);
 };
 
+// The kernel's by system calls, whatever is preloaded before libc.
+extern const Api system_calls;
+
 struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };

@@ -306,7 +306,7 @@ void Socket::close_connection() {
     }
     (void)last.end_both();
     if (linger_.l_onoff != 0) {
-        last.set_linger(size_t{1000} * static_cast<size_t>(linger_.l_linger));
+        last.set_linger(std::chrono::seconds(linger_.l_linger));
     } else if (last.status().unsent != 0 && !last.has_maps()) { // their memory is the program's again at the return
         last.forget_target();
         library_.service().linger(std::move(closing.back()));

@@ -160,6 +160,9 @@ class Socket final : public Object, private EventTarget {
 
     // socket_options.cpp
     void read_cached_options();
+    // With `mutex_` held. Nothing if the program said nothing: what the provider was set to holds then.
+    std::optional<Keepalive> keepalive() const;
+    int apply_keepalive(Connection& connection) const;
     int set_buffer(int name, const void* value, socklen_t length);
     int set_rdma(int name, const void* value, socklen_t length);
     int get_int(int name, int value, void* to, socklen_t* length);

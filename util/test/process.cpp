@@ -26,7 +26,8 @@ constexpr int longest_wait_ms = 30000;
 
 Process::Process(const std::string& program, const std::vector<std::string>& arguments) : name_(program) {
     const char* folder = getenv("FABTESTS_BIN");
-    const std::string path = std::string(folder != nullptr ? folder : ".") + "/" + program;
+    const std::string path =
+        program.starts_with('/') ? program : std::string(folder != nullptr ? folder : ".") + "/" + program;
     std::vector<char*> argv{const_cast<char*>(path.c_str())};
     for (const auto& argument : arguments) {
         argv.push_back(const_cast<char*>(argument.c_str()));
@@ -111,6 +112,11 @@ std::string Process::line_with(const std::string& beginning) {
 }
 
 void Process::signal(int number) const { kill(pid_, number); }
+
+bool Process::running() const {
+    siginfo_t ended{};
+    return waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
+}
 
 int Process::status() {
     while (read_some()) {

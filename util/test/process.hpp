@@ -13,7 +13,7 @@ namespace util_test {
 
 class Process {
   public:
-    // The program is one of the build folder.
+    // The program is one of the build folder, unless the path is absolute.
     Process(const std::string& program, const std::vector<std::string>& arguments);
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
@@ -24,6 +24,7 @@ class Process {
     // Lines, until one begins like this; it is returned.
     std::string line_with(const std::string& beginning);
     void signal(int number) const;
+    [[nodiscard]] bool running() const;
     // Waits until it ends by itself.
     int status();
 

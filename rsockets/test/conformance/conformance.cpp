@@ -292,11 +292,18 @@ void Case::join() {
     threads_.clear();
 }
 
+std::string node() {
+    const char* named = getenv("FABTESTS_NODE");
+    return named != nullptr ? named : "127.0.0.1";
+}
+
 sockaddr_in loopback(uint16_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (inet_pton(AF_INET, node().c_str(), &address.sin_addr) != 1) {
+        throw Failure("FABTESTS_NODE is not an address of IPv4: " + node());
+    }
     return address;
 }
 
@@ -304,7 +311,10 @@ sockaddr_in6 loopback6(uint16_t port) {
     sockaddr_in6 address{};
     address.sin6_family = AF_INET6;
     address.sin6_port = htons(port);
-    address.sin6_addr = in6addr_loopback;
+    const char* named = getenv("FABTESTS_NODE6");
+    if (inet_pton(AF_INET6, named != nullptr ? named : "::1", &address.sin6_addr) != 1) {
+        throw Failure("FABTESTS_NODE6 is not an address of IPv6");
+    }
     return address;
 }
 

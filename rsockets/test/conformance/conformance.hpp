@@ -128,6 +128,8 @@ class Case {
     std::vector<std::thread> threads_;
 };
 
+// Of this machine: FABTESTS_NODE and FABTESTS_NODE6 name addresses of a device's.
+std::string node();
 sockaddr_in loopback(uint16_t port);
 sockaddr_in6 loopback6(uint16_t port);
 socklen_t length_of(const sockaddr_storage& address);

@@ -414,6 +414,10 @@ bool Connection::close(std::chrono::milliseconds linger) {
     if (state_.load(std::memory_order_acquire) != State::connected) {
         return false;
     }
+    for (auto* starved : {&send_starved_, &recv_starved_}) { // nobody is there any more who could be told
+        starved->store(false);
+    }
+    peeked_.store(0);
     progress();
     bool unmapped = release_regions(); // asks for them before the end is said
     {
@@ -451,11 +455,19 @@ bool Connection::close(std::chrono::milliseconds linger) {
 }
 
 void Connection::wait_for_core(int64_t milliseconds) {
+    // What we wait for may be taken from the core by another thread, which then tells us.
+    int gathered = -1;
+    const int told = wait_fd(gathered) == 0 ? signal_fd_.get() : -1;
+    awaits_core_.store(!all_with_core());
+    armed_.store(true);
+    take_back_signal();
     AnyFid* cq = &cq_->fid;
-    if (fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
-        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}}; // poll(2) skips a negative one
-        poll(fds, 2, static_cast<int>(milliseconds));
+    if (!wakes_someone() && fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
+        // poll(2) skips a negative one
+        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}, {told, POLLIN, 0}};
+        poll(fds, 3, static_cast<int>(milliseconds));
     }
+    awaits_core_.store(false);
     take_core_events();
 }
 

@@ -154,7 +154,7 @@ class Connection final : public EqTarget {
     ssize_t post_bypass(const wire::Post& post, const void* direct);
     ssize_t post_write(const wire::Post& post, bool signal);
     ssize_t post_header(const wire::Post& post);
-    template <class Message> ssize_t post_control(const Message& message, bool ends);
+    template <class Message> ssize_t post_control(const Message& message, bool signal);
     template <class Message> ssize_t post_message(const Message& message, size_t slot, bool signal);
     void release_skipped();
     [[nodiscard]] bool signal_due(size_t staged) const;
@@ -178,6 +178,7 @@ class Connection final : public EqTarget {
     void await_more();
     [[nodiscard]] bool wakes_someone() const;
     void tell_sleepers();
+    void take_back_signal();
     static int gather(const Descriptor& into, int fd);
 
     // connection_maps.cpp
@@ -272,6 +273,7 @@ class Connection final : public EqTarget {
     bool signaled_ = false;
     std::atomic<bool> armed_{false}; // someone may sleep on it
 
+    std::atomic<bool> awaits_core_{false};  // closing waits until all is with the core
     std::atomic<bool> send_starved_{false}; // the program was told that nothing can be sent
     std::atomic<bool> recv_starved_{false}; // or received
     std::atomic<size_t> peeked_{0};         // readable bytes that it was told of and left

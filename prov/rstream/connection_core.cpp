@@ -136,9 +136,9 @@ template <class Message> ssize_t Connection::post_message(const Message& message
     return ret;
 }
 
-template <class Message> ssize_t Connection::post_control(const Message& message, bool ends) {
+template <class Message> ssize_t Connection::post_control(const Message& message, bool signal) {
     const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
-    const ssize_t ret = post_message(message, slot, ends || signal_due(0));
+    const ssize_t ret = post_message(message, slot, signal || signal_due(0));
     control_sequence_ += ret == 0 ? 1 : 0;
     return ret;
 }
@@ -149,7 +149,7 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
     case wire::Post::Kind::control:
         return post_control(post.control, post.control.type != wire::Control::Type::credit);
     case wire::Post::Kind::map:
-        return post_control(post.map, false);
+        return post_control(post.map, true);
     case wire::Post::Kind::skip:
         unsignaled_staged_ += post.chunk.length; // free with the next completion
         return 0;
@@ -258,8 +258,12 @@ void Connection::progress() {
 }
 
 int Connection::arm() {
-    if (traits_.kernel_tcp || state_.load(std::memory_order_acquire) != State::connected) {
-        return 0; // sockets are readable for as long as there is something
+    // A socket is readable for as long as there is something, but that it can be written to has to be asked for.
+    const bool sending =
+        flush_wanted_.load(std::memory_order_acquire) ||
+        signals_added_.load(std::memory_order_acquire) != signals_taken_.load(std::memory_order_acquire);
+    if ((traits_.kernel_tcp && !sending) || state_.load(std::memory_order_acquire) != State::connected) {
+        return 0;
     }
     AnyFid* cq = &cq_->fid;
     return fi_trywait(domain_.fabric().core(), &cq, 1);

@@ -130,7 +130,7 @@ bool Connection::release_regions() {
     std::vector<Region> released; // closed without our lock
     const std::lock_guard lock(regions_mutex_);
     const auto kept = std::stable_partition(regions_.begin(), regions_.end(), [&](const Region& region) {
-        const bool done = withdrawn(region, false);
+        const bool done = withdrawn(region, true);
         if (done && region.remote) {
             maps_->forget(region.offset);
         }

@@ -255,7 +255,8 @@ bool Connection::wakes_someone() const {
     const size_t told = peeked_.load();
     return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
            (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
-           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over();
+           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over() ||
+           (awaits_core_.load() && all_with_core());
 }
 
 // One thread may take from the core what another sleeps for: the descriptor is kept readable for that one.
@@ -267,6 +268,15 @@ void Connection::tell_sleepers() {
     if (!signaled_ && signal_fd_.get() >= 0) {
         const uint64_t one = 1;
         signaled_ = ::write(signal_fd_.get(), &one, sizeof(one)) == sizeof(one);
+    }
+}
+
+void Connection::take_back_signal() {
+    const std::lock_guard lock(wait_mutex_);
+    if (signaled_ && !wakes_someone()) {
+        uint64_t count = 0;
+        (void)!::read(signal_fd_.get(), &count, sizeof(count));
+        signaled_ = false;
     }
 }
 
@@ -334,14 +344,7 @@ int Connection::try_wait() {
     if ((send_starved_.load() && (link_.space() != 0 || failed)) || unmap_is_over()) {
         return -FI_EAGAIN;
     }
-    {
-        const std::lock_guard lock(wait_mutex_);
-        if (signaled_ && !wakes_someone()) {
-            uint64_t count = 0;
-            (void)!::read(signal_fd_.get(), &count, sizeof(count));
-            signaled_ = false;
-        }
-    }
+    take_back_signal();
     if (failed) {
         return 0; // a lost connection's queue has nothing new to say
     }

@@ -287,6 +287,7 @@ void Socket::hang_up() {
 void Socket::close_connection() {
     std::vector<std::unique_ptr<Connection>> closing; // without our lock: events of theirs may be under way
     {
+        const std::lock_guard alone(looks_);
         const std::lock_guard lock(mutex_);
         if (setting_up_) {
             setting_up_ = false;
@@ -294,6 +295,7 @@ void Socket::close_connection() {
         }
         connection_.store(nullptr);
         closing.swap(connections_);
+        bell_.let_go();
     }
     if (closing.empty() || state() != State::connected) {
         return;

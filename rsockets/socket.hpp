@@ -12,8 +12,8 @@
 // socket_poll.cpp       what poll sees, and how a thread waits
 // socket_options.cpp    options, flags and ioctls
 //
-// Locks: a transport's events, then one socket's `mutex_`, then its bell. A call that sends or receives takes none: it
-// looks at the state once, and the connection behind a state stays until the socket goes.
+// Locks: a transport's events or a look at a socket, then one socket's `mutex_`, then its bell. A call that sends or
+// receives takes none: it looks at the state once, and the connection behind a state stays until the socket goes.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,9 @@ class Socket final : public Object, private EventTarget {
     bool may_sleep();
     [[nodiscard]] int wait_fd() const; // -1 where only the bell rings
     Bell& bell() { return bell_; }
+    // Who is in no call on this socket, and so would not keep its connection, holds this while it calls any of the
+    // above.
+    [[nodiscard]] std::shared_lock<std::shared_mutex> look() { return std::shared_lock(looks_); }
 
     // socket_options.cpp
     int set_option(int level, int name, const void* value, socklen_t length);
@@ -190,6 +194,7 @@ class Socket final : public Object, private EventTarget {
     const int family_;
     std::atomic<bool> nonblocking_;
 
+    std::shared_mutex looks_; // shared by looks from outside of calls; the connection goes when there are none
     mutable std::mutex mutex_;
     std::atomic<State> state_{State::closed};
     Bell bell_;

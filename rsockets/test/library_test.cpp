@@ -433,6 +433,43 @@ void test_descriptors_and_memory_are_given_back() {
 #endif
 }
 
+// What a connected socket costs its process: idle, and once both of its buffers were full.
+void test_the_cost_of_a_connected_socket_is_as_documented() {
+    constexpr size_t count = 25;
+    const Number from = listener();
+    const uint16_t port = port_of(from);
+    exchange(connected());
+    const size_t fds = open_fds();
+    const size_t memory = resident_bytes();
+    std::vector<Ends> all;
+    for (size_t i = 0; i < count; ++i) {
+        Number client = connected_to(port);
+        all.push_back({std::move(client), Number(raccept(from, nullptr, nullptr))});
+        exchange(all.back());
+    }
+    const size_t ends = 2 * count;
+    const size_t idle = (resident_bytes() - memory) / ends;
+    const size_t each = (open_fds() - fds + ends - 1) / ends;
+    std::vector<char> data(65536, 'x');
+    for (const Ends& one : all) {
+        for (const auto& [sender, receiver] : {std::pair<int, int>(one.client, one.server), {one.server, one.client}}) {
+            size_t sent = 0;
+            for (ssize_t n = 0; (n = rsend(sender, data.data(), data.size(), MSG_DONTWAIT)) > 0;) {
+                sent += static_cast<size_t>(n);
+            }
+            EXPECT_EQ(received(receiver, sent).size(), sent);
+        }
+    }
+    const size_t used = (resident_bytes() - memory) / ends;
+    printf("# a connected socket: %zu descriptors, %zu KiB idle, %zu KiB once its buffers were full\n", each,
+           idle >> 10, used >> 10);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT(each <= 7);
+    EXPECT(idle < size_t{200} << 10);
+    EXPECT(used < size_t{1400} << 10);
+#endif
+}
+
 void test_a_thousand_connections_in_one_set() {
     rlimit limit{};
     getrlimit(RLIMIT_NOFILE, &limit);
@@ -515,6 +552,7 @@ int main(int argc, char** argv) {
         FABTEST(test_the_provider_is_found_whatever_fi_provider_says),
         FABTEST(test_an_idle_process_uses_no_cpu),
         FABTEST(test_descriptors_and_memory_are_given_back),
+        FABTEST(test_the_cost_of_a_connected_socket_is_as_documented),
         FABTEST(test_a_thousand_connections_in_one_set),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

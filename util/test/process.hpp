@@ -13,8 +13,9 @@ namespace util_test {
 
 class Process {
   public:
-    // The program is one of the build folder, unless the path is absolute.
-    Process(const std::string& program, const std::vector<std::string>& arguments);
+    // The program is one of the build folder, unless a path is given. Environment: "NAME=value", besides ours.
+    Process(const std::string& program, const std::vector<std::string>& arguments,
+            const std::vector<std::string>& environment = {});
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
     ~Process();
@@ -24,7 +25,6 @@ class Process {
     // Lines, until one begins like this; it is returned.
     std::string line_with(const std::string& beginning);
     void signal(int number) const;
-    [[nodiscard]] bool running() const;
     // Waits until it ends by itself.
     int status();
 

@@ -132,6 +132,7 @@ CASE(connect_to_a_group) {
 }
 
 CASE(connect_to_the_wildcard_reaches_this_machine) {
+    need_loopback();
     const int listener = c.make_listener();
     sockaddr_in to = loopback(port_of(c.address_of(listener)));
     to.sin_addr.s_addr = htonl(INADDR_ANY);

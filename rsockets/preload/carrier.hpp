@@ -87,6 +87,10 @@ bool become(const Carrier& carrier, int fd, int rsocket, Kind kind, Entry& entry
 // The epoll set becomes one of the library's. 0 or an errno.
 int convert_set(const Carrier& carrier, int set);
 
+// descriptors.cpp
+// close(2) for the program.
+int close_number(int fd);
+
 // fork.cpp
 // In a process that shares its parent's memory until it execs: nothing of the table may change there.
 bool in_vfork_child();

@@ -176,6 +176,8 @@ int ask_any_socket(unsigned long request, unsigned long argument) {
 
 } // namespace preload
 
+int preload::close_number(int fd) { return close_on(fd, nullptr); }
+
 using namespace preload;
 
 PRELOAD_EXPORT int close(int fd) { return close_on(fd, PRELOAD_CALLER); }
@@ -222,6 +224,17 @@ PRELOAD_EXPORT int fcntl64(int fd, int command, ...) {
     return control(fd, command, argument, PRELOAD_CALLER);
 }
 PRELOAD_ALIAS(__fcntl, fcntl);
+
+// The number of a carried socket is one of epoll's to the kernel, which lets that be sought.
+PRELOAD_EXPORT off_t lseek(int fd, off_t offset, int whence) noexcept {
+    return route(
+        fd, PRELOAD_CALLER, [&] { return real::lseek(fd, offset, whence); },
+        [&](const Carrier&) -> off_t {
+            errno = ESPIPE;
+            return -1;
+        });
+}
+PRELOAD_ALIAS(lseek64, lseek);
 
 PRELOAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
     ARGUMENT_OF(unsigned long, request);

@@ -82,6 +82,7 @@ template <class R, class... A> class Call<R(A..., ...) noexcept> : public Call<R
     X(dup2)                                                                                                            \
     X(dup3)                                                                                                            \
     X(fcntl)                                                                                                           \
+    X(lseek)                                                                                                           \
     X(ioctl)                                                                                                           \
     X(read)                                                                                                            \
     X(write)                                                                                                           \

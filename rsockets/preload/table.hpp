@@ -87,6 +87,7 @@ inline Entry* entry(int fd) {
 }
 
 Entry* new_entry(); // null for want of memory
+void after_fork();  // in the child
 // The number stands for this from now on; what it stood for loses it. False for want of memory, or if the number is
 // beyond all sense.
 bool put(int fd, Kind kind, Entry* entry);

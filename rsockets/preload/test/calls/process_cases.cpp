@@ -27,7 +27,8 @@ namespace {
 int early_bytes = 0;
 
 __attribute__((constructor(200))) void before_main() {
-    if (getenv("CALLS_EARLY") == nullptr) {
+    const char* wanted = getenv("CALLS_EARLY");
+    if (wanted == nullptr || *wanted == '\0') {
         return;
     }
     const int on = listener();

@@ -10,6 +10,7 @@
 #include "rsockets/descriptor.hpp"
 #include "rsockets/epoll_set.hpp"
 #include "rsockets/poll.hpp"
+#include "rsockets/provider.hpp"
 
 using namespace rsockets;
 
@@ -96,6 +97,14 @@ int report(int number, rsocket_report* out) {
     });
 }
 
+void load_providers() {
+    const Library::Inside inside;
+    Info found;
+    if (const Info wishes = provider::hints(); wishes) {
+        (void)provider::get_info(*wishes, found);
+    }
+}
+
 constexpr rsocket_carrying table = {
     .share = share,
     .drop = drop,
@@ -107,6 +116,7 @@ constexpr rsocket_carrying table = {
     .epoll_interest = epoll_interest,
     .epoll_wait = wait_for_events,
     .report = report,
+    .load_providers = load_providers,
 };
 
 } // namespace

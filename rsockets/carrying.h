@@ -50,6 +50,8 @@ struct rsocket_carrying {
     int (*epoll_wait)(int set, struct epoll_event* events, int most, const struct timespec* timeout,
                       const sigset_t* mask);
     int (*report)(int number, struct rsocket_report* report);
+    /* libfabric loads its providers now instead of at the first connection. */
+    void (*load_providers)(void);
 };
 
 const struct rsocket_carrying* rsocket_carrying_1(void);

@@ -50,6 +50,12 @@ void EpollSet::Interest::hear() {
     }
 }
 
+void EpollSet::Interest::let_go() {
+    if (const int fd = watched_.exchange(-1); fd >= 0) {
+        epoll_ctl(set_.kernel_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    }
+}
+
 Ref<EpollSet> EpollSet::make(int flags, int& fd) {
     fd = epoll_create1(flags);
     if (fd < 0) {
@@ -236,9 +242,8 @@ void EpollSet::erase(const Key& key) {
     Interest& interest = *found->second;
     if (interest.socket_ != nullptr) {
         interest.socket_->bell().remove(&interest);
-    }
-    if (interest.watched_ >= 0) {
-        epoll_ctl(kernel_.get(), EPOLL_CTL_DEL, interest.watched_, nullptr);
+    } else {
+        interest.let_go();
     }
     std::erase(candidates_, &interest);
     by_id_.erase(interest.id_);
@@ -284,6 +289,10 @@ void EpollSet::take_heard() {
     }
 }
 
+std::shared_lock<std::shared_mutex> EpollSet::look_at(const Interest& interest) {
+    return interest.socket_ != nullptr ? interest.socket_->look() : std::shared_lock<std::shared_mutex>();
+}
+
 uint32_t EpollSet::events_of(Interest& interest) {
     const uint32_t wanted = (interest.wanted_.events & ~flags_of_set) | always;
     if (interest.disabled_) {
@@ -317,16 +326,14 @@ bool EpollSet::arm(Interest& interest) {
         return true;
     }
     const int fd = interest.disabled_ ? -1 : interest.socket_->wait_fd();
-    if (fd != interest.watched_) {
-        if (interest.watched_ >= 0) {
-            epoll_ctl(kernel_.get(), EPOLL_CTL_DEL, interest.watched_, nullptr);
-        }
+    if (fd != interest.watched_.load()) {
+        interest.let_go();
         epoll_event watch = watching(interest.id_);
         // Under two numbers, the same descriptor is watched once: the second look goes by the bell and by the first.
         if (fd >= 0 && epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, fd, &watch) != 0 && errno != EEXIST) {
             return false;
         }
-        interest.watched_ = fd;
+        interest.watched_.store(fd);
     }
     return interest.disabled_ || interest.socket_->may_sleep();
 }
@@ -339,6 +346,7 @@ int EpollSet::look(epoll_event* events, int most, bool& may_sleep, bool& stale) 
     looking.swap(candidates_);
     for (size_t i = 0; i < looking.size(); ++i) {
         Interest& interest = *looking[i];
+        const auto look = look_at(interest);
         if (count == most) {
             candidates_.insert(candidates_.begin(), looking.begin() + static_cast<ptrdiff_t>(i), looking.end());
             break; // the others come first next time
@@ -372,6 +380,7 @@ bool EpollSet::ready() {
     const std::lock_guard lock(mutex_);
     take_heard();
     for (Interest* interest : std::vector(candidates_)) {
+        const auto look = look_at(*interest);
         if (edge(*interest, events_of(*interest), false)) {
             return true;
         }
@@ -390,6 +399,7 @@ bool EpollSet::ready() {
             found = true;
         } else if (const auto known = by_id_.find(id); known != by_id_.end()) {
             make_candidate(*known->second);
+            const auto look = look_at(*known->second);
             found = edge(*known->second, events_of(*known->second), false) || found;
         }
     }

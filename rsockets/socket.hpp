@@ -8,11 +8,12 @@
 // socket_listen.cpp     listening, requests, accepting
 // socket_connect.cpp    connecting
 // socket_transfer.cpp   bytes
+// socket_map.cpp        memory beside the stream
 // socket_poll.cpp       what poll sees, and how a thread waits
 // socket_options.cpp    options, flags and ioctls
 //
-// Locks: a transport's events, then one socket's `mutex_`, then its bell. A call that sends or receives takes none: it
-// looks at the state once, and the connection behind a state stays until the socket goes.
+// Locks: a transport's events or a look at a socket, then one socket's `mutex_`, then its bell. A call that sends or
+// receives takes none: it looks at the state once, and the connection behind a state stays until the socket goes.
 #pragma once
 
 #include <atomic>
@@ -22,6 +23,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -79,6 +81,11 @@ class Socket final : public Object, private EventTarget {
     ssize_t send(const iovec* iov, size_t count, int flags);
     ssize_t recv(const iovec* iov, size_t count, int flags);
 
+    // socket_map.cpp
+    int64_t map(void* buffer, size_t length, int prot, int64_t offset);
+    int unmap(void* buffer, size_t length);
+    ssize_t write_map(const void* buffer, size_t length, int64_t offset, int flags);
+
     // socket_poll.cpp
     // The events of poll(2) at this moment. Makes progress. What is in `interest` and not ready will be announced.
     short events(short interest);
@@ -92,6 +99,9 @@ class Socket final : public Object, private EventTarget {
     bool may_sleep();
     [[nodiscard]] int wait_fd() const; // -1 where only the bell rings
     Bell& bell() { return bell_; }
+    // Who is in no call on this socket, and so would not keep its connection, holds this while it calls any of the
+    // above.
+    [[nodiscard]] std::shared_lock<std::shared_mutex> look() { return std::shared_lock(looks_); }
 
     // socket_options.cpp
     int set_option(int level, int name, const void* value, socklen_t length);
@@ -153,7 +163,12 @@ class Socket final : public Object, private EventTarget {
     // socket_transfer.cpp
     ssize_t recv_now(const iovec* iov, size_t count, int flags, size_t wanted);
     ssize_t discard(size_t length);
+    // The connection that can be sent on, or why there is none.
+    ssize_t sendable(Connection*& out);
+    // What the provider's answer to `length` bytes means to the program.
+    ssize_t sending_result(ssize_t sent, size_t length);
     ssize_t send_now(const iovec* iov, size_t count, bool more);
+    void note_sent(size_t bytes);
     void note_loss(int error);
     int take_error() { return error_.exchange(0); }
     ssize_t broken_pipe(ssize_t error, int flags);
@@ -166,6 +181,9 @@ class Socket final : public Object, private EventTarget {
 
     // socket_options.cpp
     void read_cached_options();
+    // With `mutex_` held. Nothing if the program said nothing: what the provider was set to holds then.
+    std::optional<Keepalive> keepalive() const;
+    int apply_keepalive(Connection& connection) const;
     int set_buffer(int name, const void* value, socklen_t length);
     int set_rdma(int name, const void* value, socklen_t length);
     int get_int(int name, int value, void* to, socklen_t* length);
@@ -176,6 +194,7 @@ class Socket final : public Object, private EventTarget {
     const int family_;
     std::atomic<bool> nonblocking_;
 
+    std::shared_mutex looks_; // shared by looks from outside of calls; the connection goes when there are none
     mutable std::mutex mutex_;
     std::atomic<State> state_{State::closed};
     Bell bell_;

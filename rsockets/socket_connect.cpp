@@ -200,10 +200,8 @@ int Socket::start_connect(int fd, const Address& to) {
         const int error = routing_error(to);
         return ret != -FI_ENODATA ? -ret : error != 0 ? error : ENETUNREACH;
     }
-    if (from.set() && found->src_addr != nullptr) {
-        Address source(found->src_addr, static_cast<socklen_t>(found->src_addrlen));
-        source.set_port(from.port());
-        memcpy(found->src_addr, source.get(), source.length);
+    if (from.set()) {
+        provider::set_source_port(*found, from.port());
     }
     Transport* transport = nullptr;
     if ((ret = library_.transport_for(*found, transport)) != 0) {
@@ -221,6 +219,7 @@ int Socket::start_connect(int fd, const Address& to) {
     Connection& opened = *made;
     {
         const std::lock_guard lock(mutex_);
+        (void)apply_keepalive(opened);
         adopt(std::move(made));
         epoll_event event{};
         event.events = EPOLLIN;

@@ -179,6 +179,7 @@ void Socket::open_request(Info request) {
         Connection& opened = *connection;
         {
             const std::lock_guard lock(child->mutex_);
+            (void)child->apply_keepalive(opened);
             child->adopt(std::move(connection));
         }
         ret = opened.accept();

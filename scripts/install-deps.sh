@@ -7,7 +7,7 @@
 set -eu
 
 packages="g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin zlib1g-dev libcmocka-dev pandoc git"
-packages="$packages libfmt-dev librdmacm-dev libibverbs-dev"
+packages="$packages libfmt-dev librdmacm-dev libibverbs-dev rdmacm-utils"
 for option; do
     case $option in
     --check)
@@ -16,7 +16,7 @@ for option; do
     --lab)
         # The emulator and what makes an initramfs; what speaks to RDMA devices; libelf1 and xz-utils, to build siw.
         packages="$packages qemu-system-x86 busybox-static cpio kmod xz-utils libelf1"
-        packages="$packages iproute2 rdma-core ibverbs-providers ibverbs-utils rdmacm-utils perftest"
+        packages="$packages iproute2 rdma-core ibverbs-providers ibverbs-utils perftest"
         ;;
     --programs)
         # What fabtests/programs runs unchanged. Debian starts the servers among them, and will at each boot.

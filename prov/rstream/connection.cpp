@@ -40,7 +40,7 @@ Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& que
     : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
       traits_(core_info, domain.fabric().params().immediates),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size}), session_(random_session()),
-      tx_size_(settings.tx_size), keepalive_settings_(settings.keepalive) {}
+      maps_offered_(settings.maps), tx_size_(settings.tx_size), keepalive_settings_(settings.keepalive) {}
 
 Connection::~Connection() { drop_endpoint(); }
 
@@ -120,12 +120,13 @@ int Connection::open_endpoint() {
     if (events_) {
         pump_->watch(events_fd_, this);
     }
-    if ((ret = register_memory(ring_, FI_REMOTE_WRITE, ring_mr_)) != 0) {
+    if ((ret = register_memory(ring_.data(), ring_.size(), FI_REMOTE_WRITE, ring_mr_)) != 0) {
         return ret;
     }
     ring_key_ = fi_mr_key(ring_mr_.get());
-    if (traits_.local_mr && ((ret = register_memory(staging_, FI_WRITE, staging_mr_)) != 0 ||
-                             (ret = register_memory(messages_, FI_SEND | FI_RECV, messages_mr_)) != 0)) {
+    if (traits_.local_mr &&
+        ((ret = register_memory(staging_.data(), staging_.size(), FI_WRITE, staging_mr_)) != 0 ||
+         (ret = register_memory(messages_.data(), messages_.size(), FI_SEND | FI_RECV, messages_mr_)) != 0)) {
         return ret;
     }
     if ((ret = fi_enable(ep)) != 0) {
@@ -152,6 +153,7 @@ void Connection::drop_endpoint() {
         ring_mr_.reset();
         staging_mr_.reset();
     }
+    drop_regions();
 }
 
 // Nothing that comes now is worth waking up for.
@@ -161,13 +163,14 @@ void Connection::leave_watch() {
     }
 }
 
-int Connection::register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out) {
+int Connection::register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out,
+                                uint64_t flags) {
     fid_mr* mr = nullptr;
     int ret = -FI_ENOKEY;
     // Keys of ours are drawn at random, so two may meet; the core then says so.
     for (int tries = 0; tries < 8 && ret == -FI_ENOKEY; ++tries) {
-        ret = fi_mr_reg(domain_.core(), buffer.data(), buffer.size(), access, 0,
-                        traits_.provider_keys ? 0 : domain_.random_key(), 0, &mr, nullptr);
+        ret = fi_mr_reg(domain_.core(), memory, length, access, 0, traits_.provider_keys ? 0 : domain_.random_key(),
+                        flags, &mr, nullptr);
     }
     if (ret != 0) {
         return ret;
@@ -189,6 +192,7 @@ wire::Hello Connection::hello(size_t user_length) const {
     h.data_credits = static_cast<uint16_t>(link_.data_credits());
     h.control_credits = wire::control_credits;
     h.user_length = static_cast<uint8_t>(user_length);
+    h.maps = static_cast<uint16_t>(maps_offered_);
     return h;
 }
 
@@ -201,7 +205,10 @@ int Connection::agree(const wire::Hello& peer) {
     const size_t buffer = std::min<size_t>(peer.ring_size, staging_.size());
     max_chunk_ =
         std::min({traits_.max_message, largest_chunk, std::max(buffer / 4, std::min(buffer / 2, small_chunk))});
-    link_.open(peer, headers_, max_chunk_);
+    if (maps_offered_ != 0 || peer.maps != 0) {
+        maps_ = std::make_unique<wire::Maps>(maps_offered_, std::min<size_t>(peer.maps, wire::max_maps));
+    }
+    link_.open(peer, headers_, max_chunk_, maps_.get());
     return 0;
 }
 
@@ -408,6 +415,7 @@ bool Connection::close(std::chrono::milliseconds linger) {
         return false;
     }
     progress();
+    bool unmapped = release_regions(); // asks for them before the end is said
     {
         const Posting posting(*this);
         if (link_.readable() != 0 && !receive_shut_.load()) {
@@ -421,17 +429,24 @@ bool Connection::close(std::chrono::milliseconds linger) {
     const auto deadline = now + linger;
     linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
     // Staged bytes need the peer's credit, and a core may drop what it has not finished.
-    while (!all_with_core() && state_.load(std::memory_order_acquire) == State::connected) {
+    while ((!all_with_core() || !unmapped) && state_.load(std::memory_order_acquire) == State::connected) {
         progress();
+        unmapped = release_regions();
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
         if (left <= 0) {
             RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
             break;
         }
-        if (!all_with_core()) {
+        if (!all_with_core() || !unmapped) {
             wait_for_core(left);
         }
     }
+    if (!unmapped) {
+        // The memory is the program's again when we return, so nothing may be written there behind it.
+        fail(FI_ECONNABORTED, "closed, and the peer does not give back what is mapped");
+        fi_shutdown(ep_.get(), 0);
+    }
+    drop_regions();
     return !linger_is_over();
 }
 

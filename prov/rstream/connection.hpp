@@ -8,6 +8,7 @@
 // connection.cpp            life: opening, set-up, events, closing
 // connection_core.cpp       the core below: posting, completions
 // connection_transfer.cpp   the program above: send, receive, peek, wait
+// connection_maps.cpp       memory beside the stream
 // connection_keepalive.cpp  whether a silent peer is there
 //
 // Locks, in the order in which they are taken: the pump's, then one of `tx_mutex_`, `rx_mutex_`, `cq_mutex_` at a time,
@@ -41,6 +42,7 @@ struct Settings {
     size_t recv_buf_size = 0;
     size_t tx_size = 0;
     size_t rx_size = 0;
+    size_t maps = 0; // of the peer's that we want to be told of
     KeepaliveSettings keepalive;
 };
 
@@ -67,6 +69,11 @@ class Connection final : public EqTarget {
     ssize_t recv(const iovec* iov, size_t count);
     ssize_t peek_send();
     ssize_t peek_recv(const iovec* iov, size_t count);
+
+    // fi_ops_rstream_map
+    int map(void* buffer, size_t length, uint64_t access, uint64_t& offset);
+    int unmap(const void* buffer, size_t length, bool attended);
+    ssize_t write_map(const void* buffer, size_t length, uint64_t offset, bool more);
 
     [[nodiscard]] fi_rstream_status status() const;
 
@@ -100,6 +107,16 @@ class Connection final : public EqTarget {
         uint64_t operations; // operations of the core
     };
 
+    // Memory of the program's that is mapped. With `remote`, the peer was told of it.
+    struct Region {
+        const void* buffer;
+        size_t length;
+        uint64_t offset;
+        bool remote;
+        bool withdrawn;
+        Owned<fid_mr> mr;
+    };
+
     // Holds the posting side; on leaving, does what others left to do meanwhile.
     class Posting {
       public:
@@ -119,7 +136,7 @@ class Connection final : public EqTarget {
     int open_endpoint();
     void drop_endpoint();
     void leave_watch();
-    int register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out);
+    int register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags = 0);
     [[nodiscard]] wire::Hello hello(size_t user_length) const;
     int agree(const wire::Hello& peer);
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
@@ -134,9 +151,12 @@ class Connection final : public EqTarget {
     void kick();           // from any side: flush, or have it done by whoever posts at present
     void unlock_posting(); // and do what was left to us meanwhile
     ssize_t post(const wire::Post& post, const void* direct);
+    ssize_t post_bypass(const wire::Post& post, const void* direct);
     ssize_t post_write(const wire::Post& post, bool signal);
     ssize_t post_header(const wire::Post& post);
-    ssize_t post_message(const wire::Control& control, size_t slot, bool signal);
+    template <class Message> ssize_t post_control(const Message& message, bool ends);
+    template <class Message> ssize_t post_message(const Message& message, size_t slot, bool signal);
+    void release_skipped();
     [[nodiscard]] bool signal_due(size_t staged) const;
     void* note_operation(size_t staged, bool signal); // before it is posted; what to post it with
     void forget_operation(size_t staged, bool signal);
@@ -160,6 +180,15 @@ class Connection final : public EqTarget {
     void tell_sleepers();
     static int gather(const Descriptor& into, int fd);
 
+    // connection_maps.cpp
+    ssize_t try_write_map(const void* buffer, size_t length, uint64_t offset, bool more);
+    size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more);
+    bool withdrawn(const Region& region, bool awaited);
+    [[nodiscard]] bool maps_are_over() const;
+    [[nodiscard]] bool unmap_is_over() const;
+    bool release_regions();
+    void drop_regions();
+
     // connection_keepalive.cpp
     int apply_keepalive(const KeepaliveSettings& settings);
     int apply_kernel_keepalive(const KeepaliveSettings& settings);
@@ -177,7 +206,11 @@ class Connection final : public EqTarget {
     CoreTraits traits_;
     wire::Link link_;
 
+    std::unique_ptr<wire::Maps> maps_; // once the two ends have agreed on any
+    std::mutex regions_mutex_;         // a leaf, but for the lock of `maps_`
+
     // Released from the last to the first: the endpoint before what it uses.
+    std::vector<Region> regions_;
     Buffer staging_;
     Buffer ring_;
     Buffer messages_; // receive slots, then control slots, then header slots
@@ -198,6 +231,7 @@ class Connection final : public EqTarget {
     uint64_t peer_key_ = 0;
     size_t receive_slots_ = 0;
     size_t header_slots_ = 0;
+    size_t maps_offered_ = 0;
     size_t tx_size_ = 0;
     size_t max_chunk_ = 0;
     bool request_used_ = false;

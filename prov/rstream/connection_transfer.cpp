@@ -131,7 +131,8 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
 
 // What could not go yet: the next call of any kind tries again, and so does the event queue.
 void Connection::note_needs() {
-    const bool left = link_.unposted() || header_pending_ || (link_.finishing() && !link_.end_posted());
+    const bool left = link_.unposted() || header_pending_ || link_.map_due() || unsignaled_staged_ != 0 ||
+                      (link_.finishing() && !link_.end_posted());
     flush_wanted_.store(left, std::memory_order_release);
     if (left != needy_) {
         needy_ = left;
@@ -254,7 +255,7 @@ bool Connection::wakes_someone() const {
     const size_t told = peeked_.load();
     return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
            (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
-           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed));
+           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over();
 }
 
 // One thread may take from the core what another sleeps for: the descriptor is kept readable for that one.
@@ -288,7 +289,7 @@ fi_rstream_status Connection::status() const {
                    (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0);
     status.readable = link_.readable();
     status.writable = link_.space();
-    status.unsent = staging_.size() - std::min(staging_.size(), status.writable);
+    status.unsent = link_.unreleased();
     return status;
 }
 
@@ -330,7 +331,7 @@ int Connection::try_wait() {
     if ((link_.peer_finished() || link_.peer_reset() || failed) && !end_told_.load()) {
         return -FI_EAGAIN;
     }
-    if (send_starved_.load() && (link_.space() != 0 || failed)) {
+    if ((send_starved_.load() && (link_.space() != 0 || failed)) || unmap_is_over()) {
         return -FI_EAGAIN;
     }
     {

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 
+#include "rsockets/preload/dispositions.hpp"
 #include "rsockets/preload/limits.hpp"
 #include "rsockets/preload/lock.hpp"
 #include "rsockets/preload/log.hpp"
@@ -53,6 +54,9 @@ bool load() {
     if (!all) {
         log("nothing is carried: librsocket-ofi lacks a call: %s", dlerror());
     }
+    if (all) {
+        carrier.own->load_providers();
+    }
     return all;
 }
 
@@ -69,6 +73,7 @@ const Carrier* Carrier::get() {
     if (!ready.load() && !failed.load()) {
         const caller::Inside inside;
         limits::make_room();
+        const Dispositions dispositions;
         (load() ? ready : failed).store(true, std::memory_order_release);
         caller::look_again();
     }

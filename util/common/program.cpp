@@ -11,15 +11,18 @@
 
 namespace util {
 
+#define BASIC_HELP                                                                                                     \
+    "      --timeout SECONDS give up when nothing happens for so long (default 60; 0: never)\n"                        \
+    "      --json            the summary as one line of JSON\n"                                                        \
+    "  -h, --help            this text\n"                                                                              \
+    "      --version\n"
+
+const char* const basic_help = BASIC_HELP;
 const char* const common_help =
     "      --backend NAME    fabric (libfabric) or rdmacm (librdmacm); default: rdmacm where the address routes over\n"
     "                        an RDMA device, else fabric\n"
     "      --provider NAME   the core provider of the fabric backend: tcp, verbs, ...; default: verbs where it\n"
-    "                        reaches, else tcp\n"
-    "      --timeout SECONDS give up when nothing happens for so long (default 60; 0: never)\n"
-    "      --json            the summary as one line of JSON\n"
-    "  -h, --help            this text\n"
-    "      --version\n";
+    "                        reaches, else tcp\n" BASIC_HELP;
 
 Clock::time_point CommonOptions::deadline() const {
     return timeout == 0 ? Clock::time_point::max() : Clock::now() + std::chrono::seconds(timeout);

@@ -26,12 +26,16 @@ inline uint8_t pattern(int side, uint64_t position) {
 // (inject), those of the staging ring by reference until the write is complete.
 struct Message {
     Message(const Post& post, bool headers, std::vector<uint8_t> bytes)
-        : data(post.kind == Post::Kind::data), header(!data || headers), chunk(post.chunk),
-          immediate(post.immediate.encode()), inlined(std::move(bytes)) {
-        if (header) {
+        : kind(post.kind), data(kind == Post::Kind::data), header(is_control() || (data && headers)), chunk(post.chunk),
+          immediate(post.immediate.encode()), address(post.address), key(post.key), inlined(std::move(bytes)) {
+        if (kind == Post::Kind::map) {
+            post.map.encode(control);
+        } else if (header) {
             post.control.encode(control);
         }
     }
+
+    [[nodiscard]] bool is_control() const { return kind == Post::Kind::control || kind == Post::Kind::map; }
 
     // Puts the bytes where the sender said. False if that is not inside the ring.
     bool place(const std::vector<uint8_t>& staging, std::vector<uint8_t>& ring) const {
@@ -46,17 +50,19 @@ struct Message {
 
     // Tells `to` that it came; null, or the rule that is broken.
     const char* announce(Link& to) const {
-        if (!header) {
-            return to.on_data(immediate);
+        if (header) {
+            return to.on_message(control);
         }
-        const auto decoded = Control::decode(control);
-        return decoded ? to.on_control(*decoded) : "a control message of no known form";
+        return data ? to.on_data(immediate) : nullptr; // a write to a map says nothing
     }
 
+    Post::Kind kind;
     bool data;
     bool header; // or an immediate
     Chunk chunk;
     uint32_t immediate;
+    uint64_t address; // of a write
+    uint64_t key;
     std::vector<uint8_t> inlined;
     std::array<std::byte, Control::size> control{};
     bool placed = false;

@@ -7,6 +7,7 @@
 #include "prov/rstream/test/wire_model.hpp"
 
 #include <deque>
+#include <memory>
 #include <utility>
 
 #include "prov/rstream/wire/limits.hpp"
@@ -20,6 +21,22 @@ struct Options {
     bool busy = false;   // the core refuses posts now and then
     size_t waits = 0;    // readers wait for up to 1/waits of the ring; 0: for one byte
     bool resets = false; // one end goes away in the middle
+    bool maps = false;   // and they write to each other's memory, which comes and goes
+};
+
+// Memory that its owner maps now and then. Registered from the map to the moment at which the owner has it back.
+struct Region {
+    std::vector<uint8_t> bytes;
+    uint64_t offset = 0;
+    uint64_t address = 0; // of the first byte, as the wire names it
+    bool registered = false;
+    bool withdrawing = false;
+};
+
+// What a program had written to maps when its stream had come to a position: to be there when the next byte is read.
+struct Mark {
+    uint64_t position;
+    uint64_t written;
 };
 
 struct End {
@@ -28,7 +45,9 @@ struct End {
           ring(dice.below(3) == 0 ? min_buffer << dice.below(5) : min_buffer + dice.below(61441)),
           credits(static_cast<uint16_t>(dice.below(3) == 0 ? min_queue + dice.below(8) : min_queue + dice.below(381))),
           depth(2 + dice.below(64)), max_chunk(dice.below(2) == 0 ? 1 << 20 : 256 + dice.below(16384)),
-          link({staging.size(), ring.size(), credits}) {}
+          maps(std::make_unique<Maps>(regions_known, regions_known)), link({staging.size(), ring.size(), credits}) {}
+
+    static constexpr size_t regions_known = 6;
 
     int side;
     std::vector<uint8_t> staging;
@@ -36,6 +55,7 @@ struct End {
     uint16_t credits;
     size_t depth; // of the core's transmit queue
     size_t max_chunk;
+    std::unique_ptr<Maps> maps;
     Link link;
 
     std::deque<Message> wire;       // on their way to the peer
@@ -43,6 +63,11 @@ struct End {
     uint64_t accepted = 0;          // bytes that the program gave
     uint64_t read = 0;              // and took
     size_t wanted = 1;              // its reader sleeps until so much is there
+
+    std::vector<Region> regions;
+    uint64_t written = 0; // bytes that the program gave for maps
+    uint64_t arrived = 0; // of them, that are in their place, or were dropped
+    std::deque<Mark> marks;
 };
 
 class Model {
@@ -52,7 +77,8 @@ class Model {
           busy_(options.busy ? 1 + static_cast<unsigned>(dice_.below(60)) : 0), ends_{End(0, dice_), End(1, dice_)} {
         for (int side = 0; side < 2; ++side) {
             End& peer = ends_[1 - side];
-            ends_[side].link.open(exchanged(peer.ring.size(), peer.credits), options.headers, ends_[side].max_chunk);
+            ends_[side].link.open(exchanged(peer.ring.size(), peer.credits), options.headers, ends_[side].max_chunk,
+                                  options.maps ? ends_[side].maps.get() : nullptr);
         }
     }
 
@@ -81,10 +107,11 @@ class Model {
     }
 
   private:
+    static constexpr uint8_t untouched = 0x99;
     static constexpr int steps = 12000;
     static constexpr int moods = 60;
 
-    enum Action { send, bypass, read, pump, deliver, complete, actions };
+    enum Action { send, bypass, read, pump, deliver, complete, map, write, actions };
 
     // What a program and its core are inclined to do at present.
     struct Mood {
@@ -141,6 +168,16 @@ class Model {
             break;
         case complete:
             completes(end, 1 + dice_.below(20));
+            break;
+        case map:
+            if (options_.maps) {
+                program_maps(end);
+            }
+            break;
+        case write:
+            if (options_.maps) {
+                program_writes(end, dice_.size(largest_));
+            }
             break;
         case actions:
             break;
@@ -211,6 +248,12 @@ class Model {
             end.read += piece.length;
             length -= piece.length;
         }
+        End& writer = peer(end);
+        for (; !writer.marks.empty() && writer.marks.front().position < end.read; writer.marks.pop_front()) {
+            if (writer.marks.front().written > writer.arrived) {
+                return failed("a byte came before what was written in front of it");
+            }
+        }
         end.wanted = options_.waits == 0 ? 1 : dice_.size(end.ring.size() / options_.waits);
         if (options_.waits != 0 && dice_.below(8) == 0) {
             end.wanted = end.ring.size() / options_.waits;
@@ -220,6 +263,97 @@ class Model {
         }
         if (dice_.percent(70)) {
             posts(end, 1000);
+        }
+    }
+
+    // Maps some memory, or takes some back.
+    void program_maps(End& end) {
+        if (end.link.peer_reset()) {
+            return;
+        }
+        const size_t which = dice_.below(2 * End::regions_known);
+        if (which >= end.regions.size() || !end.regions[which].registered) {
+            Region region;
+            region.bytes.assign(dice_.size(20000), untouched);
+            region.offset = dice_.percent(50) ? Maps::any : dice_.below(200000);
+            const auto claim = end.maps->claim(region.offset, region.bytes.size());
+            if (claim != Maps::Claim::made) {
+                return;
+            }
+            region.address = dice_.below(2) == 0 ? 0 : 1 + dice_.below(uint64_t{1} << 40);
+            region.registered = true;
+            end.regions.push_back(std::move(region));
+            end.maps->announce(end.regions.back().offset, end.regions.back().address, end.regions.size() - 1);
+        } else {
+            end.regions[which].withdrawing = true;
+        }
+        for (Region& region : end.regions) {
+            takes_back(end, region);
+        }
+        if (dice_.percent(70)) {
+            posts(end, 1000);
+        }
+    }
+
+    static void takes_back(End& end, Region& region) {
+        const bool over = end.link.peer_finished() || end.link.peer_reset();
+        if (region.registered && region.withdrawing && (end.maps->withdraw(region.offset, false) || over)) {
+            end.maps->forget(region.offset);
+            region.registered = false;
+            region.bytes.clear();
+        }
+    }
+
+    void program_writes(End& end, size_t length) {
+        if (end.link.finishing() || end.link.peer_reset()) {
+            return;
+        }
+        const std::vector<Region>& regions = peer(end).regions;
+        if (regions.empty()) {
+            return;
+        }
+        // Any of the peer's, whether it is still there or not, and a little beside it.
+        const Region& region = regions[dice_.below(regions.size())];
+        const uint64_t offset = region.offset + dice_.below(22000);
+        const auto target = end.maps->find(offset);
+        if (!target) {
+            return;
+        }
+        const Extent room = end.link.room(std::min<uint64_t>(length, target->length));
+        for (size_t i = 0; i < room.length; ++i) {
+            end.staging[room.offset + i] = pattern(2 + end.side, end.written + i);
+        }
+        if (room.length != 0) {
+            end.link.stage_write(room.length, *target);
+            end.written += room.length;
+            end.marks.push_back({end.accepted, end.written});
+        }
+        if (dice_.percent(70)) {
+            posts(end, 1000);
+        }
+    }
+
+    // A write that comes to its place, with bytes that are still those that the program gave.
+    void arrives(End& end, const Message& message) {
+        const uint64_t first = end.arrived;
+        end.arrived += message.chunk.length;
+        if (message.kind == Post::Kind::skip) {
+            return;
+        }
+        std::vector<Region>& regions = peer(end).regions;
+        if (message.key >= regions.size() || !regions[message.key].registered) {
+            return failed("a write to memory that its owner has back");
+        }
+        Region& region = regions[message.key];
+        const uint64_t at = message.address - region.address;
+        if (at > region.bytes.size() || message.chunk.length > region.bytes.size() - at) {
+            return failed("a write outside of a map");
+        }
+        for (size_t i = 0; i < message.chunk.length; ++i) {
+            region.bytes[at + i] = end.staging[message.chunk.staging_offset + i];
+            if (region.bytes[at + i] != pattern(2 + end.side, first + i)) {
+                return failed("another byte in a map");
+            }
         }
     }
 
@@ -240,7 +374,9 @@ class Model {
         }
         end.wire.push_back(std::move(message));
         const auto data = std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.data; });
-        if (static_cast<size_t>(data) > peer(end).credits || end.wire.size() - data > control_credits) {
+        const auto control =
+            std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.is_control(); });
+        if (data > peer(end).credits || control > control_credits) {
             failed("more messages in flight than the peer has receives for");
         }
         return true;
@@ -266,10 +402,13 @@ class Model {
             if (message.data && !message.placed && !message.place(end.staging, peer(end).ring)) {
                 failed("a write outside the ring");
             }
+            if (message.kind == Post::Kind::write || message.kind == Post::Kind::skip) {
+                arrives(end, message);
+            }
             if (const char* broken = message.announce(peer(end).link)) {
                 failed(std::string("end ") + std::to_string(1 - end.side) + " says: " + broken);
             }
-            end.completions.push_back(message.data && !message.chunk.bypass ? message.chunk.length : 0);
+            end.completions.push_back(message.is_control() || message.chunk.bypass ? 0 : message.chunk.length);
         }
         if (dice_.percent(50)) {
             posts(peer(end), 1000);
@@ -310,6 +449,17 @@ class Model {
     void check_settled(const End& from, const End& to) {
         if (!failure_.empty() || options_.resets) {
             return;
+        }
+        if (options_.maps) {
+            const auto held = std::find_if(from.regions.begin(), from.regions.end(), [&](const Region& region) {
+                return region.registered && region.withdrawing && !from.maps->withdraw(region.offset, false);
+            });
+            if (held != from.regions.end()) {
+                return failed("end " + std::to_string(from.side) + " does not get its memory back");
+            }
+            if (!from.link.unposted() && from.arrived != from.written) {
+                return failed("writes of end " + std::to_string(from.side) + " are lost");
+            }
         }
         const size_t readable = to.link.readable();
         if (from.link.unposted()) {
@@ -417,6 +567,10 @@ void test_readers_that_wait_for_half_a_ring(void**) { check({.busy = true, .wait
 void test_readers_that_wait_for_half_a_ring_with_headers(void**) { check({.headers = true, .busy = true, .waits = 2}); }
 void test_readers_that_wait_for_a_whole_ring(void**) { check({.waits = 1}); }
 void test_readers_that_wait_for_a_whole_ring_with_headers(void**) { check({.headers = true, .waits = 1}); }
+void test_streams_beside_maps(void**) { check({.maps = true}); }
+void test_streams_with_headers_beside_maps(void**) { check({.headers = true, .maps = true}); }
+void test_streams_beside_maps_over_a_busy_core(void**) { check({.busy = true, .waits = 2, .maps = true}); }
+void test_resets_beside_maps(void**) { check({.busy = true, .resets = true, .maps = true}); }
 void test_streams_that_end_by_reset(void**) { check({.busy = true, .resets = true}); }
 void test_streams_with_headers_that_end_by_reset(void**) { check({.headers = true, .busy = true, .resets = true}); }
 
@@ -432,6 +586,10 @@ int main() {
         cmocka_unit_test(test_readers_that_wait_for_half_a_ring_with_headers),
         cmocka_unit_test(test_readers_that_wait_for_a_whole_ring),
         cmocka_unit_test(test_readers_that_wait_for_a_whole_ring_with_headers),
+        cmocka_unit_test(test_streams_beside_maps),
+        cmocka_unit_test(test_streams_with_headers_beside_maps),
+        cmocka_unit_test(test_streams_beside_maps_over_a_busy_core),
+        cmocka_unit_test(test_resets_beside_maps),
         cmocka_unit_test(test_streams_that_end_by_reset),
         cmocka_unit_test(test_streams_with_headers_that_end_by_reset),
     };

@@ -16,6 +16,7 @@
 #include "prov/rstream/wire/control_flow.hpp"
 #include "prov/rstream/wire/hello.hpp"
 #include "prov/rstream/wire/immediate.hpp"
+#include "prov/rstream/wire/maps.hpp"
 #include "prov/rstream/wire/recv_flow.hpp"
 #include "prov/rstream/wire/send_flow.hpp"
 
@@ -23,12 +24,22 @@ namespace rstream::wire {
 
 // A message to be given to the core. Its counters stand as sent already; `undo` takes that back.
 struct Post {
-    enum class Kind : uint8_t { data, control };
+    enum class Kind : uint8_t {
+        data,
+        control,
+        map,   // a control message too
+        write, // to a map of the peer's; nothing announces it
+        skip,  // nothing to be sent: the map of these bytes is gone; they are free when all before them are
+    };
 
     Kind kind = Kind::control;
-    Chunk chunk;         // data: which bytes go where
-    Immediate immediate; // data: what announces them
-    Control control;     // control: the message; data: its header, for a core without immediates
+    Chunk chunk;                   // data, write, skip: which bytes go where
+    Immediate immediate;           // data: what announces them
+    Control control;               // control: the message; data: its header, for a core without immediates
+    MapMessage map;                // map: the message
+    uint64_t address = 0;          // write: where in the peer's memory
+    uint64_t key = 0;              // write
+    MapWrites::Write write_before; // write, skip: for undo
 
     RecvFlow::Totals granted_before;
     uint64_t reported = 0;
@@ -49,12 +60,18 @@ class Link {
     [[nodiscard]] uint64_t data_credits() const { return data_credits_; }
 
     // Opens the sending side. `headers`: data is announced by a message behind the write. `max_chunk`: of one write.
-    void open(const Hello& peer, bool headers, size_t max_chunk);
+    // `maps`: if the two ends have agreed on any.
+    void open(const Hello& peer, bool headers, size_t max_chunk, Maps* maps = nullptr);
 
     // ---- posting side
-    [[nodiscard]] size_t space() const { return send_.space(); }
-    [[nodiscard]] Extent room(size_t length) const { return send_.room(length); }
+    [[nodiscard]] size_t space() const { return writes_full() ? 0 : send_.space(); }
+    [[nodiscard]] size_t unreleased() const { return send_.capacity() - send_.space(); }
+    [[nodiscard]] Extent room(size_t length) const { return writes_full() ? Extent{} : send_.room(length); }
     void stage(size_t length) { send_.stage(length); }
+    // What was copied to the room is for a map of the peer's.
+    void stage_write(size_t length, const Maps::Target& target);
+    // As `bypass`, for a map.
+    std::optional<Post> bypass_write(size_t length, uint64_t offset);
     [[nodiscard]] bool unposted() const { return send_.unposted(); }
     [[nodiscard]] bool anything_unacknowledged() const { return send_.unposted() || send_.in_flight() != 0; }
     // A post of bytes that never enter the staging ring, if they may go at once.
@@ -63,6 +80,7 @@ class Link {
     void undo(const Post& post);
     // Whether `next` would give something other than data: a credit or the end. Cheap, from any side.
     [[nodiscard]] bool control_due() const;
+    [[nodiscard]] bool map_due() const { return maps_ != nullptr && maps_->pending(); }
     void finish(bool closed); // fin behind all that is staged
     void abort();             // rst instead of all that is staged
     // rst behind all that is staged: the peer reads what was sent, then learns that its own bytes were not.
@@ -77,6 +95,9 @@ class Link {
     // ---- progress side: null, or the rule that the peer broke
     const char* on_data(uint64_t raw_immediate);
     const char* on_control(const Control& control);
+    const char* on_map(const MapMessage& message);
+    // A control message as it came.
+    const char* on_message(std::span<const std::byte> bytes);
     void release(size_t length) { send_.release(length); }
 
     // ---- state, from any side
@@ -94,7 +115,10 @@ class Link {
   private:
     enum class Ending : uint8_t { none, fin, fin_closed, rst_after_data, rst, posted };
 
+    [[nodiscard]] bool writes_full() const { return maps_ != nullptr && maps_->writes().full(); }
     Post control_post(Control::Type type, uint8_t flags);
+    std::optional<Post> map_post();
+    Post write_post();
     void end_is_posted(Ending kind);
     void fill(Control& control, Post& post, uint64_t most_acks);
 
@@ -102,6 +126,7 @@ class Link {
     RecvFlow recv_;
     ControlFlow control_;
     uint64_t data_credits_;
+    Maps* maps_ = nullptr;
     bool headers_ = false;
     std::atomic<Ending> ending_{Ending::none};
     Ending ending_before_ = Ending::none;   // for undo

@@ -75,6 +75,11 @@ struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+// What the case needs is not here.
+struct Skip : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 struct Pair {
     int client;
     int server;
@@ -131,6 +136,10 @@ class Case {
     std::vector<std::thread> threads_;
 };
 
+// Of this machine: FABTESTS_NODE and FABTESTS_NODE6 name addresses of a device's.
+std::string node();
+// A case that names the loopback address by other means than the functions below.
+void need_loopback();
 sockaddr_in loopback(uint16_t port);
 sockaddr_in6 loopback6(uint16_t port);
 socklen_t length_of(const sockaddr_storage& address);

@@ -43,6 +43,7 @@ struct Carrier {
     X(getsockopt)                                                                                                      \
     X(fcntl)                                                                                                           \
     X(ioctl)
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it is the name of a member
 #define PRELOAD_MEMBER(name) decltype(&::r##name) name = nullptr;
     PRELOAD_CARRIER_CALLS(PRELOAD_MEMBER)
 #undef PRELOAD_MEMBER

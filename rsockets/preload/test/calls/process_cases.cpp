@@ -17,8 +17,6 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
-extern "C" char** environ;
-
 using namespace calls;
 
 namespace {
@@ -94,6 +92,7 @@ CALLS_CASE(children_that_close) {
     }
     say("%d", status_of(child));
     say_echo(one.client, one.server);
+    // NOLINTBEGIN(clang-analyzer-security.insecureAPI.vfork,clang-analyzer-unix.Vfork): what programs do
     child = vfork();
     if (child == 0) {
         close(one.client);
@@ -101,6 +100,7 @@ CALLS_CASE(children_that_close) {
         close(one.server);
         _exit(5);
     }
+    // NOLINTEND(clang-analyzer-security.insecureAPI.vfork,clang-analyzer-unix.Vfork)
     say("%d", status_of(child));
     say_echo(one.client, one.server);
     pollfd quiet{one.listener, POLLIN, 0};
@@ -230,6 +230,7 @@ CALLS_CASE(many_threads) {
         }
     });
     std::vector<std::thread> clients;
+    clients.reserve(threads);
     for (int t = 0; t < threads; ++t) {
         clients.emplace_back([&, t] {
             for (int i = 0; i < rounds; ++i) {

@@ -106,6 +106,8 @@ const Range* find(const Map& map, const void* address) {
     return nullptr;
 }
 
+__attribute__((constructor)) void prepare() { look_again(); }
+
 int count_loaded(dl_phdr_info* info, size_t, void* data) {
     *static_cast<unsigned long long*>(data) = info->dlpi_adds;
     return 1;
@@ -113,13 +115,14 @@ int count_loaded(dl_phdr_info* info, size_t, void* data) {
 
 } // namespace
 
+// Before it is known who is who, nobody calls but the linker, allocators and constructors: asking the linker then is
+// not safe, and those libraries are not there yet.
 bool is_internal(const void* address) {
     const Map* map = current.load(std::memory_order_acquire);
     if (map == nullptr) {
-        look_again();
-        map = current.load(std::memory_order_acquire);
+        return false;
     }
-    const Range* range = map != nullptr ? find(*map, address) : nullptr;
+    const Range* range = find(*map, address);
     if (range == nullptr && Inside::depth > 0) { // libfabric loads providers when it is first asked for one
         look_again();
         const Map* later = current.load(std::memory_order_acquire);
@@ -127,6 +130,8 @@ bool is_internal(const void* address) {
     }
     return range != nullptr && (range->owner == Owner::library || Inside::depth > 0);
 }
+
+void after_fork() { making.forget(); }
 
 void look_again() {
     unsigned long long loaded = 0;
@@ -141,6 +146,7 @@ void look_again() {
     }
     auto* made = new (room) Map;
     for (size_t i = 0; i < made->sanitizers.size(); ++i) { // the linker must not be asked from within the iteration
+        // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): both arrays have two
         made->sanitizers[i] = reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, of_sanitizers[i]));
     }
     dl_iterate_phdr(add, made);

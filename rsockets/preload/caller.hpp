@@ -44,4 +44,6 @@ class SharingPort {
 // Looks at the objects of the process again, after something may have been loaded.
 void look_again();
 
+void after_fork(); // in the child
+
 } // namespace preload::caller

@@ -14,6 +14,10 @@
 #include "rsockets/preload/real.hpp"
 #include "rsockets/preload/settings.hpp"
 
+#ifndef RSOCKET_LIBRARY_DIR // the build says where
+#define RSOCKET_LIBRARY_DIR "/usr/lib"
+#endif
+
 namespace preload {
 
 namespace {

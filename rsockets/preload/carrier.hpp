@@ -43,6 +43,7 @@ struct Carrier {
     X(getsockopt)                                                                                                      \
     X(fcntl)                                                                                                           \
     X(ioctl)
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it is the name of a member
 #define PRELOAD_MEMBER(name) decltype(&::r##name) name = nullptr;
     PRELOAD_CARRIER_CALLS(PRELOAD_MEMBER)
 #undef PRELOAD_MEMBER
@@ -86,6 +87,10 @@ bool become(const Carrier& carrier, int fd, int rsocket, Kind kind, Entry& entry
 // epoll_sets.cpp
 // The epoll set becomes one of the library's. 0 or an errno.
 int convert_set(const Carrier& carrier, int set);
+
+// descriptors.cpp
+// close(2) for the program.
+int close_number(int fd);
 
 // fork.cpp
 // In a process that shares its parent's memory until it execs: nothing of the table may change there.

@@ -176,6 +176,8 @@ int ask_any_socket(unsigned long request, unsigned long argument) {
 
 } // namespace preload
 
+int preload::close_number(int fd) { return close_on(fd, nullptr); }
+
 using namespace preload;
 
 PRELOAD_EXPORT int close(int fd) { return close_on(fd, PRELOAD_CALLER); }
@@ -223,23 +225,36 @@ PRELOAD_EXPORT int fcntl64(int fd, int command, ...) {
 }
 PRELOAD_ALIAS(__fcntl, fcntl);
 
-PRELOAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
-    ARGUMENT_OF(unsigned long, request);
+// The number of a carried socket is one of epoll's to the kernel, which lets that be sought.
+PRELOAD_EXPORT off_t lseek(int fd, off_t offset, int whence) noexcept {
     return route(
-        fd, PRELOAD_CALLER, [&] { return real::ioctl(fd, request, argument); },
+        fd, PRELOAD_CALLER, [&] { return real::lseek(fd, offset, whence); },
+        [&](const Carrier&) -> off_t {
+            errno = ESPIPE;
+            return -1;
+        });
+}
+PRELOAD_ALIAS(lseek64, lseek);
+
+PRELOAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+    ARGUMENT_OF(void*, request);
+    const auto as_number = reinterpret_cast<unsigned long>(argument);
+    int* value = static_cast<int*>(argument);
+    return route(
+        fd, PRELOAD_CALLER, [&] { return real::ioctl(fd, request, as_number); },
         [&](const Carrier& c) {
             if (request == FIOCLEX || request == FIONCLEX) {
-                return real::ioctl(fd, request, argument);
+                return real::ioctl(fd, request, as_number);
             }
-            if (request == FIOASYNC && *reinterpret_cast<int*>(argument) != 0) {
+            if (request == FIOASYNC && *value != 0) {
                 errno = EINVAL; // no signal would come
                 return -1;
             }
             if (request == FIOASYNC) {
                 return 0;
             }
-            const int ret = c.ioctl(fd, request, reinterpret_cast<int*>(argument));
-            note_blocking(fd, ret == 0 && request == FIONBIO, argument != 0 && *reinterpret_cast<int*>(argument) != 0);
-            return ret < 0 && errno == ENOTTY && argument != 0 ? ask_any_socket(request, argument) : ret;
+            const int ret = c.ioctl(fd, request, value);
+            note_blocking(fd, ret == 0 && request == FIONBIO, value != nullptr && *value != 0);
+            return ret < 0 && errno == ENOTTY && value != nullptr ? ask_any_socket(request, as_number) : ret;
         });
 }

@@ -128,6 +128,10 @@ PRELOAD_EXPORT int epoll_ctl(int set, int operation, int fd, struct epoll_event*
         return real::epoll_ctl(set, operation, fd, event);
     }
     const bool library = !table::plain(fd) && ours(fd, caller);
+    if (table::kind(fd) == Kind::inherited) {
+        errno = ECONNRESET;
+        return -1;
+    }
     int error = 0;
     if (library && event != nullptr && !made_ready(set, operation, error)) {
         if (error != 0) {

@@ -66,16 +66,17 @@ void write_record(int fd, Kind kind, Entry& entry) {
     } else {
         kernel_bytes(fd, report);
     }
-    if (carried || entry.local.ss_family == AF_UNSPEC) {
+    if (entry.local.ss_family == AF_UNSPEC) {
         note_names(entry, fd, carried);
     }
-    report.core[strcspn(report.core, "@")] = '\0'; // the name of the fabric goes on with an address
+    std::array<char, 32>& core = entry.core;
+    core[strcspn(core.data(), "@")] = '\0'; // the name of the fabric goes on with an address
     const char* reason = entry.reason != nullptr ? entry.reason : "-";
     std::array<char, 768> line{};
     const int length = snprintf(
         line.data(), line.size(), "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%" PRIu64 "\t%" PRIu64 "\t%s\n", getpid(),
         program_invocation_short_name, fd, role_names[static_cast<size_t>(entry.role)], text_of(entry.local).data(),
-        text_of(entry.peer).data(), carried ? "carried" : "kernel", report.core[0] != '\0' ? report.core : "-",
+        text_of(entry.peer).data(), carried ? "carried" : "kernel", core[0] != '\0' ? core.data() : "-",
         static_cast<uint64_t>(report.sent), static_cast<uint64_t>(report.received), reason);
     append(file, line.data(), std::min(static_cast<size_t>(std::max(length, 0)), line.size() - 1));
 }
@@ -121,6 +122,10 @@ void note_names(Entry& entry, int fd, bool carried) {
     sockaddr_storage name{};
     socklen_t length = sizeof(name);
     const caller::Inside inside;
+    rsocket_report report{};
+    if (carried && Carrier::loaded().own->report(fd, &report) == 0) {
+        memcpy(entry.core.data(), report.core, sizeof(report.core));
+    }
     if ((carried ? Carrier::loaded().getsockname(fd, generic(name), &length)
                  : real::getsockname(fd, generic(name), &length)) == 0) {
         memcpy(&entry.local, &name, sizeof(name));

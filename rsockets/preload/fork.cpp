@@ -43,6 +43,8 @@ void close_sockets_of_parent() {
 void in_child() {
     owner.store(getpid());
     Changing::forget();
+    table::after_fork();
+    caller::after_fork();
     caller::Inside::depth = 0;
     table::for_each([](int fd, Kind kind, Entry* entry) {
         if (kind == Kind::carried || kind == Kind::pending) {

@@ -139,6 +139,7 @@ bool carry_listen(int fd, int backlog, int& ret) {
         } else {
             listen_beside(*carrier, fd, kernel, *entry);
         }
+        explain::note_names(*entry, fd, true);
         ret = 0;
     } else if (kernel >= 0) {
         table::remove(kernel);

@@ -78,24 +78,35 @@ PRELOAD_EXPORT int pipe2(int fds[2], int flags) noexcept {
     return made_pair(real::pipe2(fds, flags), fds, PRELOAD_CALLER);
 }
 
-#define MODE_OF(flags)                                                                                                 \
-    unsigned long mode = 0;                                                                                            \
-    if ((flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE) {                                                  \
-        va_list arguments;                                                                                             \
-        va_start(arguments, flags);                                                                                    \
-        mode = va_arg(arguments, mode_t);                                                                              \
-        va_end(arguments);                                                                                             \
-    }
+namespace {
 
+bool has_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE; }
+
+} // namespace
+
+// NOLINTBEGIN(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
 PRELOAD_EXPORT int open(const char* path, int flags, ...) {
-    MODE_OF(flags)
+    unsigned long mode = 0;
+    if (has_mode(flags)) {
+        va_list arguments;
+        va_start(arguments, flags);
+        mode = va_arg(arguments, mode_t);
+        va_end(arguments);
+    }
     return made(real::open(path, flags, mode), PRELOAD_CALLER);
 }
 
 PRELOAD_EXPORT int open64(const char* path, int flags, ...) {
-    MODE_OF(flags)
+    unsigned long mode = 0;
+    if (has_mode(flags)) {
+        va_list arguments;
+        va_start(arguments, flags);
+        mode = va_arg(arguments, mode_t);
+        va_end(arguments);
+    }
     return made(real::open64(path, flags, mode), PRELOAD_CALLER);
 }
+// NOLINTEND(clang-analyzer-valist.Uninitialized)
 
 PRELOAD_EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*routine)(void*),
                                   void* argument) noexcept {

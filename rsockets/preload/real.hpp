@@ -82,6 +82,7 @@ template <class R, class... A> class Call<R(A..., ...) noexcept> : public Call<R
     X(dup2)                                                                                                            \
     X(dup3)                                                                                                            \
     X(fcntl)                                                                                                           \
+    X(lseek)                                                                                                           \
     X(ioctl)                                                                                                           \
     X(read)                                                                                                            \
     X(write)                                                                                                           \
@@ -139,6 +140,7 @@ template <class R, class... A> class Call<R(A..., ...) noexcept> : public Call<R
     X(daemon)                                                                                                          \
     X(pthread_create)
 
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it is the name of an object
 #define PRELOAD_DECLARE(name) inline constinit Call<decltype(::name)> name{#name};
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wignored-attributes"

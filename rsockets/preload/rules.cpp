@@ -237,6 +237,9 @@ Decision Rules::by_default(const Endpoint& endpoint) const {
     if (endpoint.is_multicast()) {
         return {Verdict::kernel, "a multicast address"};
     }
+    if (!device_) {
+        return {Verdict::kernel, "no RDMA device, and no rule names the address"};
+    }
     return {Verdict::carry, "by default"};
 }
 
@@ -319,7 +322,25 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
     munmap(room, largest_file);
 }
 
+void Rules::look_for_device(const char* sys, const char* cores) {
+    device_ = false;
+    if (cores != nullptr && *cores != '\0' && strstr(cores, "verbs") == nullptr) {
+        return;
+    }
+    std::array<char, 256> path{};
+    snprintf(path.data(), path.size(), "%s/class/infiniband", sys);
+    const long fd = syscall(SYS_openat, AT_FDCWD, path.data(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+    if (fd < 0) {
+        return;
+    }
+    // Besides "." and "..", which are one of 24 bytes each at most.
+    alignas(8) std::array<char, 1024> entries{};
+    device_ = syscall(SYS_getdents64, fd, entries.data(), entries.size()) > 48;
+    syscall(SYS_close, fd);
+}
+
 void Rules::load(const Report& report) {
+    look_for_device("/sys", getenv("FI_RSTREAM_CORE"));
     const char* words = getenv("RSPRELOAD_RULES");
     if (words != nullptr && add_words(words, report)) {
         return;

@@ -9,8 +9,9 @@
 //     kernel [carry] RULE                     an address that is carried; with such lines, no other one is kernel RULE
 //     an address that is not
 //
-// The first rule that matches decides. Where none does, internet streams are carried, but for loopback and multicast. A
-// line that cannot be read is left out, and the log (RSPRELOAD_LOG) names it.
+// The first rule that matches decides. Where none does, internet streams are carried if they can go over an RDMA
+// device, but for loopback and multicast: over the core tcp, a server that does not expect it would take the handshake
+// for data. A line that cannot be read is left out, and the log (RSPRELOAD_LOG) names it.
 //
 // Needs nothing but libc. All of it may be called from any thread and from signal handlers.
 #pragma once
@@ -54,6 +55,10 @@ class Rules {
     // The lines of a file; program is whose sockets are meant, source how the report calls the file.
     void add_lines(std::string_view lines, std::string_view program, const char* source, const Report& report);
 
+    // Whether there is an RDMA device, and verbs is among the cores that are to be used (null: all are). sys is where
+    // /sys is.
+    void look_for_device(const char* sys, const char* cores);
+
   private:
     // rdma-core's columns; -1 stands for any.
     struct Kind {
@@ -78,6 +83,7 @@ class Rules {
     std::array<Kind, most_kinds> kinds_{};
     size_t kind_count_ = 0;
     bool listed_ = false; // sockets of no kind stay with the kernel
+    bool device_ = true;  // what no rule names can go over RDMA
 };
 
 } // namespace preload

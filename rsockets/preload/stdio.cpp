@@ -33,12 +33,23 @@ constinit Stream* streams = nullptr;
 
 int number_of(void* cookie) { return static_cast<Stream*>(cookie)->fd; }
 
-ssize_t read_stream(void* cookie, char* buffer, size_t size) { return ::read(number_of(cookie), buffer, size); }
+// Whose calls these are: the program's, whatever code makes them.
+constexpr const void* program = nullptr;
+
+ssize_t read_stream(void* cookie, char* buffer, size_t size) {
+    const int fd = number_of(cookie);
+    return route(
+        fd, program, [&] { return real::read(fd, buffer, size); },
+        [&](const Carrier& c) { return c.read(fd, buffer, size); });
+}
 
 ssize_t write_stream(void* cookie, const char* data, size_t size) {
+    const int fd = number_of(cookie);
     size_t done = 0;
     while (done < size) {
-        const ssize_t n = ::write(number_of(cookie), data + done, size - done);
+        const ssize_t n = route(
+            fd, program, [&] { return real::write(fd, data + done, size - done); },
+            [&](const Carrier& c) { return c.write(fd, data + done, size - done); });
         if (n < 0) {
             return done != 0 ? static_cast<ssize_t>(done) : 0; // which is an error to stdio
         }
@@ -59,7 +70,7 @@ int close_stream(void* cookie) {
             *at = stream->next;
         }
     }
-    const int ret = ::close(stream->fd);
+    const int ret = close_number(stream->fd);
     const int error = errno;
     free(stream);
     errno = error;

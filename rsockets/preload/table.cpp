@@ -61,6 +61,8 @@ void release(Entry* entry) {
 
 } // namespace
 
+void after_fork() { free_lock.forget(); }
+
 Entry* new_entry() {
     const SpinLock::Hold hold(free_lock);
     if (unused == nullptr) {

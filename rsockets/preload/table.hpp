@@ -47,7 +47,8 @@ struct Entry {
     sockaddr_storage address{};   // pending: where to; listener: its own
     socklen_t address_length = 0;
     int backlog = 0;
-    sockaddr_storage local{}; // for the record
+    std::array<char, 32> core{}; // for the record: the library's name for what is below
+    sockaddr_storage local{};    // for the record
     sockaddr_storage peer{};
     Entry* next = nullptr; // of those not in use
 };
@@ -87,6 +88,7 @@ inline Entry* entry(int fd) {
 }
 
 Entry* new_entry(); // null for want of memory
+void after_fork();  // in the child
 // The number stands for this from now on; what it stood for loses it. False for want of memory, or if the number is
 // beyond all sense.
 bool put(int fd, Kind kind, Entry* entry);

@@ -249,8 +249,8 @@ ssize_t splice_in(const Carrier& c, int from, int pipe, size_t count, unsigned f
         return -1;
     }
     const size_t fits = std::clamp<size_t>(static_cast<size_t>(std::max(size - held, PIPE_BUF)), 1, PIPE_BUF * 8UL);
-    const ssize_t n = c.recv(from, piece.data(), std::min({count, piece.size(), fits}),
-                             (flags & SPLICE_F_NONBLOCK) != 0 ? MSG_DONTWAIT : 0);
+    // SPLICE_F_NONBLOCK is about the pipe: a socket goes by its own flag.
+    const ssize_t n = c.recv(from, piece.data(), std::min({count, piece.size(), fits}), 0);
     ssize_t written = 0;
     while (written < n) {
         const ssize_t part = real::write(pipe, piece.data() + written, static_cast<size_t>(n - written));

@@ -31,7 +31,7 @@ bool has_capability(int number) {
 }
 
 bool names(const std::string& cores, const std::string& wanted) {
-    std::istringstream all(cores.empty() ? "verbs,tcp" : cores);
+    std::istringstream all(cores);
     for (std::string core; std::getline(all, core, ',');) {
         if (core == wanted) {
             return true;
@@ -65,19 +65,20 @@ Machine Machine::look(const std::string& sys) {
 std::vector<std::string> troubles(const Machine& machine, const std::string& core, uint64_t per_connection,
                                   bool rules) {
     std::vector<std::string> found;
-    if (!names(core, "verbs")) {
-        return found;
-    }
-    if (!machine.has_active_port) {
-        const char* what =
-            machine.has_device ? "no port of an RDMA device is active" : "this machine has no RDMA device";
-        if (!names(core, "tcp")) {
+    const bool verbs = names(core, "verbs");
+    if (!verbs || !machine.has_active_port) {
+        const char* const what = !verbs               ? "verbs is not among the cores"
+                                 : machine.has_device ? "no port of an RDMA device is active"
+                                                      : "this machine has no RDMA device";
+        if (core == "verbs") {
             found.push_back(
-                fmt::format("{}, and no other core than verbs is allowed: all sockets stay with the kernel", what));
+                fmt::format("{}: all sockets stay with the kernel (--core tcp --only RULE carries some without "
+                            "a device, for tests)",
+                            what));
         } else if (!rules) {
             found.push_back(
-                fmt::format("{}: all sockets stay with the kernel; over the core tcp, only what a rule names "
-                            "is carried (--only)",
+                fmt::format("{}, and no rule names what else is to be carried (--only): all sockets stay with "
+                            "the kernel",
                             what));
         }
         return found;

@@ -20,8 +20,8 @@ struct Machine {
     static Machine look(const std::string& sys = "/sys");
 };
 
-// One sentence for each trouble: core as given by --core or empty; per_connection is the memory that a connection pins,
-// in bytes; rules: whether rules name addresses.
+// One sentence for each trouble: core: the names of the cores that may be used, separated by commas; per_connection is
+// the memory that a connection pins, in bytes; rules: whether rules name addresses.
 std::vector<std::string> troubles(const Machine& machine, const std::string& core, uint64_t per_connection, bool rules);
 
 } // namespace rsrun

@@ -23,6 +23,10 @@
 #include "util/rsrun/session.hpp"
 #include "util/rsrun/target.hpp"
 
+#ifndef RSRUN_CONFIG_DIR // the build says where
+#define RSRUN_CONFIG_DIR "/etc/rdma/rsocket"
+#endif
+
 namespace {
 
 using rsrun::Environment;
@@ -88,6 +92,19 @@ std::string joined(const std::vector<std::string>& words) {
     return text;
 }
 
+// Verbs alone unless something else is asked for: the handshake of the core tcp is data to servers that do not expect
+// it.
+std::string cores(const Options& options) {
+    const std::string set = variable("FI_RSTREAM_CORE");
+    return !options.core.empty() ? options.core : !set.empty() ? set : "verbs";
+}
+
+// Whether there are rules. Those of a file are not read here.
+bool has_rules(const Options& options) {
+    return !options.only.empty() || !options.config.empty() || !variable("RSPRELOAD_RULES").empty() ||
+           !variable("RSPRELOAD_CONFIG").empty() || access(RSRUN_CONFIG_DIR "/preload_config", R_OK) == 0;
+}
+
 Environment environment_for(const Options& options, const Parts& parts, bool preload, const std::string& records) {
     Environment result;
     if (preload) {
@@ -107,9 +124,7 @@ Environment environment_for(const Options& options, const Parts& parts, bool pre
     if (!records.empty()) {
         result.emplace_back("RSPRELOAD_EXPLAIN", records);
     }
-    if (!options.core.empty()) {
-        result.emplace_back("FI_RSTREAM_CORE", options.core);
-    }
+    result.emplace_back("FI_RSTREAM_CORE", cores(options));
     if (options.send_buffer) {
         result.emplace_back("RS_WMEM_DEFAULT", fmt::format("{}", *options.send_buffer));
     }
@@ -164,9 +179,8 @@ int run(const Options& options) {
     if (!target.untouched.empty()) {
         tell(target.untouched + "; its sockets stay with the kernel");
     } else {
-        const std::string core = options.core.empty() ? variable("FI_RSTREAM_CORE") : options.core;
-        const bool rules = !options.only.empty() || !variable("RSPRELOAD_RULES").empty();
-        for (const auto& trouble : troubles(rsrun::Machine::look(), core, pinned_by_one(options), rules)) {
+        for (const auto& trouble :
+             troubles(rsrun::Machine::look(), cores(options), pinned_by_one(options), has_rules(options))) {
             tell(trouble);
         }
     }

@@ -97,7 +97,7 @@ std::string help_text(const std::string& program) {
     return fmt::format(
         "{0}: runs a program with its TCP sockets over an RDMA fabric\n\n"
         "  {0} [OPTIONS] PROGRAM [ARGUMENTS...]\n\n"
-        "      --core NAMES      the core providers to try, in this order (default verbs,tcp)\n"
+        "      --core NAMES      the core providers to try, in this order (default verbs)\n"
         "      --sndbuf BYTES    buffer for sending of each socket, with K, M or G behind it\n"
         "      --rcvbuf BYTES    buffer for receiving\n"
         "      --only RULE       carry what the rule names and nothing else; several are any of them:\n"

@@ -12,7 +12,7 @@
 namespace rsrun {
 
 struct Options {
-    std::string core;                    // empty: as the provider chooses
+    std::string core;                    // empty: verbs
     std::optional<uint64_t> send_buffer; // bytes
     std::optional<uint64_t> recv_buffer;
     std::vector<std::string> only; // rules, each of which can be read

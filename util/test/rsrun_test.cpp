@@ -254,19 +254,20 @@ void test_troubles_of_the_machine_are_told() {
         const auto found = troubles(m, core, each, rules);
         return found.size() == 1 && holds(found.front(), part);
     };
-    EXPECT(one("", false, "this machine has no RDMA device: all sockets stay with the kernel; over the core tcp"));
-    EXPECT(troubles(m, "", each, true).empty() && troubles(m, "tcp", each, false).empty());
-    EXPECT(one("verbs", true, "no other core than verbs is allowed"));
+    EXPECT(one("verbs", true, "this machine has no RDMA device: all sockets stay with the kernel (--core tcp"));
+    EXPECT(one("verbs,tcp", false, "this machine has no RDMA device, and no rule names what else"));
+    EXPECT(one("tcp", false, "verbs is not among the cores, and no rule names what else"));
+    EXPECT(troubles(m, "verbs,tcp", each, true).empty() && troubles(m, "tcp", each, true).empty());
     m.has_device = true;
     EXPECT(one("verbs,tcp", false, "no port of an RDMA device is active"));
     m.has_active_port = true;
-    EXPECT(troubles(m, "", each, false).empty());
+    EXPECT(troubles(m, "verbs", each, false).empty());
     m.memlock = 2 * each;
-    EXPECT(one("", true, "2048 KiB, is enough for no more than 2 connections, each of which pins 1024 KiB"));
+    EXPECT(one("verbs", true, "2048 KiB, is enough for no more than 2 connections, each of which pins 1024 KiB"));
     m.memlock = each / 2;
-    EXPECT(one("", true, "512 KiB, is too low for one connection, which pins 1024 KiB"));
+    EXPECT(one("verbs", true, "512 KiB, is too low for one connection, which pins 1024 KiB"));
     m.may_pin_all = true;
-    EXPECT(troubles(m, "", each, false).empty());
+    EXPECT(troubles(m, "verbs", each, false).empty());
 }
 
 void test_records_become_lines() {
@@ -356,7 +357,7 @@ void test_explain_tells_of_each_socket_at_the_end() {
     EXPECT(holds(ended.errors, "socket 4 listens on [::1]:90: kernel TCP (a loopback address)\n"));
     EXPECT(ended.errors.ends_with("rsrun: 2 sockets, 1 carried\n"));
     const std::string file = (stage.path / "records").string();
-    const auto quiet = stage.run({"--core=tcp", "--explain=" + file, "sh", "-c", "exit 0"});
+    const auto quiet = stage.run({"--core=tcp", "--only=:80", "--explain=" + file, "sh", "-c", "exit 0"});
     EXPECT(quiet.status == 0 && quiet.errors.empty());
     EXPECT_EQ(util_test::count_lines(read_file(file)), 2U);
     EXPECT(holds(read_file(file), "\tprogram\t3\tconnect\t"));
@@ -436,10 +437,26 @@ void test_verbose_says_what_is_set() {
     EXPECT(holds(ended.errors, "rsrun: runs "));
 }
 
+// As `make install DESTDIR=…` lays it out.
 void test_an_installation_may_be_staged() {
     const Stage stage;
     EXPECT_EQ(rsrun::find_parts((stage.path / "bin").string(), "").provider_folder, stage.libs());
     EXPECT(holds(failure_of([] { rsrun::find_parts("/nowhere", ""); }), "is missing"));
+    const std::string root = (stage.path / "root").string();
+    for (const char* folder : {RSRUN_BINDIR, RSRUN_LIBDIR, RSRUN_PRELOAD_DIR, RSRUN_PROVIDER_DIR}) {
+        fs::create_directories(root + folder);
+    }
+    const std::string program = root + RSRUN_BINDIR "/rsrun";
+    const std::string shim = root + RSRUN_PRELOAD_DIR "/librspreload-ofi.so";
+    fs::copy_file(stage.build + "/rsrun", program);
+    fs::copy_file(stage.libs() + "/librspreload-ofi.so", shim);
+    std::ofstream(root + RSRUN_LIBDIR "/librsocket-ofi.so.1") << "";
+    std::ofstream(root + RSRUN_PROVIDER_DIR "/librstream-fi.so") << "";
+    const auto ended = util_test::run_program(fs::relative(program, stage.build).string(), {"--core=tcp", "env"});
+    EXPECT_EQ(ended.status, 0);
+    EXPECT(has_line(ended.output, "LD_PRELOAD=" + shim));
+    EXPECT(has_line(ended.output, "RSPRELOAD_LIBRARY=" + root + RSRUN_LIBDIR "/librsocket-ofi.so.1"));
+    EXPECT(has_line(ended.output, "FI_PROVIDER_PATH=" + root + RSRUN_PROVIDER_DIR));
 }
 
 const CMUnitTest tests[] = {

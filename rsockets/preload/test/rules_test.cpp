@@ -83,6 +83,39 @@ Made file(std::string_view lines, const char* program = "redis-server") {
     return made;
 }
 
+struct Folder {
+    std::string path;
+    Folder() {
+        char name[] = "/tmp/rules_test.XXXXXX";
+        if (mkdtemp(name) == nullptr) {
+            throw Failure("mkdtemp");
+        }
+        path = name;
+    }
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+    ~Folder() {
+        for (const char* name : {"/config", "/log"}) {
+            unlink((path + name).c_str());
+        }
+        for (const char* name : {"/class/infiniband/rxe0", "/class/infiniband", "/class", ""}) {
+            rmdir((path + name).c_str());
+        }
+    }
+    void put(const std::string& text) const {
+        const int fd = open((path + "/config").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        (void)!write(fd, text.data(), text.size());
+        close(fd);
+    }
+    [[nodiscard]] std::string log() const {
+        const int fd = open((path + "/log").c_str(), O_RDONLY | O_CLOEXEC);
+        char text[2000] = {};
+        (void)!read(fd, text, sizeof(text) - 1);
+        close(fd);
+        return text;
+    }
+};
+
 void expect_fault(const char* text, size_t position, const char* part) {
     Rule rule;
     Fault fault;
@@ -104,6 +137,22 @@ void test_without_rules_streams_are_carried_but_for_loopback_and_multicast() {
     EXPECT(!made.connects("224.0.0.1", 80) && !made.connects("239.255.255.255", 80) && !made.connects("ff02::1", 80));
     EXPECT(made.listens("0.0.0.0", 80) && made.listens("::", 80) && made.listens("10.0.0.1", 80));
     EXPECT(!made.listens("127.0.0.1", 80) && !made.listens("::1", 80));
+}
+
+void test_without_a_device_only_what_a_rule_names_is_carried() {
+    const Folder folder;
+    const auto carried = [&](const char* cores, const char* words) {
+        Made made = rules(words);
+        made.rules->look_for_device(folder.path.c_str(), cores);
+        return made.connects("10.0.0.1", 80);
+    };
+    EXPECT(!carried(nullptr, "") && carried(nullptr, ":80"));
+    EXPECT(mkdir((folder.path + "/class").c_str(), 0700) == 0);
+    EXPECT(mkdir((folder.path + "/class/infiniband").c_str(), 0700) == 0);
+    EXPECT(!carried(nullptr, "")); // the kernel's module is there, and nothing else
+    EXPECT(mkdir((folder.path + "/class/infiniband/rxe0").c_str(), 0700) == 0);
+    EXPECT(carried(nullptr, "") && carried("", "") && carried("verbs", "") && carried("tcp,verbs", ""));
+    EXPECT(!carried("tcp", "") && carried("tcp", ":80"));
 }
 
 void test_only_tcp_is_carried() {
@@ -297,6 +346,7 @@ std::string answers(const std::vector<std::pair<const char*, std::string>>& envi
         for (const char* name : {"RSPRELOAD_RULES", "RSPRELOAD_CONFIG", "RSPRELOAD_LOG"}) {
             unsetenv(name);
         }
+        setenv("FI_RSTREAM_CORE", "tcp", 1); // whatever devices there are
         for (const auto& [name, value] : environment) {
             setenv(name, value.c_str(), 1);
         }
@@ -318,37 +368,6 @@ std::string answers(const std::vector<std::pair<const char*, std::string>>& envi
     return status == 0 ? said : "failed";
 }
 
-struct Folder {
-    std::string path;
-    Folder() {
-        char name[] = "/tmp/rules_test.XXXXXX";
-        if (mkdtemp(name) == nullptr) {
-            throw Failure("mkdtemp");
-        }
-        path = name;
-    }
-    Folder(const Folder&) = delete;
-    Folder& operator=(const Folder&) = delete;
-    ~Folder() {
-        for (const char* name : {"/config", "/log"}) {
-            unlink((path + name).c_str());
-        }
-        rmdir(path.c_str());
-    }
-    void put(const std::string& text) const {
-        const int fd = open((path + "/config").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-        (void)!write(fd, text.data(), text.size());
-        close(fd);
-    }
-    [[nodiscard]] std::string log() const {
-        const int fd = open((path + "/log").c_str(), O_RDONLY | O_CLOEXEC);
-        char text[2000] = {};
-        (void)!read(fd, text, sizeof(text) - 1);
-        close(fd);
-        return text;
-    }
-};
-
 void test_the_environment_outranks_the_file() {
     const Folder folder;
     const std::string config = folder.path + "/config";
@@ -358,7 +377,7 @@ void test_the_environment_outranks_the_file() {
     EXPECT_EQ(answers({{"RSPRELOAD_RULES", ":80"}, {"RSPRELOAD_CONFIG", config}}), "ckk");
     EXPECT_EQ(answers({{"RSPRELOAD_RULES", "  "}, {"RSPRELOAD_CONFIG", config}}), "kck");
     folder.put("");
-    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", config}}), "kkc");
+    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", config}}), "kkk");
 }
 
 void test_the_log_names_each_fault_once() {
@@ -372,7 +391,7 @@ void test_the_log_names_each_fault_once() {
     EXPECT(folder.log().starts_with("rspreload["));
     EXPECT_EQ(folder.log().find('\n'), folder.log().size() - 1);
     unlink(log.c_str());
-    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", config + "-of-none"}, {"RSPRELOAD_LOG", log}}), "kkc");
+    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", config + "-of-none"}, {"RSPRELOAD_LOG", log}}), "kkk");
     EXPECT(folder.log().find("config-of-none cannot be opened") != std::string::npos);
 }
 
@@ -385,14 +404,15 @@ void test_a_file_that_is_too_large_counts_as_far_as_it_is_read() {
 
 void test_a_folder_or_a_pipe_is_no_file_to_wait_for() {
     const Folder folder;
-    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", folder.path}, {"RSPRELOAD_LOG", folder.path + "/log"}}), "kkc");
+    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", folder.path}, {"RSPRELOAD_LOG", folder.path + "/log"}}), "kkk");
     EXPECT(folder.log().find("cannot be read") != std::string::npos);
     EXPECT(mkfifo((folder.path + "/config").c_str(), 0600) == 0);
-    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", folder.path + "/config"}}), "kkc");
+    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", folder.path + "/config"}}), "kkk");
 }
 
 const CMUnitTest tests[] = {
     FABTEST(test_without_rules_streams_are_carried_but_for_loopback_and_multicast),
+    FABTEST(test_without_a_device_only_what_a_rule_names_is_carried),
     FABTEST(test_only_tcp_is_carried),
     FABTEST(test_a_rule_of_a_port_carries_it_at_every_address),
     FABTEST(test_a_range_of_ports_has_both_its_ends),

@@ -22,10 +22,9 @@ constexpr std::chrono::nanoseconds events_interval = std::chrono::milliseconds(1
 } // namespace
 
 int Connection::post_receive(size_t slot) {
-    std::byte* buffer = messages_.data() + slot * wire::Control::size;
+    std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
     void* context = traits_.contexts ? static_cast<void*>(&contexts_[slot]) : buffer;
-    void* desc = messages_mr_ ? fi_mr_desc(messages_mr_.get()) : nullptr;
-    return static_cast<int>(fi_recv(ep_.get(), buffer, wire::Control::size, desc, FI_ADDR_UNSPEC, context));
+    return static_cast<int>(fi_recv(ep_.get(), buffer, wire::Control::size, messages_.desc(), FI_ADDR_UNSPEC, context));
 }
 
 // ---- posting side
@@ -119,10 +118,16 @@ void Connection::forget_operation(size_t staged, bool signal) {
 // `direct`: the bytes of a chunk that bypasses the staging ring.
 ssize_t Connection::post(const wire::Post& post, const void* direct) {
     if (post.kind == wire::Post::Kind::control) {
-        const bool ends = post.control.type != wire::Control::Type::credit;
+        const auto type = post.control.type;
+        const bool ends = type == wire::Control::Type::fin || type == wire::Control::Type::rst;
         const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
         const ssize_t ret = post_message(post.control, slot, ends || signal_due(0));
-        control_sequence_ += ret == 0 ? 1 : 0;
+        if (ret == 0) {
+            ++control_sequence_;
+            if (type == wire::Control::Type::move) {
+                size_chunks();
+            }
+        }
         return ret;
     }
     if (operations_ - operations_done_.load(std::memory_order_acquire) >= tx_size_) {
@@ -136,8 +141,9 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
             return -FI_EAGAIN; // it has to be staged, so that its completion can be asked for
         }
         note_operation(0, false);
+        const wire::RemoteRing& ring = link_.peer_ring();
         const ssize_t ret = fi_inject_writedata(ep_.get(), direct, chunk.length, post.immediate.encode(),
-                                                FI_ADDR_UNSPEC, peer_address_ + chunk.ring_offset, peer_key_);
+                                                FI_ADDR_UNSPEC, ring.address + chunk.ring_offset, ring.key);
         if (ret != 0) {
             forget_operation(0, false);
         }
@@ -155,9 +161,11 @@ ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     const wire::Chunk& chunk = post.chunk;
     // Its own completion, not that of the header behind it, says that the memory is free: Linux's siw sends a write
     // that asks for none straight from its pages, and is done with a later message while TCP still holds them.
-    iovec iov{staging_.data() + chunk.staging_offset, chunk.length};
-    fi_rma_iov remote{peer_address_ + chunk.ring_offset, chunk.length, peer_key_};
-    void* desc = staging_mr_ ? fi_mr_desc(staging_mr_.get()) : nullptr;
+    const Region& staging = chunk.staging_moved ? next_staging_ : staging_;
+    const wire::RemoteRing& ring = link_.peer_ring();
+    iovec iov{staging.buffer.data() + chunk.staging_offset, chunk.length};
+    fi_rma_iov remote{ring.address + chunk.ring_offset, chunk.length, ring.key};
+    void* desc = staging.desc();
     fi_msg_rma message{};
     message.msg_iov = &iov;
     message.desc = &desc;
@@ -183,7 +191,7 @@ ssize_t Connection::post_header(const wire::Post& post) {
 }
 
 ssize_t Connection::post_message(const wire::Control& control, size_t slot, bool signal) {
-    std::byte* buffer = messages_.data() + slot * wire::Control::size;
+    std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
     control.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
     void* context = note_operation(0, signal);
     ssize_t ret = 0;
@@ -191,7 +199,7 @@ ssize_t Connection::post_message(const wire::Control& control, size_t slot, bool
         ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
     } else {
         iovec iov{buffer, wire::Control::size};
-        void* desc = messages_mr_ ? fi_mr_desc(messages_mr_.get()) : nullptr;
+        void* desc = messages_.desc();
         fi_msg message{&iov, &desc, 1, FI_ADDR_UNSPEC, context, 0};
         ret = fi_sendmsg(ep_.get(), &message, signal ? FI_COMPLETION : 0);
     }
@@ -308,16 +316,17 @@ void Connection::on_completion(const fi_cq_data_entry& entry) {
     // A receive slot, if the arrival took one.
     size_t slot = receive_slots_;
     if (entry.op_context != nullptr) {
-        slot = traits_.contexts ? static_cast<size_t>(static_cast<fi_context2*>(entry.op_context) - contexts_.data())
-                                : static_cast<size_t>(static_cast<std::byte*>(entry.op_context) - messages_.data()) /
-                                      wire::Control::size;
+        slot = traits_.contexts
+                   ? static_cast<size_t>(static_cast<fi_context2*>(entry.op_context) - contexts_.data())
+                   : static_cast<size_t>(static_cast<std::byte*>(entry.op_context) - messages_.buffer.data()) /
+                         wire::Control::size;
     }
     const char* broken = nullptr;
     if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
         broken = headers_ ? "an immediate where headers were agreed on" : link_.on_data(entry.data);
     } else if ((entry.flags & FI_RECV) != 0 && slot < receive_slots_) {
         const auto control = wire::Control::decode(
-            {messages_.data() + slot * wire::Control::size, std::min(entry.len, wire::Control::size)});
+            {messages_.buffer.data() + slot * wire::Control::size, std::min(entry.len, wire::Control::size)});
         broken = control ? link_.on_control(*control) : "a message of no known form";
     } else {
         return;

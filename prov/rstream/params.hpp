@@ -14,7 +14,7 @@ struct Params {
     std::vector<std::string> cores{"verbs", "tcp"}; // in order of preference
     size_t send_buf_size = 32768;                   // bytes
     size_t recv_buf_size = 32768;                   // bytes
-    size_t max_buf_size = 1048576;                  // bytes that they grow to; no more than their size: they do not
+    size_t max_buf_size = 524288;                   // bytes that they grow to; no more than their size: they do not
     bool send_buf_fixed = false;                    // the environment has a size: it does not grow
     bool recv_buf_fixed = false;
     size_t tx_size = 384;              // operations

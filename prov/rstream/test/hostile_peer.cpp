@@ -236,7 +236,12 @@ void Raw::take(const void* context, int error) {
     const std::less<const void*> before;
     const fi_context2* first = in_contexts_.data();
     if (error == 0 && !before(context, first) && before(context, first + in_contexts_.size())) {
-        post_receive(static_cast<size_t>(static_cast<const fi_context2*>(context) - first));
+        const auto slot = static_cast<size_t>(static_cast<const fi_context2*>(context) - first);
+        const auto said = wire::Control::decode({in_.data() + slot * receive_size, wire::Control::size});
+        if (said && said->type == wire::Control::Type::offer) {
+            offer = said;
+        }
+        post_receive(slot);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <rdma/fi_rma.h>
@@ -98,7 +99,8 @@ class Raw {
     [[nodiscard]] fid* id() const { return &ep_->fid; }
 
     wire::Hello peer;
-    bool headers; // data is announced by messages
+    bool headers;                       // data is announced by messages
+    std::optional<wire::Control> offer; // of a larger ring, if one came
 
   private:
     template <class Call> ssize_t retry(Call call);

@@ -18,7 +18,7 @@ using namespace fabtests;
 
 constexpr size_t small = 32768;
 constexpr size_t largest = 524288;
-constexpr uint64_t plenty = 60000003; // bytes after which all has grown that may
+constexpr uint64_t plenty = 16000003; // bytes after which all has grown that may
 constexpr size_t piece = 3000017;     // more than any buffer takes
 
 size_t send_size(Stream& s) { return s.get_option(FI_OPT_SEND_BUF_SIZE); }

@@ -40,7 +40,7 @@ constexpr std::array values{
     Value{"sqsize_default", "RS_SQSIZE_DEFAULT", &Config::send_queue, 1, 65535},
     Value{"rqsize_default", "RS_RQSIZE_DEFAULT", &Config::recv_queue, 1, 65535},
     Value{"inline_default", "RS_INLINE_DEFAULT", &Config::inline_size, 0, 65535},
-    Value{"iomap_size", "RS_IOMAP_SIZE", &Config::iomap_size, 0, 65535},
+    Value{"iomap_size", "RS_IOMAP_SIZE", &Config::iomap_size, 0, 4096},
     Value{"polling_time", "RS_POLLING_TIME", &Config::polling_time, 0, 1000000},
     Value{"wake_up_interval", "RS_WAKE_UP_INTERVAL", &Config::wake_up, 0, 86400000},
 };

@@ -2,6 +2,10 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/connection.hpp"
 
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
 #include <poll.h>
 
 namespace rsockets {
@@ -13,11 +17,12 @@ struct Option {
     size_t Sizes::*member;
 };
 constexpr Option options[] = {
-    {FI_OPT_SEND_BUF_SIZE, &Sizes::send_buffer},
-    {FI_OPT_RECV_BUF_SIZE, &Sizes::recv_buffer},
-    {FI_OPT_TX_SIZE, &Sizes::send_queue},
-    {FI_OPT_RX_SIZE, &Sizes::recv_queue},
+    {FI_OPT_SEND_BUF_SIZE, &Sizes::send_buffer}, {FI_OPT_RECV_BUF_SIZE, &Sizes::recv_buffer},
+    {FI_OPT_TX_SIZE, &Sizes::send_queue},        {FI_OPT_RX_SIZE, &Sizes::recv_queue},
+    {FI_OPT_RSTREAM_MAPS, &Sizes::maps},
 };
+
+constexpr auto longest_linger = std::chrono::seconds(3600); // that the provider takes
 
 fi_msg message_of(const iovec* iov, size_t count) {
     fi_msg message{};
@@ -50,6 +55,11 @@ int Connection::open(Transport& transport, fi_info& info, EventTarget* target, c
             return ret;
         }
     }
+    void* ops = nullptr;
+    if ((ret = fi_open_ops(&ep->fid, FI_RSTREAM_MAP_OPS, 0, &ops, nullptr)) != 0) {
+        return ret;
+    }
+    connection->map_ops_ = static_cast<fi_ops_rstream_map*>(ops);
     if ((ret = fi_enable(ep)) != 0 || (ret = fi_control(&ep->fid, FI_GETWAIT, &connection->wait_fd_)) != 0) {
         return ret;
     }
@@ -102,6 +112,32 @@ fi_rstream_status Connection::status() const {
     return status;
 }
 
+int64_t Connection::map(void* buffer, size_t length, bool writable, int64_t offset) {
+    if (offset < -1) {
+        return -EINVAL;
+    }
+    uint64_t at = offset == -1 ? FI_RSTREAM_MAP_ANY : static_cast<uint64_t>(offset);
+    const int ret = map_ops_->map(ep_.get(), buffer, length, writable ? FI_REMOTE_WRITE : 0, &at);
+    if (ret != 0) {
+        return ret == -FI_ENOSPC ? -ENOMEM : ret; // as rdma-core says that the table is full
+    }
+    maps_.fetch_add(1);
+    return static_cast<int64_t>(at);
+}
+
+int Connection::unmap(void* buffer, size_t length, bool attended) {
+    const int ret = map_ops_->unmap(ep_.get(), buffer, length, attended ? 0 : FI_RSTREAM_UNATTENDED);
+    if (ret == 0) {
+        maps_.fetch_sub(1);
+    }
+    return ret;
+}
+
+ssize_t Connection::write_map(const void* buffer, size_t length, int64_t offset, bool more) {
+    return offset < 0 ? -EINVAL
+                      : map_ops_->write(ep_.get(), buffer, length, static_cast<uint64_t>(offset), more ? FI_MORE : 0);
+}
+
 int Connection::end_sending() { return fi_shutdown(ep_.get(), FI_RSTREAM_SHUT_WR); }
 
 int Connection::end_both() { return fi_shutdown(ep_.get(), 0); }
@@ -122,8 +158,20 @@ void Connection::wait_a_moment() {
 
 int Connection::abort() { return fi_shutdown(ep_.get(), FI_RSTREAM_ABORT); }
 
-void Connection::set_linger(size_t milliseconds) {
+void Connection::set_linger(std::chrono::seconds time) {
+    const size_t milliseconds = 1000 * static_cast<size_t>(std::min(time, longest_linger).count());
     (void)fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_LINGER, &milliseconds, sizeof(milliseconds));
+}
+
+int Connection::set_keepalive(const Keepalive& keepalive) {
+    const std::pair<int, size_t> values[] = {{FI_OPT_RSTREAM_KEEPALIVE_INTERVAL, keepalive.interval},
+                                             {FI_OPT_RSTREAM_KEEPALIVE_COUNT, keepalive.count},
+                                             {FI_OPT_RSTREAM_KEEPALIVE_IDLE, keepalive.idle}};
+    int ret = 0;
+    for (const auto& [name, value] : values) {
+        ret = ret != 0 ? ret : fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, name, &value, sizeof(value));
+    }
+    return ret;
 }
 
 bool Connection::may_sleep() {

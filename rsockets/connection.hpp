@@ -5,6 +5,8 @@
 // fi_rstream(7): bytes, or -FI_E*, which are the system's errno values.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 
 #include <rdma/fi_ext_rstream.h>
@@ -21,6 +23,14 @@ struct Sizes {
     size_t recv_buffer = 0;
     size_t send_queue = 0;
     size_t recv_queue = 0;
+    size_t maps = 0; // of the peer's
+};
+
+// When a silent peer is asked whether it is there, and how often before it is taken for lost; see fi_rstream(7).
+struct Keepalive {
+    size_t idle = 0; // milliseconds; 0: never
+    size_t interval = 75000;
+    size_t count = 9;
 };
 
 class Connection {
@@ -42,6 +52,15 @@ class Connection {
     ssize_t look_for_room();
     [[nodiscard]] fi_rstream_status status() const;
 
+    // Memory that the peer writes to, and the peer's that we write to: fi_ops_rstream_map. Errors are those of
+    // riomap(3).
+    int64_t map(void* buffer, size_t length, bool writable, int64_t offset);
+    // -EAGAIN: the peer was asked. `attended`: the caller waits for its answer.
+    int unmap(void* buffer, size_t length, bool attended);
+    ssize_t write_map(const void* buffer, size_t length, int64_t offset, bool more);
+    // There are some left whose memory the program may want back when the connection is closed.
+    [[nodiscard]] bool has_maps() const { return maps_.load() != 0; }
+
     // Makes progress. True once there is nothing left that a further call would have to move.
     bool all_sent();
     void wait_a_moment(); // for that: 10 ms at most
@@ -52,7 +71,9 @@ class Connection {
     // Its events go nowhere from the return on.
     void forget_target();
     // How long closing may wait for what was sent.
-    void set_linger(size_t milliseconds);
+    void set_linger(std::chrono::seconds time);
+    // At any time; from then on. 0 or -FI_E*.
+    int set_keepalive(const Keepalive& keepalive);
 
     // Whether one may sleep on the descriptor.
     bool may_sleep();
@@ -61,6 +82,7 @@ class Connection {
     [[nodiscard]] Address name() const;
     [[nodiscard]] Address peer() const;
     [[nodiscard]] Sizes sizes() const;
+    [[nodiscard]] const std::string& fabric_name() const { return transport_.name(); }
 
   private:
     explicit Connection(Transport& transport) : transport_(transport) {}
@@ -68,6 +90,8 @@ class Connection {
 
     Transport& transport_;
     Owned<fid_ep> ep_;
+    fi_ops_rstream_map* map_ops_ = nullptr;
+    std::atomic<size_t> maps_{0};
     int wait_fd_ = -1;
 };
 

@@ -65,8 +65,7 @@ ssize_t Socket::broken_pipe(ssize_t error, int flags) {
     return error;
 }
 
-// One try; -EAGAIN if there is no room.
-ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
+ssize_t Socket::sendable(Connection*& out) {
     switch (state()) {
     case State::connecting:
         return -EAGAIN;
@@ -82,11 +81,11 @@ ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
         const int error = take_error();
         return error != 0 ? -error : -EPIPE;
     }
-    Connection* present = connection();
-    if (present == nullptr) {
-        return -EPIPE;
-    }
-    const ssize_t sent = present->send(iov, count, more);
+    out = connection();
+    return out != nullptr ? 0 : -EPIPE;
+}
+
+ssize_t Socket::sending_result(ssize_t sent, size_t length) {
     if (sent >= 0) {
         return sent;
     }
@@ -101,15 +100,28 @@ ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
         // The peer has closed. TCP learns that by the answer to what it sends: the first send after it is taken, and
         // lost.
         note_loss(EPIPE);
-        size_t taken = 0;
-        for (size_t i = 0; i < count; ++i) {
-            taken += iov[i].iov_len;
-        }
-        return static_cast<ssize_t>(taken);
+        return static_cast<ssize_t>(length);
     }
     note_loss(static_cast<int>(-sent));
     const int error = take_error();
     return error != 0 ? -error : -EPIPE;
+}
+
+// One try; -EAGAIN if there is no room.
+ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
+    Connection* present = nullptr;
+    if (const ssize_t error = sendable(present); error != 0) {
+        return error;
+    }
+    return sending_result(present->send(iov, count, more), Segments(iov, count).left());
+}
+
+void Socket::note_sent(size_t bytes) {
+    sent_.fetch_add(bytes, std::memory_order_relaxed);
+    sends_.fetch_add(1, std::memory_order_relaxed);
+    if (!touched_.load(std::memory_order_relaxed) && !touched_.exchange(true)) {
+        library_.service().look_after(*this);
+    }
 }
 
 ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
@@ -140,11 +152,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     }
     const size_t sent = total - segments.left();
     if (sent != 0) {
-        sent_.fetch_add(sent, std::memory_order_relaxed);
-        sends_.fetch_add(1, std::memory_order_relaxed);
-        if (!touched_.load(std::memory_order_relaxed) && !touched_.exchange(true)) {
-            library_.service().look_after(*this);
-        }
+        note_sent(sent);
         return static_cast<ssize_t>(sent);
     }
     return broken_pipe(ret, flags);
@@ -260,6 +268,7 @@ bool Socket::busy_sending() {
         sends_seen_ = now;
         return true;
     }
+    const auto present_stays = look();
     touched_.store(false); // first: what is sent from now on brings us back
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
         (void)present->may_sleep(); // moves on what it can; the queue wakes up for the rest

@@ -57,6 +57,9 @@ extern "C" {
  * FI_OPT_RSTREAM_STATUS   struct fi_rstream_status; get only. What is known of the connection at this moment. It makes
  *                         no progress and changes nothing, fi_trywait's answers included. Thread safe.
  *
+ * FI_OPT_RSTREAM_MAPS     size_t; 0 to 4096, larger values count as 4096; 0 by default; before the endpoint is enabled,
+ *                         -FI_EOPBADSTATE after that. How many maps of the peer's the endpoint can be told of: see below.
+ *
  * Errors: -FI_EINVAL for a value out of range or of another width. Setting keepalive on a connected endpoint also gives
  * whatever keeps it from being in force.
  */
@@ -67,6 +70,7 @@ enum {
     FI_OPT_RSTREAM_KEEPALIVE_COUNT,
     FI_OPT_RSTREAM_LINGER,
     FI_OPT_RSTREAM_STATUS,
+    FI_OPT_RSTREAM_MAPS,
 };
 
 #define FI_RSTREAM_PEER_FINISHED (1ULL << 0) /* the peer has ended its sending; bytes may be left to receive */
@@ -80,6 +84,57 @@ struct fi_rstream_status {
     size_t readable; /* bytes that have arrived and were not received */
     size_t writable; /* bytes that a send would accept */
     size_t unsent;   /* bytes that were accepted and are not with the core yet, or not known to be */
+};
+
+/*
+ * Maps: memory of the program that the peer writes to directly, beside the stream. The peer names it by offsets, in
+ * bytes, from 0 to 2^63-1, which are those of the connection and direction. Operations of an endpoint:
+ *
+ *     struct fi_ops_rstream_map *ops;
+ *     fi_open_ops(&ep->fid, FI_RSTREAM_MAP_OPS, 0, (void **)&ops, NULL);
+ *
+ * All are thread safe, and return at once. The operations live as long as the provider does.
+ */
+#define FI_RSTREAM_MAP_OPS "rstream_map_1"
+
+#define FI_RSTREAM_MAP_ANY UINT64_MAX       /* an offset of the provider's choice */
+#define FI_RSTREAM_UNATTENDED (1ULL << 0)   /* unmap: nobody waits for the answer */
+
+struct fi_ops_rstream_map {
+    size_t size; /* of this structure */
+
+    /*
+     * Maps `len` bytes at `buf` to *offset, or to one that is chosen and stored there for FI_RSTREAM_MAP_ANY. `access`:
+     * FI_REMOTE_WRITE, the peer may write to them; 0, they are registered with the core and no more. The peer knows of
+     * the map before it receives what is sent after this call. Memory that is mapped must stay valid until it is
+     * unmapped, or the endpoint is closed.
+     *
+     * 0; -FI_EINVAL (range, access, null); -FI_ENOTCONN; -FI_ENOSPC: the peer has room for no more maps (its
+     * FI_OPT_RSTREAM_MAPS); -FI_EADDRINUSE: some of these offsets are mapped; -FI_ECONNRESET, -FI_ETIMEDOUT,
+     * -FI_ECONNABORTED: the connection is lost; or what keeps the core from registering the memory.
+     */
+    int (*map)(struct fid_ep *ep, void *buf, size_t len, uint64_t access, uint64_t *offset);
+
+    /*
+     * Ends the map that was made with this `buf` and `len`. The peer is asked to write there no more; the map is gone
+     * when it has agreed, when it has ended its sending, or when the connection is lost.
+     *
+     * 0: it is gone, and nothing is written there any more; -FI_EAGAIN: the peer was asked and has not answered: to be
+     * called again when the endpoint's descriptor is readable (fi_trywait tells too, until this call was made again,
+     * or was made with FI_RSTREAM_UNATTENDED); -FI_EINVAL: no such map, or an unknown flag.
+     */
+    int (*unmap)(struct fid_ep *ep, void *buf, size_t len, uint64_t flags);
+
+    /*
+     * Writes to what the peer has mapped at `offset` and behind it. Part of the stream as to order, room and errors: it
+     * is there before the peer receives what is sent after it, takes its place in the send buffer, and gives what
+     * fi_send gives. `flags`: 0 or FI_MORE.
+     *
+     * The number of bytes that were taken, which may be fewer than were given; -FI_EAGAIN; -FI_EINVAL: the peer has not
+     * mapped all of them, or has asked for some of them back; nothing was written; or an error of fi_send. Bytes that
+     * were taken and that the peer asks back before they are on their way are dropped.
+     */
+    ssize_t (*write)(struct fid_ep *ep, const void *buf, size_t len, uint64_t offset, uint64_t flags);
 };
 
 #ifdef __cplusplus

@@ -37,8 +37,8 @@ Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& que
       traits_(core_info, domain.fabric().params().immediates),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
-      session_(random_session()), tx_size_(settings.tx_size), send_limit_(settings.send_limit),
-      keepalive_settings_(settings.keepalive) {}
+      session_(random_session()), maps_offered_(settings.maps), tx_size_(settings.tx_size),
+      send_limit_(settings.send_limit), keepalive_settings_(settings.keepalive) {}
 
 Connection::~Connection() { drop_endpoint(); }
 
@@ -118,11 +118,11 @@ int Connection::open_endpoint() {
     if (events_) {
         pump_->watch(events_fd_, this);
     }
-    if ((ret = register_memory(ring_.buffer, FI_REMOTE_WRITE, ring_.mr)) != 0) {
+    if ((ret = register_buffer(ring_, FI_REMOTE_WRITE)) != 0) {
         return ret;
     }
-    if (traits_.local_mr && ((ret = register_memory(staging_.buffer, FI_WRITE, staging_.mr)) != 0 ||
-                             (ret = register_memory(messages_.buffer, FI_SEND | FI_RECV, messages_.mr)) != 0)) {
+    if (traits_.local_mr && ((ret = register_buffer(staging_, FI_WRITE)) != 0 ||
+                             (ret = register_buffer(messages_, FI_SEND | FI_RECV)) != 0)) {
         return ret;
     }
     if ((ret = fi_enable(ep)) != 0) {
@@ -145,10 +145,11 @@ void Connection::drop_endpoint() {
         ep_.reset();
         events_.reset();
         events_fd_ = -1;
-        for (Region* region : {&messages_, &next_ring_, &ring_, &next_staging_, &staging_}) {
-            region->mr.reset();
+        for (RegisteredBuffer* buffer : {&messages_, &next_ring_, &ring_, &next_staging_, &staging_}) {
+            buffer->mr.reset();
         }
     }
+    drop_regions();
 }
 
 // Nothing that comes now is worth waking up for.
@@ -158,13 +159,14 @@ void Connection::leave_watch() {
     }
 }
 
-int Connection::register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out) {
+int Connection::register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out,
+                                uint64_t flags) {
     fid_mr* mr = nullptr;
     int ret = -FI_ENOKEY;
     // Keys of ours are drawn at random, so two may meet; the core then says so.
     for (int tries = 0; tries < 8 && ret == -FI_ENOKEY; ++tries) {
-        ret = fi_mr_reg(domain_.core(), buffer.data(), buffer.size(), access, 0,
-                        traits_.provider_keys ? 0 : domain_.random_key(), 0, &mr, nullptr);
+        ret = fi_mr_reg(domain_.core(), memory, length, access, 0, traits_.provider_keys ? 0 : domain_.random_key(),
+                        flags, &mr, nullptr);
     }
     if (ret != 0) {
         return ret;
@@ -176,10 +178,14 @@ int Connection::register_memory(const Buffer& buffer, uint64_t access, Owned<fid
     return 0;
 }
 
+int Connection::register_buffer(RegisteredBuffer& buffer, uint64_t access) {
+    return register_memory(buffer.buffer.data(), buffer.buffer.size(), access, buffer.mr);
+}
+
 // What the peer may know of a receive ring.
-wire::RemoteRing Connection::offered(const Region& region) const {
-    return {traits_.virtual_address ? reinterpret_cast<uint64_t>(region.buffer.data()) : 0, fi_mr_key(region.mr.get()),
-            region.buffer.size()};
+wire::RemoteRing Connection::offered(const RegisteredBuffer& ring) const {
+    return {traits_.virtual_address ? reinterpret_cast<uint64_t>(ring.buffer.data()) : 0, fi_mr_key(ring.mr.get()),
+            ring.buffer.size()};
 }
 
 wire::Hello Connection::hello(size_t user_length) const {
@@ -194,13 +200,17 @@ wire::Hello Connection::hello(size_t user_length) const {
     h.data_credits = static_cast<uint16_t>(link_.data_credits());
     h.control_credits = wire::control_credits;
     h.user_length = static_cast<uint8_t>(user_length);
+    h.maps = static_cast<uint16_t>(maps_offered_);
     return h;
 }
 
 // Opens the sending side towards what the peer offers.
 int Connection::agree(const wire::Hello& peer) {
     headers_ = !traits_.immediates || (peer.features & wire::Hello::feature_headers) != 0;
-    link_.open(peer, headers_);
+    if (maps_offered_ != 0 || peer.maps != 0) {
+        maps_ = std::make_unique<wire::Maps>(maps_offered_, std::min<size_t>(peer.maps, wire::max_maps));
+    }
+    link_.open(peer, headers_, wire::Immediate::max_length, maps_.get());
     size_chunks();
     return 0;
 }
@@ -408,6 +418,7 @@ bool Connection::close(std::chrono::milliseconds linger) {
         return false;
     }
     progress();
+    bool unmapped = release_regions(); // asks for them before the end is said
     {
         const Posting posting(*this);
         if (link_.readable() != 0 && !receive_shut_.load()) {
@@ -421,17 +432,24 @@ bool Connection::close(std::chrono::milliseconds linger) {
     const auto deadline = now + linger;
     linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
     // Staged bytes need the peer's credit, and a core may drop what it has not finished.
-    while (!all_with_core() && state_.load(std::memory_order_acquire) == State::connected) {
+    while ((!all_with_core() || !unmapped) && state_.load(std::memory_order_acquire) == State::connected) {
         progress();
+        unmapped = release_regions();
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
         if (left <= 0) {
             RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
             break;
         }
-        if (!all_with_core()) {
+        if (!all_with_core() || !unmapped) {
             wait_for_core(left);
         }
     }
+    if (!unmapped) {
+        // The memory is the program's again when we return, so nothing may be written there behind it.
+        fail(FI_ECONNABORTED, "closed, and the peer does not give back what is mapped");
+        fi_shutdown(ep_.get(), 0);
+    }
+    drop_regions();
     return !linger_is_over();
 }
 

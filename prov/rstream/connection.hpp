@@ -9,6 +9,7 @@
 // connection_core.cpp       the core below: posting, completions
 // connection_transfer.cpp   the program above: send, receive, peek, wait
 // connection_growth.cpp     larger rings for a busy stream
+// connection_maps.cpp       memory beside the stream
 // connection_keepalive.cpp  whether a silent peer is there
 //
 // Locks, in the order in which they are taken: the pump's, then one of `tx_mutex_`, `rx_mutex_`, `cq_mutex_` at a time,
@@ -45,11 +46,12 @@ struct Settings {
     size_t rx_size = 0;
     size_t send_limit = 0; // up to which the send buffer may grow; no more than its size: it does not
     size_t recv_limit = 0;
+    size_t maps = 0; // of the peer's that we want to be told of
     KeepaliveSettings keepalive;
 };
 
 // A buffer and what the core knows it by, which goes first.
-struct Region {
+struct RegisteredBuffer {
     Buffer buffer;
     Owned<fid_mr> mr; // null where the core need not know it
 
@@ -79,6 +81,11 @@ class Connection final : public EqTarget {
     ssize_t recv(const iovec* iov, size_t count);
     ssize_t peek_send();
     ssize_t peek_recv(const iovec* iov, size_t count);
+
+    // fi_ops_rstream_map
+    int map(void* buffer, size_t length, uint64_t access, uint64_t& offset);
+    int unmap(const void* buffer, size_t length, bool attended);
+    ssize_t write_map(const void* buffer, size_t length, uint64_t offset, bool more);
 
     [[nodiscard]] fi_rstream_status status() const;
     // At present: they may grow.
@@ -115,6 +122,16 @@ class Connection final : public EqTarget {
         uint64_t operations; // operations of the core
     };
 
+    // Memory of the program's that is mapped. With `remote`, the peer was told of it.
+    struct Region {
+        const void* buffer;
+        size_t length;
+        uint64_t offset;
+        bool remote;
+        bool withdrawn;
+        Owned<fid_mr> mr;
+    };
+
     // Holds the posting side; on leaving, does what others left to do meanwhile.
     class Posting {
       public:
@@ -134,8 +151,9 @@ class Connection final : public EqTarget {
     int open_endpoint();
     void drop_endpoint();
     void leave_watch();
-    int register_memory(const Buffer& buffer, uint64_t access, Owned<fid_mr>& out);
-    [[nodiscard]] wire::RemoteRing offered(const Region& region) const;
+    int register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags = 0);
+    int register_buffer(RegisteredBuffer& buffer, uint64_t access);
+    [[nodiscard]] wire::RemoteRing offered(const RegisteredBuffer& ring) const;
     [[nodiscard]] wire::Hello hello(size_t user_length) const;
     int agree(const wire::Hello& peer);
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
@@ -150,9 +168,12 @@ class Connection final : public EqTarget {
     void kick();           // from any side: flush, or have it done by whoever posts at present
     void unlock_posting(); // and do what was left to us meanwhile
     ssize_t post(const wire::Post& post, const void* direct);
+    ssize_t post_bypass(const wire::Post& post, const void* direct);
     ssize_t post_write(const wire::Post& post, bool signal);
     ssize_t post_header(const wire::Post& post);
-    ssize_t post_message(const wire::Control& control, size_t slot, bool signal);
+    template <class Message> ssize_t post_control(const Message& message, bool ends);
+    template <class Message> ssize_t post_message(const Message& message, size_t slot, bool signal);
+    void release_skipped();
     [[nodiscard]] bool signal_due(size_t staged) const;
     void* note_operation(size_t staged, bool signal); // before it is posted; what to post it with
     void forget_operation(size_t staged, bool signal);
@@ -172,7 +193,7 @@ class Connection final : public EqTarget {
         bool staging = false; // the staging ring moves, or should
     };
     ssize_t try_send(const iovec* iov, size_t count, bool more, Leftover& left);
-    ssize_t recv_from_ring(const iovec* iov, size_t count, Region& emptied);
+    ssize_t recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied);
     ssize_t peek_ring(const iovec* iov, size_t count);
     size_t copy_in(const iovec* iov, size_t count, bool more);
     size_t copy_out(const iovec* iov, size_t count, bool take);
@@ -187,10 +208,18 @@ class Connection final : public EqTarget {
     void size_chunks();                        // posting side
     [[nodiscard]] size_t staging_goal() const; // posting side
     void note_held_up();                       // posting side
-    int make_region(size_t size, uint64_t access, bool registered, Region& out);
+    int make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out);
     void grow_staging();
     void grow_ring();
-    void retire_ring(Region emptied);
+    void retire_ring(RegisteredBuffer emptied);
+    // connection_maps.cpp
+    ssize_t try_write_map(const void* buffer, size_t length, uint64_t offset, bool more);
+    size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more);
+    bool withdrawn(const Region& region, bool awaited);
+    [[nodiscard]] bool maps_are_over() const;
+    [[nodiscard]] bool unmap_is_over() const;
+    bool release_regions();
+    void drop_regions();
 
     // connection_keepalive.cpp
     int apply_keepalive(const KeepaliveSettings& settings);
@@ -209,13 +238,17 @@ class Connection final : public EqTarget {
     CoreTraits traits_;
     wire::Link link_;
 
+    std::unique_ptr<wire::Maps> maps_; // once the two ends have agreed on any
+    std::mutex regions_mutex_;         // a leaf, but for the lock of `maps_`
+
     // Released from the last to the first: the endpoint before what it uses.
+    std::vector<Region> regions_;
     std::vector<Buffer> retired_rings_;
-    Region staging_;
-    Region next_staging_; // while the staging ring moves: what it moves to
-    Region ring_;
-    Region next_ring_; // from when it is offered until all in the ring before it was read
-    Region messages_;  // receive slots, then control slots, then header slots
+    RegisteredBuffer staging_;
+    RegisteredBuffer next_staging_; // while the staging ring moves: what it moves to
+    RegisteredBuffer ring_;
+    RegisteredBuffer next_ring_; // from when it is offered until all in the ring before it was read
+    RegisteredBuffer messages_;  // receive slots, then control slots, then header slots
     Owned<fid_cq> cq_;
     // Where a core's completion queue does not show that the connection has ended, its events come to a queue of the
     // connection's own: whoever sleeps for one connection must not wake up for every other.
@@ -227,6 +260,7 @@ class Connection final : public EqTarget {
     uint64_t session_ = 0;
     size_t receive_slots_ = 0;
     size_t header_slots_ = 0;
+    size_t maps_offered_ = 0;
     size_t tx_size_ = 0;
     size_t send_limit_ = 0;
     size_t max_chunk_ = 0;

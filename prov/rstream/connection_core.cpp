@@ -59,6 +59,7 @@ void Connection::flush() {
             header_pending_.reset();
         }
     }
+    release_skipped();
     while (ret == 0) {
         const auto next = link_.next();
         if (!next) {
@@ -115,20 +116,52 @@ void Connection::forget_operation(size_t staged, bool signal) {
     unsignaled_staged_ -= staged;
 }
 
+template <class Message> ssize_t Connection::post_message(const Message& message, size_t slot, bool signal) {
+    std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
+    message.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
+    void* context = note_operation(0, signal);
+    ssize_t ret = 0;
+    if (!signal && traits_.inject_size >= wire::Control::size) {
+        ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
+    } else {
+        iovec iov{buffer, wire::Control::size};
+        void* desc = messages_.desc();
+        const fi_msg sent{&iov, &desc, 1, FI_ADDR_UNSPEC, context, 0};
+        ret = fi_sendmsg(ep_.get(), &sent, signal ? FI_COMPLETION : 0);
+    }
+    if (ret != 0) {
+        forget_operation(0, signal);
+    }
+    return ret;
+}
+
+template <class Message> ssize_t Connection::post_control(const Message& message, bool ends) {
+    const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
+    const ssize_t ret = post_message(message, slot, ends || signal_due(0));
+    control_sequence_ += ret == 0 ? 1 : 0;
+    return ret;
+}
+
 // `direct`: the bytes of a chunk that bypasses the staging ring.
 ssize_t Connection::post(const wire::Post& post, const void* direct) {
-    if (post.kind == wire::Post::Kind::control) {
+    switch (post.kind) {
+    case wire::Post::Kind::control: {
         const auto type = post.control.type;
         const bool ends = type == wire::Control::Type::fin || type == wire::Control::Type::rst;
-        const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
-        const ssize_t ret = post_message(post.control, slot, ends || signal_due(0));
-        if (ret == 0) {
-            ++control_sequence_;
-            if (type == wire::Control::Type::move) {
-                size_chunks();
-            }
+        const ssize_t ret = post_control(post.control, ends);
+        if (ret == 0 && type == wire::Control::Type::move) {
+            size_chunks();
         }
         return ret;
+    }
+    case wire::Post::Kind::map:
+        return post_control(post.map, false);
+    case wire::Post::Kind::skip:
+        unsignaled_staged_ += post.chunk.length; // free with the next completion
+        return 0;
+    case wire::Post::Kind::data:
+    case wire::Post::Kind::write:
+        break;
     }
     if (operations_ - operations_done_.load(std::memory_order_acquire) >= tx_size_) {
         return -FI_EAGAIN;
@@ -137,34 +170,50 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
     const size_t staged = chunk.bypass ? 0 : chunk.length;
     const bool signal = signal_due(staged);
     if (chunk.bypass) {
-        if (signal) {
-            return -FI_EAGAIN; // it has to be staged, so that its completion can be asked for
-        }
-        note_operation(0, false);
-        const wire::RemoteRing& ring = link_.peer_ring();
-        const ssize_t ret = fi_inject_writedata(ep_.get(), direct, chunk.length, post.immediate.encode(),
-                                                FI_ADDR_UNSPEC, ring.address + chunk.ring_offset, ring.key);
-        if (ret != 0) {
-            forget_operation(0, false);
-        }
-        return ret;
+        return signal ? -FI_EAGAIN // it has to be staged, so that its completion can be asked for
+                      : post_bypass(post, direct);
     }
     ssize_t ret = post_write(post, signal);
-    if (ret == 0 && headers_ && (ret = post_header(post)) == -FI_EAGAIN) {
+    if (ret == 0 && headers_ && post.kind == wire::Post::Kind::data && (ret = post_header(post)) == -FI_EAGAIN) {
         header_pending_ = post; // the write is out: its header must be the next that follows
         ret = 0;
     }
     return ret;
 }
 
+ssize_t Connection::post_bypass(const wire::Post& post, const void* direct) {
+    const wire::Chunk& chunk = post.chunk;
+    const wire::RemoteRing& ring = link_.peer_ring();
+    note_operation(0, false);
+    const ssize_t ret = post.kind == wire::Post::Kind::write
+                            ? fi_inject_write(ep_.get(), direct, chunk.length, FI_ADDR_UNSPEC, post.address, post.key)
+                            : fi_inject_writedata(ep_.get(), direct, chunk.length, post.immediate.encode(),
+                                                  FI_ADDR_UNSPEC, ring.address + chunk.ring_offset, ring.key);
+    if (ret != 0) {
+        forget_operation(0, false);
+    }
+    return ret;
+}
+
+// Bytes that were not sent are free when all before them are: with the completion of what follows, or, if nothing is on
+// its way, at once.
+void Connection::release_skipped() {
+    if (unsignaled_staged_ != 0 &&
+        signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire)) {
+        link_.release(unsignaled_staged_);
+        unsignaled_staged_ = 0;
+    }
+}
+
 ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     const wire::Chunk& chunk = post.chunk;
     // Its own completion, not that of the header behind it, says that the memory is free: Linux's siw sends a write
     // that asks for none straight from its pages, and is done with a later message while TCP still holds them.
-    const Region& staging = chunk.staging_moved ? next_staging_ : staging_;
+    const RegisteredBuffer& staging = chunk.staging_moved ? next_staging_ : staging_;
     const wire::RemoteRing& ring = link_.peer_ring();
     iovec iov{staging.buffer.data() + chunk.staging_offset, chunk.length};
-    fi_rma_iov remote{ring.address + chunk.ring_offset, chunk.length, ring.key};
+    const bool data = post.kind == wire::Post::Kind::data;
+    fi_rma_iov remote{data ? ring.address + chunk.ring_offset : post.address, chunk.length, data ? ring.key : post.key};
     void* desc = staging.desc();
     fi_msg_rma message{};
     message.msg_iov = &iov;
@@ -176,7 +225,7 @@ ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     message.context = note_operation(chunk.length, signal);
     message.data = post.immediate.encode();
     const ssize_t ret =
-        fi_writemsg(ep_.get(), &message, (headers_ ? 0 : FI_REMOTE_CQ_DATA) | (signal ? FI_COMPLETION : 0));
+        fi_writemsg(ep_.get(), &message, (data && !headers_ ? FI_REMOTE_CQ_DATA : 0) | (signal ? FI_COMPLETION : 0));
     if (ret != 0) {
         forget_operation(chunk.length, signal);
     }
@@ -187,25 +236,6 @@ ssize_t Connection::post_header(const wire::Post& post) {
     const size_t slot = receive_slots_ + wire::control_credits + header_sequence_ % header_slots_;
     const ssize_t ret = post_message(post.control, slot, signal_due(0));
     header_sequence_ += ret == 0 ? 1 : 0;
-    return ret;
-}
-
-ssize_t Connection::post_message(const wire::Control& control, size_t slot, bool signal) {
-    std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
-    control.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
-    void* context = note_operation(0, signal);
-    ssize_t ret = 0;
-    if (!signal && traits_.inject_size >= wire::Control::size) {
-        ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
-    } else {
-        iovec iov{buffer, wire::Control::size};
-        void* desc = messages_.desc();
-        fi_msg message{&iov, &desc, 1, FI_ADDR_UNSPEC, context, 0};
-        ret = fi_sendmsg(ep_.get(), &message, signal ? FI_COMPLETION : 0);
-    }
-    if (ret != 0) {
-        forget_operation(0, signal);
-    }
     return ret;
 }
 
@@ -325,9 +355,8 @@ void Connection::on_completion(const fi_cq_data_entry& entry) {
     if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
         broken = headers_ ? "an immediate where headers were agreed on" : link_.on_data(entry.data);
     } else if ((entry.flags & FI_RECV) != 0 && slot < receive_slots_) {
-        const auto control = wire::Control::decode(
+        broken = link_.on_message(
             {messages_.buffer.data() + slot * wire::Control::size, std::min(entry.len, wire::Control::size)});
-        broken = control ? link_.on_control(*control) : "a message of no known form";
     } else {
         return;
     }

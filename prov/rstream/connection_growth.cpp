@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Larger rings for a busy stream whose program asked for no size. The receive ring grows when the peer has said that
-// its window holds it up, and the program finds less to read than it asks for: more room would have brought it more. The
-// staging ring follows the ring that it feeds. Memory is made and registered by the program's thread with no lock held;
-// what comes out of use is given back likewise.
+// its window holds it up, and the program finds less to read than it asks for: more room would have brought it more.
+// The staging ring follows the ring that it feeds. Memory is made and registered by the program's thread with no lock
+// held; what comes out of use is given back likewise.
 #include "prov/rstream/connection.hpp"
 
 #include <algorithm>
@@ -33,18 +33,18 @@ void Connection::size_chunks() {
 }
 
 // 0, or an error, and then nothing is left of it.
-int Connection::make_region(size_t size, uint64_t access, bool registered, Region& out) {
-    Region region;
-    int ret = region.buffer.allocate(size);
+int Connection::make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out) {
+    RegisteredBuffer made;
+    int ret = made.buffer.allocate(size);
     if (ret == 0 && registered) {
-        ret = register_memory(region.buffer, access, region.mr);
+        ret = register_buffer(made, access);
     }
     if (ret != 0) {
         RSTREAM_INFO(FI_LOG_EP_DATA, "no memory for a larger buffer (%zu bytes: %s): it stays as it is\n", size,
                      fi_strerror(-ret));
         return ret;
     }
-    std::swap(out, region);
+    std::swap(out, made);
     return 0;
 }
 
@@ -65,8 +65,8 @@ void Connection::grow_staging() {
     if (growing_staging_.exchange(true, std::memory_order_acq_rel)) {
         return;
     }
-    Region made;
-    Region emptied; // given back at the end, when nothing is locked
+    RegisteredBuffer made;
+    RegisteredBuffer emptied; // given back at the end, when nothing is locked
     size_t size = 0;
     {
         const Posting posting(*this);
@@ -81,7 +81,7 @@ void Connection::grow_staging() {
         }
     }
     if (size != 0) {
-        if (make_region(size, FI_WRITE, traits_.local_mr, made) != 0) {
+        if (make_buffer(size, FI_WRITE, traits_.local_mr, made) != 0) {
             return; // and nobody tries again
         }
         const Posting posting(*this);
@@ -97,8 +97,8 @@ void Connection::grow_ring() {
         return;
     }
     if (link_.growth_wanted()) { // no other thread was quicker
-        Region made;
-        if (make_region(std::min(link_.ring_size() * growth_factor, link_.ring_limit()), FI_REMOTE_WRITE, true, made) !=
+        RegisteredBuffer made;
+        if (make_buffer(std::min(link_.ring_size() * growth_factor, link_.ring_limit()), FI_REMOTE_WRITE, true, made) !=
             0) {
             return; // and nobody tries again
         }
@@ -115,7 +115,7 @@ void Connection::grow_ring() {
 
 // The peer has said that it writes there no more, but need not keep to that: its key goes first, then the memory. A
 // core may have begun to take in a write when its key was still good, so the addresses are not used again.
-void Connection::retire_ring(Region emptied) {
+void Connection::retire_ring(RegisteredBuffer emptied) {
     emptied.mr.reset();
     emptied.buffer.retire();
     const std::lock_guard lock(rx_mutex_);

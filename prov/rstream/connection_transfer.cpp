@@ -135,7 +135,8 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
 
 // What could not go yet: the next call of any kind tries again, and so does the event queue.
 void Connection::note_needs() {
-    const bool left = link_.unposted() || header_pending_ || (link_.finishing() && !link_.end_posted());
+    const bool left = link_.unposted() || header_pending_ || link_.map_due() || unsignaled_staged_ != 0 ||
+                      (link_.finishing() && !link_.end_posted());
     flush_wanted_.store(left, std::memory_order_release);
     if (left != needy_) {
         needy_ = left;
@@ -209,7 +210,7 @@ ssize_t Connection::readable_or_end() {
     }
 }
 
-ssize_t Connection::recv_from_ring(const iovec* iov, size_t count, Region& emptied) {
+ssize_t Connection::recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied) {
     const std::lock_guard lock(rx_mutex_);
     peeked_.store(0);
     ssize_t result = readable_or_end();
@@ -225,7 +226,7 @@ ssize_t Connection::recv_from_ring(const iovec* iov, size_t count, Region& empti
 }
 
 ssize_t Connection::recv(const iovec* iov, size_t count) {
-    Region emptied;
+    RegisteredBuffer emptied;
     const ssize_t taken = recv_from_ring(iov, count, emptied);
     if (emptied.buffer.size() != 0) {
         retire_ring(std::move(emptied));
@@ -282,7 +283,7 @@ bool Connection::wakes_someone() const {
     const size_t told = peeked_.load();
     return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
            (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
-           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed));
+           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over();
 }
 
 // One thread may take from the core what another sleeps for: the descriptor is kept readable for that one.
@@ -361,7 +362,7 @@ int Connection::try_wait() {
     if ((link_.peer_finished() || link_.peer_reset() || failed) && !end_told_.load()) {
         return -FI_EAGAIN;
     }
-    if (send_starved_.load() && (link_.space() != 0 || failed)) {
+    if ((send_starved_.load() && (link_.space() != 0 || failed)) || unmap_is_over()) {
         return -FI_EAGAIN;
     }
     {

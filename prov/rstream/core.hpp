@@ -17,6 +17,10 @@ constexpr uint64_t core_request = 1ULL << 60;
 // Requests that carry one of these come from other providers, and are not for us.
 constexpr uint64_t provider_request = (1ULL << 59) | (1ULL << 60);
 
+// Keeps a registration out of libfabric's cache: the cache would keep the memory registered after we have closed the
+// region, under the same key. Internal to libfabric too, from 1.13 to 2.5; a core without a cache need not know it.
+constexpr uint64_t uncached_registration = 1ULL << 60;
+
 // The fabric name that users see tells which core it is of: "tcp@127.0.0.0/8".
 struct FabricName {
     std::string core; // empty if the name does not tell

@@ -100,8 +100,14 @@ int Domain::cm_data_size(size_t& size) {
     const std::lock_guard lock(mutex_);
     if (cm_data_size_ == 0) {
         // Asked of a passive endpoint: for an active one some cores need to know the way to its peer.
+        // Of no address: that of the domain's info may be one that cannot be bound to, as that of a link.
+        Info nowhere(fi_dupinfo(core_info_.get()));
+        if (!nowhere || replace(nowhere->src_addr, nowhere->src_addrlen, nullptr, 0) != 0 ||
+            replace(nowhere->dest_addr, nowhere->dest_addrlen, nullptr, 0) != 0) {
+            return -FI_ENOMEM;
+        }
         fid_pep* pep = nullptr;
-        if (const int ret = fi_passive_ep(fabric_.core(), core_info_.get(), &pep, nullptr); ret != 0) {
+        if (const int ret = fi_passive_ep(fabric_.core(), nowhere.get(), &pep, nullptr); ret != 0) {
             return ret;
         }
         const Owned<fid_pep> probe(pep);

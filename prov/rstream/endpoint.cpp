@@ -51,6 +51,7 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
                      params.rx_size,
                      params.send_buf_fixed ? 0 : params.max_buf_size,
                      params.recv_buf_fixed ? 0 : params.max_buf_size,
+                     0,
                      {params.keepalive_idle, params.keepalive_interval, params.keepalive_count}};
     ep->fid.fclass = FI_CLASS_EP;
     ep->fid.context = context;
@@ -223,7 +224,8 @@ ssize_t Endpoint::send(const iovec* iov, size_t count, uint64_t flags) {
     if (!connection_) {
         return -FI_ENOTCONN;
     }
-    return (flags & FI_PEEK) != 0 ? connection_->peek_send() : connection_->send(iov, count, (flags & FI_MORE) != 0);
+    return after_call((flags & FI_PEEK) != 0 ? connection_->peek_send()
+                                             : connection_->send(iov, count, (flags & FI_MORE) != 0));
 }
 
 ssize_t Endpoint::recv(const iovec* iov, size_t count, uint64_t flags) {
@@ -233,7 +235,37 @@ ssize_t Endpoint::recv(const iovec* iov, size_t count, uint64_t flags) {
     if (!connection_) {
         return -FI_ENOTCONN;
     }
-    return (flags & FI_PEEK) != 0 ? connection_->peek_recv(iov, count) : connection_->recv(iov, count);
+    return after_call((flags & FI_PEEK) != 0 ? connection_->peek_recv(iov, count) : connection_->recv(iov, count));
+}
+
+// A program that finds nothing to do has time for what closed endpoints have left: it may never read the queue, and be
+// the very one that these wait for.
+ssize_t Endpoint::after_call(ssize_t result) const {
+    if (result == -FI_EAGAIN) {
+        domain_.fabric().reap_lingering();
+    }
+    return result;
+}
+
+int Endpoint::map(void* buffer, size_t length, uint64_t access, uint64_t* offset) {
+    if (buffer == nullptr || length == 0 || offset == nullptr || (access & ~FI_REMOTE_WRITE) != 0) {
+        return -FI_EINVAL;
+    }
+    return connection_ ? connection_->map(buffer, length, access, *offset) : -FI_ENOTCONN;
+}
+
+int Endpoint::unmap(const void* buffer, size_t length, uint64_t flags) {
+    if ((flags & ~FI_RSTREAM_UNATTENDED) != 0) {
+        return -FI_EINVAL;
+    }
+    return connection_ ? connection_->unmap(buffer, length, flags == 0) : -FI_EINVAL;
+}
+
+ssize_t Endpoint::write_map(const void* buffer, size_t length, uint64_t offset, uint64_t flags) {
+    if ((buffer == nullptr && length != 0) || (flags & ~FI_MORE) != 0) {
+        return -FI_EINVAL;
+    }
+    return connection_ ? connection_->write_map(buffer, length, offset, flags != 0) : -FI_ENOTCONN;
 }
 
 namespace {
@@ -245,6 +277,31 @@ std::span<const std::byte> bytes(const void* data, size_t length) {
     return {static_cast<const std::byte*>(data), data != nullptr ? length : 0};
 }
 
+fi_ops_rstream_map map_ops = {
+    .size = sizeof(fi_ops_rstream_map),
+    .map = [](fid_ep* ep, void* buf, size_t len, uint64_t access, uint64_t* offset) -> int {
+        return guarded([&] { return endpoint_of(ep).map(buf, len, access, offset); });
+    },
+    .unmap = [](fid_ep* ep, void* buf, size_t len, uint64_t flags) -> int {
+        return guarded([&] { return endpoint_of(ep).unmap(buf, len, flags); });
+    },
+    .write = [](fid_ep* ep, const void* buf, size_t len, uint64_t offset, uint64_t flags) -> ssize_t {
+        return guarded([&] { return endpoint_of(ep).write_map(buf, len, offset, flags); });
+    },
+};
+
+// The extensions of <rdma/fi_ext_rstream.h>, by name.
+int open_ops(AnyFid* /*ep*/, const char* name, uint64_t flags, void** ops, void* /*context*/) {
+    if (name == nullptr || ops == nullptr || flags != 0) {
+        return -FI_EINVAL;
+    }
+    if (strcmp(name, FI_RSTREAM_MAP_OPS) != 0) {
+        return -FI_ENOSYS;
+    }
+    *ops = &map_ops;
+    return 0;
+}
+
 fi_ops ep_fid_ops = {
     .size = sizeof(fi_ops),
     .close = [](AnyFid* f) { return guarded([&] { return endpoint_of(f).close(); }); },
@@ -252,7 +309,7 @@ fi_ops ep_fid_ops = {
                uint64_t flags) { return guarded([&] { return endpoint_of(f).bind(other, flags); }); },
     .control = [](AnyFid* f, int command,
                   void* arg) { return guarded([&] { return endpoint_of(f).control(command, arg); }); },
-    .ops_open = RSTREAM_REFUSE(fi_ops, ops_open),
+    .ops_open = open_ops,
     .tostr = nullptr,
     .ops_set = nullptr,
 };

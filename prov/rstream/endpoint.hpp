@@ -33,10 +33,16 @@ class Endpoint : public fid_ep {
     ssize_t send(const iovec* iov, size_t count, uint64_t flags);
     ssize_t recv(const iovec* iov, size_t count, uint64_t flags);
 
+    // fi_ops_rstream_map
+    int map(void* buffer, size_t length, uint64_t access, uint64_t* offset);
+    int unmap(const void* buffer, size_t length, uint64_t flags);
+    ssize_t write_map(const void* buffer, size_t length, uint64_t offset, uint64_t flags);
+
   private:
     explicit Endpoint(Domain& domain) : fid_ep{}, domain_(domain) {}
     ~Endpoint() = default;
     int enable();
+    ssize_t after_call(ssize_t result) const;
 
     Domain& domain_;
     Info info_; // as the user gave it

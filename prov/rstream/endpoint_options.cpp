@@ -50,6 +50,7 @@ constexpr SizeOption size_options[] = {
      &Settings::recv_limit, &Connection::recv_buf_size},
     {FI_OPT_TX_SIZE, &Settings::tx_size, sizeof(uint16_t), wire::min_queue, wire::max_queue, true},
     {FI_OPT_RX_SIZE, &Settings::rx_size, sizeof(uint16_t), wire::min_queue, wire::max_queue, true},
+    {FI_OPT_RSTREAM_MAPS, &Settings::maps, sizeof(size_t), 0, wire::max_maps, true},
 };
 
 template <class Options> auto find(const Options& options, int name) -> decltype(std::data(options)) {
@@ -136,7 +137,7 @@ int Endpoint::set_option(int name, const void* value, size_t length) {
     if (const int ret = load_any(value, length, option->narrow, wanted); ret != 0) {
         return ret;
     }
-    if (wanted == 0 || (wanted > option->max && !option->cap)) {
+    if ((wanted == 0 && option->min != 0) || (wanted > option->max && !option->cap)) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "option %d: %zu is not in 1..%zu\n", name, wanted, option->max);
         return -FI_EINVAL;
     }

@@ -7,33 +7,16 @@
 
 #include "util/fabric/connection.hpp"
 #include "util/fabric/events.hpp"
+#include "util/fabric/info.hpp"
 
 namespace util {
 
 namespace {
 
-// FI_PROVIDER may name a provider that hides the cores, rstream for example. With this flag of fi_getinfo they are all
-// there; libfabric's own layered providers use it.
-constexpr uint64_t cores_only = uint64_t{1} << 60;
-
-char* copy_text(const std::string& text) {
-    char* copy = strdup(text.c_str());
-    return copy != nullptr ? copy : throw std::bad_alloc();
-}
-
 Info ask(const std::string& provider, const std::optional<Address>& local, const std::optional<Address>& remote,
          int& ret) {
-    const Info hints(fi_allocinfo());
-    if (!hints) {
-        throw std::bad_alloc();
-    }
     const Address& end = remote ? *remote : *local;
-    hints->caps = FI_MSG | FI_RMA;
-    hints->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
-    hints->ep_attr->type = FI_EP_MSG;
-    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-    hints->addr_format = end.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
-    hints->fabric_attr->prov_name = copy_text(provider);
+    const Info hints = make_hints(provider, end.family());
     if (remote && local) {
         hints->src_addr = malloc(local->length());
         if (hints->src_addr == nullptr) {

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "util/test/process.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -24,14 +25,29 @@ namespace {
 constexpr int longest_wait_ms = 30000;
 }
 
-Process::Process(const std::string& program, const std::vector<std::string>& arguments) : name_(program) {
+Process::Process(const std::string& program, const std::vector<std::string>& arguments,
+                 const std::vector<std::string>& environment)
+    : name_(program) {
     const char* folder = getenv("FABTESTS_BIN");
-    const std::string path = std::string(folder != nullptr ? folder : ".") + "/" + program;
+    const bool is_path = program.find('/') != std::string::npos;
+    const std::string path = is_path ? program : std::string(folder != nullptr ? folder : ".") + "/" + program;
     std::vector<char*> argv{const_cast<char*>(path.c_str())};
     for (const auto& argument : arguments) {
         argv.push_back(const_cast<char*>(argument.c_str()));
     }
     argv.push_back(nullptr);
+    std::vector<char*> envp;
+    for (const auto& variable : environment) {
+        envp.push_back(const_cast<char*>(variable.c_str()));
+    }
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+        const std::string name(*variable, strcspn(*variable, "="));
+        if (std::none_of(environment.begin(), environment.end(),
+                         [&](const std::string& given) { return given.starts_with(name + "="); })) {
+            envp.push_back(*variable);
+        }
+    }
+    envp.push_back(nullptr);
     int out[2];
     int err[2];
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0) {
@@ -42,7 +58,7 @@ Process::Process(const std::string& program, const std::vector<std::string>& arg
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(out[1], STDOUT_FILENO);
         dup2(err[1], STDERR_FILENO);
-        execv(path.c_str(), argv.data());
+        execve(path.c_str(), argv.data(), envp.data());
         _exit(127);
     }
     close(out[1]);

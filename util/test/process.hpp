@@ -13,8 +13,9 @@ namespace util_test {
 
 class Process {
   public:
-    // The program is one of the build folder.
-    Process(const std::string& program, const std::vector<std::string>& arguments);
+    // The program is one of the build folder, unless a path is given. Environment: "NAME=value", besides ours.
+    Process(const std::string& program, const std::vector<std::string>& arguments,
+            const std::vector<std::string>& environment = {});
     Process(const Process&) = delete;
     Process& operator=(const Process&) = delete;
     ~Process();

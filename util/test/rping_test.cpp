@@ -15,6 +15,7 @@
 #include "util/common/failure.hpp"
 #include "util/common/waiter.hpp"
 #include "util/rping/wire.hpp"
+#include "util/test/network.hpp"
 #include "util/test/process.hpp"
 
 namespace {
@@ -39,37 +40,6 @@ struct Server : Process {
 struct Client : Process {
     explicit Client(const std::string& port, const Words& more = {}, const std::string& address = "127.0.0.1")
         : Process("rping", Words{"-c", "-a", address, "-p", port} + on_tcp + more) {}
-};
-
-bool has_ipv6() {
-    const int fd = socket(AF_INET6, SOCK_STREAM, 0);
-    sockaddr_in6 loopback{};
-    loopback.sin6_family = AF_INET6;
-    loopback.sin6_addr = in6addr_loopback;
-    const bool bound = fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&loopback), sizeof(loopback)) == 0;
-    close(fd);
-    return bound;
-}
-
-// A port that is bound, so that nobody else has it, and refuses.
-class ClosedPort {
-  public:
-    ClosedPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof(address);
-        EXPECT(bind(fd_, reinterpret_cast<sockaddr*>(&address), length) == 0);
-        EXPECT(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-        port = std::to_string(ntohs(address.sin_port));
-    }
-    ~ClosedPort() { close(fd_); }
-    ClosedPort(const ClosedPort&) = delete;
-    ClosedPort& operator=(const ClosedPort&) = delete;
-    std::string port;
-
-  private:
-    int fd_;
 };
 
 void ping_through(const Words& options, const Words& server_only = {}) {
@@ -214,7 +184,7 @@ void test_a_server_with_a_count_holds_the_client_to_it() {
 }
 
 void test_refused() {
-    const ClosedPort closed;
+    const HeldPort closed;
     expect_complaint(run_program("rping", Words{"-c", "-a", "127.0.0.1", "-p", closed.port} + on_tcp),
                      "127.0.0.1:" + closed.port + ": connection refused");
 }

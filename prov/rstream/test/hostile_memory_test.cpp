@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <optional>
 
 #include <sys/mman.h>
@@ -77,8 +79,8 @@ class Around {
         EXPECT(before.has_value());
         EXPECT(behind.has_value());
         if (own_.size() == 2) {
-            EXPECT(before == was_before_);
-            EXPECT(behind == was_behind_);
+            expect_same("before", *was_before_, *before);
+            expect_same("behind", *was_behind_, *behind);
         }
         const auto spoilt = [](std::byte was, std::byte is) { return was != is && is == Raw::poison; };
         for (size_t i = 0; i < near; ++i) {
@@ -88,6 +90,18 @@ class Around {
     }
 
   private:
+    static void expect_same(const char* where, const std::vector<std::byte>& was, const std::vector<std::byte>& is) {
+        if (was == is) {
+            return;
+        }
+        const auto first = std::mismatch(was.begin(), was.end(), is.begin());
+        const auto changed = [](std::byte a, std::byte b) { return a != b ? 1 : 0; };
+        const int count = std::inner_product(was.begin(), was.end(), is.begin(), 0, std::plus<>(), changed);
+        throw Failure("the page " + std::string(where) + " the ring has " + std::to_string(count) +
+                      " other bytes; at " + std::to_string(first.first - was.begin()) + " there is " +
+                      std::to_string(std::to_integer<int>(*first.second)));
+    }
+
     uint64_t before_;
     uint64_t behind_ = 0; // 0 where addresses say nothing of where the memory is
     std::vector<void*> own_;

@@ -54,7 +54,7 @@ class Fuzz {
     explicit Fuzz(Input input)
         : input_(input), modes_(input_.number<uint8_t>()), staging_(min_buffer + input_.number<uint16_t>()),
           ring_(min_buffer + input_.number<uint16_t>()), credits_(min_queue + input_.number<uint8_t>()),
-          link_({staging_, ring_, credits_, (modes_ & 4) != 0 ? ring_limit : 0}) {
+          maps_(most_maps, most_maps), link_({staging_, ring_, credits_, (modes_ & 8) != 0 ? ring_limit : 0}) {
         if (Hello::parse(input_.bytes(Hello::size), peer_) != Hello::Error::none) {
             peer_ = {};
             peer_.ring_size = 10000;
@@ -76,19 +76,34 @@ class Fuzz {
   private:
     static constexpr size_t max_chunk = 65536;
     static constexpr size_t ring_limit = 1 << 20;
+    static constexpr size_t most_maps = 5;
 
     [[nodiscard]] bool headers() const { return (modes_ & 1) != 0; }
     void open() {
         if (!opened_) {
             opened_ = true;
-            link_.open(peer_, headers(), max_chunk);
+            link_.open(peer_, headers(), max_chunk, (modes_ & 4) != 0 ? &maps_ : nullptr);
         }
     }
 
     // Null, or the rule that the peer broke.
     const char* step() {
-        const auto what = input_.number<uint8_t>() % 19;
+        const auto what = input_.number<uint8_t>() % 24;
         switch (what) {
+        case 16:
+            return plausible_map();
+        case 17:
+            maps_memory(input_.number<uint8_t>());
+            break;
+        case 18:
+            withdraws(input_.number<uint8_t>());
+            break;
+        case 19:
+            writes(input_.number<uint16_t>(), offset());
+            break;
+        case 20:
+            bypasses_to_map(1 + input_.number<uint8_t>(), offset());
+            break;
         default:
             return peer_step(what);
         case 7:
@@ -117,13 +132,13 @@ class Fuzz {
         case 15:
             ends(input_.number<uint8_t>());
             break;
-        case 16:
+        case 21:
             supply(input_.number<uint16_t>());
             break;
-        case 17:
+        case 22:
             settle();
             break;
-        case 18:
+        case 23:
             move_staging(input_.number<uint16_t>());
             break;
         }
@@ -193,8 +208,77 @@ class Fuzz {
     }
 
     const char* raw_control() {
-        const auto control = Control::decode(input_.bytes(Control::size));
-        return control ? this->control(*control) : "a control message of no known form";
+        const auto bytes = input_.bytes(Control::size);
+        if (const auto map = MapMessage::decode(bytes)) {
+            return this->map(*map);
+        }
+        const auto control = Control::decode(bytes);
+        return control ? this->control(*control) : link_.on_message(bytes);
+    }
+
+    // ---- maps: few offsets, so that they meet
+
+    uint64_t offset() { return uint64_t{100} * (input_.number<uint8_t>() % 16); }
+
+    const char* map(const MapMessage& message) {
+        std::array<std::byte, MapMessage::size> bytes{};
+        message.encode(bytes);
+        require(MapMessage::decode(bytes) == message);
+        return link_.on_message(bytes);
+    }
+
+    const char* plausible_map() {
+        MapMessage message;
+        const auto how = input_.number<uint8_t>();
+        message.type = static_cast<MapMessage::Type>(32 + how % 3);
+        message.offset = offset();
+        if (message.type == MapMessage::Type::map) {
+            message.length = 1 + how;
+            message.address = how % 2 == 0 ? 0 : message.offset + 1000000;
+            message.key = message.offset; // so that a write tells which one it is for
+        }
+        return map(message);
+    }
+
+    void maps_memory(uint8_t how) {
+        uint64_t at = how % 2 == 0 ? Maps::any : offset();
+        if (maps_.claim(at, 1 + how) == Maps::Claim::made) {
+            require(at < MapMessage::end_of_offsets);
+            if (how % 8 == 0) {
+                maps_.forget(at);
+            } else {
+                maps_.announce(at, at, at);
+            }
+        }
+    }
+
+    void withdraws(uint8_t how) {
+        const uint64_t at = offset();
+        const bool gone = maps_.withdraw(at, how % 2 == 0);
+        if (gone || how % 4 == 0) {
+            maps_.forget(at);
+        }
+        require(maps_.answered() <= maps_.awaited() && maps_.awaited() <= most_maps);
+    }
+
+    void writes(size_t length, uint64_t offset) {
+        const auto target = maps_.find(offset);
+        if ((modes_ & 4) == 0 || !target) {
+            return;
+        }
+        require(maps_.covers(offset, target->length) && target->length <= 256);
+        const Extent room = link_.room(std::min<uint64_t>(length, target->length));
+        require(room.length == 0 || (room.offset < staging_ && room.length <= staging_ - room.offset));
+        if (room.length != 0) {
+            link_.stage_write(room.length, *target);
+        }
+    }
+
+    void bypasses_to_map(size_t length, uint64_t offset) {
+        if (const auto post = link_.bypass_write(length, offset)) {
+            require(post->chunk.length == length && post->chunk.bypass);
+            posted(*post, 1);
+        }
     }
 
     // What an honest peer might say, or nearly.
@@ -258,24 +342,47 @@ class Fuzz {
 
     // Checks a post and counts it, or takes it off again.
     void posted(const Post& post, int times) {
-        if (post.kind == Post::Kind::control) {
+        const Chunk& chunk = post.chunk;
+        switch (post.kind) {
+        case Post::Kind::control:
             controls_ += times;
             growth_posted(post.control, times);
             require(Control::decode(encoded(post.control)) == post.control);
             return;
+        case Post::Kind::map: {
+            controls_ += times;
+            std::array<std::byte, MapMessage::size> bytes{};
+            post.map.encode(bytes);
+            require(MapMessage::decode(bytes) == post.map);
+            return;
         }
-        const Chunk& chunk = post.chunk;
+        case Post::Kind::write: // where it may go is looked at by the model test
+            require(chunk.length > 0 && chunk.length <= max_chunk);
+            require(chunk.bypass || in_staging(chunk));
+            flying_ += chunk.bypass ? 0 : times * chunk.length;
+            return;
+        case Post::Kind::skip:
+            require(chunk.length > 0 && chunk.length <= std::max(staging_, next_staging_));
+            flying_ += times * chunk.length;
+            return;
+        case Post::Kind::data:
+            break;
+        }
         require(chunk.length > 0 && chunk.length <= max_chunk);
         const size_t ring = link_.peer_ring().size;
         require(chunk.ring_offset < ring && chunk.length <= ring - chunk.ring_offset);
         require(times < 0 || chunk.ring_offset == sent_ % ring);
-        const size_t staging = chunk.staging_moved ? next_staging_ : staging_;
-        require(chunk.bypass || (chunk.staging_offset < staging && chunk.length <= staging - chunk.staging_offset));
+        require(chunk.bypass || in_staging(chunk));
         const auto immediate = Immediate::decode(headers() ? post.control.argument : post.immediate.encode());
         require(immediate && immediate->length == chunk.length);
         sent_ += times * chunk.length;
         messages_ += times;
         flying_ += chunk.bypass ? 0 : times * chunk.length;
+    }
+
+    [[nodiscard]] bool in_staging(const Chunk& chunk) const {
+        const size_t staging = chunk.staging_moved ? next_staging_ : staging_;
+        return chunk.staging_offset < staging && chunk.length <= staging - chunk.staging_offset;
     }
 
     void growth_posted(const Control& control, int times) {
@@ -371,6 +478,7 @@ class Fuzz {
         require(in_flight(messages_, believed_.data_arrived) <= peer_.data_credits);
         require(in_flight(controls_, believed_.control_arrived) <= peer_.control_credits);
         require(!link_.peer_closed() || link_.peer_finished());
+        require(link_.unreleased() <= staging_);
         (void)link_.control_due();
         (void)link_.all_arrived();
         (void)link_.anything_unacknowledged();
@@ -382,6 +490,7 @@ class Fuzz {
     size_t ring_;
     uint64_t credits_;
     Hello peer_;
+    Maps maps_;
     Link link_;
     bool opened_ = false;
 

@@ -31,14 +31,18 @@ inline Memory memory(size_t size) { return std::make_shared<std::vector<uint8_t>
 // As the core would carry it: control and headers encoded, the bytes of a bypass taken from the caller at once
 // (inject), those of the staging ring by reference until the write is complete. `key`: of the ring that it goes to.
 struct Message {
-    Message(const Post& post, bool headers, uint64_t ring_key, Memory from, std::vector<uint8_t> bytes)
-        : data(post.kind == Post::Kind::data), header(!data || headers), chunk(post.chunk), key(ring_key),
-          immediate(post.immediate.encode()), staging(data && !chunk.bypass ? std::move(from) : nullptr),
-          inlined(std::move(bytes)) {
-        if (header) {
+    Message(const Post& post, bool headers, uint64_t ring_key, const Memory& from, std::vector<uint8_t> bytes)
+        : kind(post.kind), data(kind == Post::Kind::data), header(is_control() || (data && headers)), chunk(post.chunk),
+          immediate(post.immediate.encode()), address(post.address), key(data ? ring_key : post.key),
+          staging((data || kind == Post::Kind::write) && !chunk.bypass ? from : nullptr), inlined(std::move(bytes)) {
+        if (kind == Post::Kind::map) {
+            post.map.encode(control);
+        } else if (header) {
             post.control.encode(control);
         }
     }
+
+    [[nodiscard]] bool is_control() const { return kind == Post::Kind::control || kind == Post::Kind::map; }
 
     // Puts the bytes where the sender said. False if that is not inside the ring.
     bool place(std::vector<uint8_t>& ring) const {
@@ -53,18 +57,19 @@ struct Message {
 
     // Tells `to` that it came; null, or the rule that is broken.
     const char* announce(Link& to) const {
-        if (!header) {
-            return to.on_data(immediate);
+        if (header) {
+            return to.on_message(control);
         }
-        const auto decoded = Control::decode(control);
-        return decoded ? to.on_control(*decoded) : "a control message of no known form";
+        return data ? to.on_data(immediate) : nullptr; // a write to a map says nothing
     }
 
+    Post::Kind kind;
     bool data;
     bool header; // or an immediate
     Chunk chunk;
-    uint64_t key;
     uint32_t immediate;
+    uint64_t address; // of a write
+    uint64_t key;
     Memory staging;
     std::vector<uint8_t> inlined;
     std::array<std::byte, Control::size> control{};

@@ -7,6 +7,7 @@
 #include "prov/rstream/test/wire_model.hpp"
 
 #include <deque>
+#include <memory>
 #include <utility>
 
 #include "prov/rstream/wire/limits.hpp"
@@ -21,6 +22,22 @@ struct Options {
     size_t waits = 0;    // readers wait for up to 1/waits of the ring; 0: for one byte
     bool resets = false; // one end goes away in the middle
     bool grows = false;  // the rings may move to larger buffers
+    bool maps = false;   // and they write to each other's memory, which comes and goes
+};
+
+// Memory that its owner maps now and then. Registered from the map to the moment at which the owner has it back.
+struct Region {
+    std::vector<uint8_t> bytes;
+    uint64_t offset = 0;
+    uint64_t address = 0; // of the first byte, as the wire names it
+    bool registered = false;
+    bool withdrawing = false;
+};
+
+// What a program had written to maps when its stream had come to a position: to be there when the next byte is read.
+struct Mark {
+    uint64_t position;
+    uint64_t written;
 };
 
 struct End {
@@ -28,11 +45,14 @@ struct End {
         : side(number), first_staging(size(dice)), first_ring(size(dice)), staging(first_staging), rings(first_ring),
           credits(static_cast<uint16_t>(dice.below(3) == 0 ? min_queue + dice.below(8) : min_queue + dice.below(381))),
           depth(2 + dice.below(64)), max_chunk(dice.below(2) == 0 ? 1 << 20 : 256 + dice.below(16384)),
+          maps(std::make_unique<Maps>(regions_known, regions_known)),
           link({first_staging, first_ring, credits, grows ? first_ring + dice.below(300000) : 0}) {}
 
     static size_t size(Dice& dice) {
         return dice.below(3) == 0 ? min_buffer << dice.below(5) : min_buffer + dice.below(61441);
     }
+
+    static constexpr size_t regions_known = 6;
 
     int side;
     size_t first_staging;
@@ -42,6 +62,7 @@ struct End {
     uint16_t credits;
     size_t depth; // of the core's transmit queue
     size_t max_chunk;
+    std::unique_ptr<Maps> maps;
     Link link;
 
     std::deque<Message> wire;       // on their way to the peer
@@ -49,6 +70,11 @@ struct End {
     uint64_t accepted = 0;          // bytes that the program gave
     uint64_t read = 0;              // and took
     size_t wanted = 1;              // its reader sleeps until so much is there
+
+    std::vector<Region> regions;
+    uint64_t written = 0; // bytes that the program gave for maps
+    uint64_t arrived = 0; // of them, that are in their place, or were dropped
+    std::deque<Mark> marks;
 };
 
 class Model {
@@ -60,7 +86,8 @@ class Model {
         for (int side = 0; side < 2; ++side) {
             End& peer = ends_[1 - side];
             ends_[side].link.open(exchanged(peer.first_ring, peer.credits, peer.link.ring_limit() != 0),
-                                  options.headers, ends_[side].max_chunk);
+                                  options.headers, ends_[side].max_chunk,
+                                  options.maps ? ends_[side].maps.get() : nullptr);
         }
     }
 
@@ -90,10 +117,11 @@ class Model {
     [[nodiscard]] uint64_t growths() const { return ends_[0].rings.growths() + ends_[1].rings.growths(); }
 
   private:
+    static constexpr uint8_t untouched = 0x99;
     static constexpr int steps = 12000;
     static constexpr int moods = 60;
 
-    enum Action { send, bypass, read, pump, deliver, complete, grow, actions };
+    enum Action { send, bypass, read, pump, deliver, complete, grow, map, write, actions };
 
     // What a program and its core are inclined to do at present.
     struct Mood {
@@ -153,6 +181,16 @@ class Model {
             break;
         case grow:
             grows(end);
+            break;
+        case map:
+            if (options_.maps) {
+                program_maps(end);
+            }
+            break;
+        case write:
+            if (options_.maps) {
+                program_writes(end, dice_.size(largest_));
+            }
             break;
         case actions:
             break;
@@ -227,6 +265,12 @@ class Model {
         if (end.link.settle()) {
             end.rings.settle();
         }
+        End& writer = peer(end);
+        for (; !writer.marks.empty() && writer.marks.front().position < end.read; writer.marks.pop_front()) {
+            if (writer.marks.front().written > writer.arrived) {
+                return failed("a byte came before what was written in front of it");
+            }
+        }
         end.wanted = options_.waits == 0 ? 1 : dice_.size(end.link.ring_size() / options_.waits);
         if (options_.waits != 0 && dice_.below(8) == 0) {
             end.wanted = end.link.ring_size() / options_.waits;
@@ -236,6 +280,97 @@ class Model {
         }
         if (dice_.percent(70)) {
             posts(end, 1000);
+        }
+    }
+
+    // Maps some memory, or takes some back.
+    void program_maps(End& end) {
+        if (end.link.peer_reset()) {
+            return;
+        }
+        const size_t which = dice_.below(2 * End::regions_known);
+        if (which >= end.regions.size() || !end.regions[which].registered) {
+            Region region;
+            region.bytes.assign(dice_.size(20000), untouched);
+            region.offset = dice_.percent(50) ? Maps::any : dice_.below(200000);
+            const auto claim = end.maps->claim(region.offset, region.bytes.size());
+            if (claim != Maps::Claim::made) {
+                return;
+            }
+            region.address = dice_.below(2) == 0 ? 0 : 1 + dice_.below(uint64_t{1} << 40);
+            region.registered = true;
+            end.regions.push_back(std::move(region));
+            end.maps->announce(end.regions.back().offset, end.regions.back().address, end.regions.size() - 1);
+        } else {
+            end.regions[which].withdrawing = true;
+        }
+        for (Region& region : end.regions) {
+            takes_back(end, region);
+        }
+        if (dice_.percent(70)) {
+            posts(end, 1000);
+        }
+    }
+
+    static void takes_back(End& end, Region& region) {
+        const bool over = end.link.peer_finished() || end.link.peer_reset();
+        if (region.registered && region.withdrawing && (end.maps->withdraw(region.offset, false) || over)) {
+            end.maps->forget(region.offset);
+            region.registered = false;
+            region.bytes.clear();
+        }
+    }
+
+    void program_writes(End& end, size_t length) {
+        if (end.link.finishing() || end.link.peer_reset()) {
+            return;
+        }
+        const std::vector<Region>& regions = peer(end).regions;
+        if (regions.empty()) {
+            return;
+        }
+        // Any of the peer's, whether it is still there or not, and a little beside it.
+        const Region& region = regions[dice_.below(regions.size())];
+        const uint64_t offset = region.offset + dice_.below(22000);
+        const auto target = end.maps->find(offset);
+        if (!target) {
+            return;
+        }
+        const Extent room = end.link.room(std::min<uint64_t>(length, target->length));
+        for (size_t i = 0; i < room.length; ++i) {
+            end.staging.at(room, i) = pattern(2 + end.side, end.written + i);
+        }
+        if (room.length != 0) {
+            end.link.stage_write(room.length, *target);
+            end.written += room.length;
+            end.marks.push_back({end.accepted, end.written});
+        }
+        if (dice_.percent(70)) {
+            posts(end, 1000);
+        }
+    }
+
+    // A write that comes to its place, with bytes that are still those that the program gave.
+    void arrives(End& end, const Message& message) {
+        const uint64_t first = end.arrived;
+        end.arrived += message.chunk.length;
+        if (message.kind == Post::Kind::skip) {
+            return;
+        }
+        std::vector<Region>& regions = peer(end).regions;
+        if (message.key >= regions.size() || !regions[message.key].registered) {
+            return failed("a write to memory that its owner has back");
+        }
+        Region& region = regions[message.key];
+        const uint64_t at = message.address - region.address;
+        if (at > region.bytes.size() || message.chunk.length > region.bytes.size() - at) {
+            return failed("a write outside of a map");
+        }
+        for (size_t i = 0; i < message.chunk.length; ++i) {
+            region.bytes[at + i] = (*message.staging)[message.chunk.staging_offset + i];
+            if (region.bytes[at + i] != pattern(2 + end.side, first + i)) {
+                return failed("another byte in a map");
+            }
         }
     }
 
@@ -268,7 +403,9 @@ class Model {
         }
         end.wire.push_back(std::move(message));
         const auto data = std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.data; });
-        if (static_cast<size_t>(data) > peer(end).credits || end.wire.size() - data > control_credits) {
+        const auto control =
+            std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.is_control(); });
+        if (data > peer(end).credits || control > control_credits) {
             failed("more messages in flight than the peer has receives for");
         }
         return true;
@@ -305,10 +442,13 @@ class Model {
             if (message.data && !message.placed) {
                 place(message, end);
             }
+            if (message.kind == Post::Kind::write || message.kind == Post::Kind::skip) {
+                arrives(end, message);
+            }
             if (const char* broken = message.announce(peer(end).link)) {
                 failed(std::string("end ") + std::to_string(1 - end.side) + " says: " + broken);
             }
-            end.completions.push_back(message.data && !message.chunk.bypass ? message.chunk.length : 0);
+            end.completions.push_back(message.is_control() || message.chunk.bypass ? 0 : message.chunk.length);
         }
         if (dice_.percent(50)) {
             posts(peer(end), 1000);
@@ -349,6 +489,17 @@ class Model {
     void check_settled(const End& from, const End& to) {
         if (!failure_.empty() || options_.resets) {
             return;
+        }
+        if (options_.maps) {
+            const auto held = std::find_if(from.regions.begin(), from.regions.end(), [&](const Region& region) {
+                return region.registered && region.withdrawing && !from.maps->withdraw(region.offset, false);
+            });
+            if (held != from.regions.end()) {
+                return failed("end " + std::to_string(from.side) + " does not get its memory back");
+            }
+            if (!from.link.unposted() && from.arrived != from.written) {
+                return failed("writes of end " + std::to_string(from.side) + " are lost");
+            }
         }
         const size_t readable = to.link.readable();
         if (from.link.unposted()) {
@@ -474,6 +625,11 @@ void test_rings_that_grow_with_headers_over_a_busy_core(void**) {
     check({.headers = true, .busy = true, .waits = 1, .grows = true});
 }
 void test_rings_that_grow_until_a_reset(void**) { check({.busy = true, .resets = true, .grows = true}); }
+void test_rings_that_grow_beside_maps(void**) { check({.busy = true, .grows = true, .maps = true}); }
+void test_streams_beside_maps(void**) { check({.maps = true}); }
+void test_streams_with_headers_beside_maps(void**) { check({.headers = true, .maps = true}); }
+void test_streams_beside_maps_over_a_busy_core(void**) { check({.busy = true, .waits = 2, .maps = true}); }
+void test_resets_beside_maps(void**) { check({.busy = true, .resets = true, .maps = true}); }
 void test_streams_that_end_by_reset(void**) { check({.busy = true, .resets = true}); }
 void test_streams_with_headers_that_end_by_reset(void**) { check({.headers = true, .busy = true, .resets = true}); }
 
@@ -494,6 +650,11 @@ int main() {
         cmocka_unit_test(test_rings_that_grow_over_a_busy_core),
         cmocka_unit_test(test_rings_that_grow_with_headers_over_a_busy_core),
         cmocka_unit_test(test_rings_that_grow_until_a_reset),
+        cmocka_unit_test(test_rings_that_grow_beside_maps),
+        cmocka_unit_test(test_streams_beside_maps),
+        cmocka_unit_test(test_streams_with_headers_beside_maps),
+        cmocka_unit_test(test_streams_beside_maps_over_a_busy_core),
+        cmocka_unit_test(test_resets_beside_maps),
         cmocka_unit_test(test_streams_that_end_by_reset),
         cmocka_unit_test(test_streams_with_headers_that_end_by_reset),
     };

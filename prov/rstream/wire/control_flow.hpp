@@ -22,6 +22,10 @@ class ControlFlow {
         const uint64_t flying = sent_.load(std::memory_order_relaxed) - acknowledged_.load(std::memory_order_acquire);
         return flying + 1 < credits_ || (flying < credits_ && acknowledgement_due());
     }
+    // For a message that acknowledges nothing.
+    [[nodiscard]] bool may_send_plain() const {
+        return sent_.load(std::memory_order_relaxed) - acknowledged_.load(std::memory_order_acquire) + 1 < credits_;
+    }
     [[nodiscard]] bool acknowledgement_due() const { return unreported() >= control_credits / 2; }
     [[nodiscard]] uint64_t unreported() const {
         return arrived_.load(std::memory_order_acquire) - reported_.load(std::memory_order_relaxed);

@@ -23,7 +23,7 @@ void Hello::encode(std::span<std::byte, size> out) const {
     w.put(ring_size);
     w.put(control_credits);
     w.put(user_length);
-    w.put(uint16_t{0});
+    w.put(maps);
 }
 
 Hello::Error Hello::parse(std::span<const std::byte> data, Hello& hello) {
@@ -46,6 +46,7 @@ Hello::Error Hello::parse(std::span<const std::byte> data, Hello& hello) {
     h.ring_size = r.get<uint32_t>();
     h.control_credits = r.get<uint8_t>();
     h.user_length = r.get<uint8_t>();
+    h.maps = r.get<uint16_t>();
     if (h.ring_size < min_buffer || h.ring_size > max_buffer) {
         return Error::ring_size;
     }

@@ -31,6 +31,7 @@ struct Hello {
     uint16_t data_credits = 0; // data messages that may be on their way to it at once
     uint8_t control_credits = 0;
     uint8_t user_length = 0; // bytes of the user's private data behind the hello
+    uint16_t maps = 0;       // of the peer's that the sender wants to be told of; 0 of one that knows no maps
 
     enum class Error : uint8_t { none, too_short, magic, version, ring_size, credits, user_length };
 

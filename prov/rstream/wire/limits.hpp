@@ -16,4 +16,6 @@ constexpr size_t max_queue = 32768;
 constexpr uint8_t min_control_credits = 4;
 constexpr uint8_t control_credits = 16; // control messages in flight; one immediate can acknowledge 15 of them
 
+constexpr size_t max_maps = 4096; // of one end that the other is told of
+
 } // namespace rstream::wire

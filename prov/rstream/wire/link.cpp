@@ -6,8 +6,9 @@
 
 namespace rstream::wire {
 
-void Link::open(const Hello& peer, bool headers, size_t max_chunk) {
+void Link::open(const Hello& peer, bool headers, size_t max_chunk, Maps* maps) {
     headers_ = headers;
+    maps_ = maps;
     // Linux's siw takes the wrong bytes for a small message that lies across two pages (siw_try_1seg, seen in 6.1), and
     // only iWARP adapters have headers agreed on.
     send_.open(peer.ring_size, peer.data_credits, std::min<size_t>(max_chunk, Immediate::max_length), headers);
@@ -58,6 +59,9 @@ Post Link::move_post() {
 
 bool Link::control_due() const {
     const Ending ending = ending_.load(std::memory_order_acquire);
+    if (map_due() && control_.may_send_plain()) {
+        return true;
+    }
     return control_.may_send() &&
            (recv_.credit_due() || control_.acknowledgement_due() || acknowledge_now_.load(std::memory_order_acquire) ||
             supply_.offer_due() || move_due(ending) || (ending != Ending::none && ending != Ending::posted));
@@ -81,8 +85,18 @@ std::optional<Post> Link::next() {
             return post;
         }
     }
+    // What is sent behind the announcement of a map is not to come before it.
+    if (map_due()) {
+        return map_post();
+    }
+    const size_t stream =
+        maps_ != nullptr ? maps_->writes().distance(send_.posted()) : std::numeric_limits<size_t>::max();
+    if (stream == 0) {
+        return write_post();
+    }
     const bool ends = ending != Ending::none && ending != Ending::posted;
-    if (auto chunk = send_.next(ends)) {
+    const bool hurry = ends || stream != std::numeric_limits<size_t>::max();
+    if (auto chunk = send_.next(hurry, stream)) {
         Post post;
         post.kind = Post::Kind::data;
         post.chunk = *chunk;
@@ -140,6 +154,63 @@ std::optional<Post> Link::urgent_control(Ending ending) {
     return std::nullopt;
 }
 
+std::optional<Post> Link::map_post() {
+    Post post;
+    post.kind = Post::Kind::map;
+    if (!control_.may_send_plain()) {
+        return std::nullopt;
+    }
+    if (const auto message = maps_->next()) {
+        post.map = *message;
+        control_.post();
+        return post;
+    }
+    return std::nullopt;
+}
+
+Post Link::write_post() {
+    MapWrites& writes = maps_->writes();
+    Post post;
+    post.write_before = writes.front();
+    if (const auto target = maps_->target(post.write_before)) {
+        const Extent from = send_.next_beside(post.write_before.length);
+        post.kind = Post::Kind::write;
+        post.chunk.staging_offset = from.offset;
+        post.chunk.staging_moved = from.moved;
+        post.chunk.length = from.length;
+        post.address = target->address;
+        post.key = target->key;
+    } else {
+        post.kind = Post::Kind::skip;
+        post.chunk.length = post.write_before.length;
+    }
+    writes.advance(post.chunk.length);
+    send_.post_beside(post.chunk.length);
+    return post;
+}
+
+void Link::stage_write(size_t length, const Maps::Target& target) {
+    maps_->writes().add({send_.staged(), length, target.offset, target.serial});
+    send_.stage_beside(length);
+}
+
+std::optional<Post> Link::bypass_write(size_t length, uint64_t offset) {
+    if (maps_ == nullptr || maps_->pending() || send_.unposted()) {
+        return std::nullopt;
+    }
+    const auto target = maps_->find(offset);
+    if (!target || target->length < length) {
+        return std::nullopt;
+    }
+    Post post;
+    post.kind = Post::Kind::write;
+    post.chunk.length = length;
+    post.chunk.bypass = true;
+    post.address = target->address;
+    post.key = target->key;
+    return post;
+}
+
 void Link::end_is_posted(Ending kind) {
     ending_before_ = kind;
     closed_posted_ = kind != Ending::fin;
@@ -149,7 +220,7 @@ void Link::end_is_posted(Ending kind) {
 }
 
 std::optional<Post> Link::bypass(size_t length) {
-    if (headers_) {
+    if (headers_ || map_due()) {
         return std::nullopt;
     }
     auto chunk = send_.bypass(length);
@@ -167,12 +238,26 @@ std::optional<Post> Link::bypass(size_t length) {
 
 void Link::undo(const Post& post) {
     control_.unreport(post.reported);
-    if (post.kind == Post::Kind::data) {
+    switch (post.kind) {
+    case Post::Kind::data:
         send_.unpost(post.chunk);
         if (headers_) {
             recv_.revoke(post.granted_before);
         }
         return;
+    case Post::Kind::map:
+        control_.unpost();
+        maps_->undo(post.map);
+        return;
+    case Post::Kind::write:
+    case Post::Kind::skip:
+        if (!post.chunk.bypass) {
+            send_.unpost_beside(post.chunk.length);
+            maps_->writes().restore(post.write_before, post.chunk.length);
+        }
+        return;
+    case Post::Kind::control:
+        break;
     }
     control_.unpost();
     if (post.control.type == Control::Type::offer) {
@@ -213,6 +298,9 @@ void Link::finish(bool closed) {
 void Link::abort() {
     if (!reset_posted_) {
         send_.discard();
+        if (maps_ != nullptr) {
+            maps_->writes().clear();
+        }
         ending_.store(Ending::rst, std::memory_order_release);
     }
 }
@@ -299,6 +387,24 @@ const char* Link::on_growth(const Control& control) {
     }
     recv_.move(size);
     return nullptr;
+}
+
+const char* Link::on_map(const MapMessage& message) {
+    if (peer_reset()) {
+        return "a control message behind the end of the stream";
+    }
+    if (const char* broken = control_.on_control()) {
+        return broken;
+    }
+    return maps_ != nullptr ? maps_->on_message(message) : "a map where none was agreed on";
+}
+
+const char* Link::on_message(std::span<const std::byte> bytes) {
+    if (const auto control = Control::decode(bytes)) {
+        return on_control(*control);
+    }
+    const auto map = MapMessage::decode(bytes);
+    return map ? on_map(*map) : "a message of no known form";
 }
 
 } // namespace rstream::wire

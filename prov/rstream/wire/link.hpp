@@ -18,6 +18,7 @@
 #include "prov/rstream/wire/growth.hpp"
 #include "prov/rstream/wire/hello.hpp"
 #include "prov/rstream/wire/immediate.hpp"
+#include "prov/rstream/wire/maps.hpp"
 #include "prov/rstream/wire/recv_flow.hpp"
 #include "prov/rstream/wire/send_flow.hpp"
 
@@ -25,12 +26,22 @@ namespace rstream::wire {
 
 // A message to be given to the core. Its counters stand as sent already; `undo` takes that back.
 struct Post {
-    enum class Kind : uint8_t { data, control };
+    enum class Kind : uint8_t {
+        data,
+        control,
+        map,   // a control message too
+        write, // to a map of the peer's; nothing announces it
+        skip,  // nothing to be sent: the map of these bytes is gone; they are free when all before them are
+    };
 
     Kind kind = Kind::control;
-    Chunk chunk;         // data: which bytes go where
-    Immediate immediate; // data: what announces them
-    Control control;     // control: the message; data: its header, for a core without immediates
+    Chunk chunk;                   // data, write, skip: which bytes go where
+    Immediate immediate;           // data: what announces them
+    Control control;               // control: the message; data: its header, for a core without immediates
+    MapMessage map;                // map: the message
+    uint64_t address = 0;          // write: where in the peer's memory
+    uint64_t key = 0;              // write
+    MapWrites::Write write_before; // write, skip: for undo
 
     RecvFlow::Totals granted_before;
     uint64_t reported = 0;
@@ -56,15 +67,20 @@ class Link {
     [[nodiscard]] size_t ring_limit() const { return supply_.limit(); } // 0: it does not grow
 
     // Opens the sending side. `headers`: data is announced by a message behind the write. `max_chunk`: of one write.
-    void open(const Hello& peer, bool headers, size_t max_chunk = Immediate::max_length);
+    // `maps`: if the two ends have agreed on any.
+    void open(const Hello& peer, bool headers, size_t max_chunk = Immediate::max_length, Maps* maps = nullptr);
 
     // ---- posting side
-    [[nodiscard]] size_t space() const { return send_.space(); }
-    [[nodiscard]] Extent room(size_t length) const { return send_.room(length); }
-    void stage(size_t length) { send_.stage(length); }
+    [[nodiscard]] size_t space() const { return writes_full() ? 0 : send_.space(); }
     [[nodiscard]] size_t unreleased() const { return send_.unreleased(); }
+    [[nodiscard]] Extent room(size_t length) const { return writes_full() ? Extent{} : send_.room(length); }
+    void stage(size_t length) { send_.stage(length); }
     // The program has more than there is room for. False if that is for want of room in the peer's ring.
     bool held_up();
+    // What was copied to the room is for a map of the peer's.
+    void stage_write(size_t length, const Maps::Target& target);
+    // As `bypass`, for a map.
+    std::optional<Post> bypass_write(size_t length, uint64_t offset);
     [[nodiscard]] bool unposted() const { return send_.unposted(); }
     [[nodiscard]] bool anything_unacknowledged() const { return send_.unposted() || send_.in_flight() != 0; }
     // A post of bytes that never enter the staging ring, if they may go at once.
@@ -81,6 +97,7 @@ class Link {
     void limit_chunks(size_t max_chunk) { send_.limit_chunks(std::min<size_t>(max_chunk, Immediate::max_length)); }
     // Whether `next` would give something other than data: a credit or the end. Cheap, from any side.
     [[nodiscard]] bool control_due() const;
+    [[nodiscard]] bool map_due() const { return maps_ != nullptr && maps_->pending(); }
     void finish(bool closed); // fin behind all that is staged
     void abort();             // rst instead of all that is staged
     // rst behind all that is staged: the peer reads what was sent, then learns that its own bytes were not.
@@ -109,6 +126,9 @@ class Link {
     // ---- progress side: null, or the rule that the peer broke
     const char* on_data(uint64_t raw_immediate);
     const char* on_control(const Control& control);
+    const char* on_map(const MapMessage& message);
+    // A control message as it came.
+    const char* on_message(std::span<const std::byte> bytes);
     void release(size_t length) { send_.release(length); }
 
     // ---- state, from any side
@@ -126,6 +146,7 @@ class Link {
   private:
     enum class Ending : uint8_t { none, fin, fin_closed, rst_after_data, rst, posted };
 
+    [[nodiscard]] bool writes_full() const { return maps_ != nullptr && maps_->writes().full(); }
     std::optional<Post> urgent_control(Ending ending);
     // Behind the end, nothing moves any more.
     [[nodiscard]] bool move_due(Ending ending) const {
@@ -134,6 +155,8 @@ class Link {
     Post control_post(Control::Type type, uint8_t flags);
     Post offer_post();
     Post move_post();
+    std::optional<Post> map_post();
+    Post write_post();
     const char* on_totals(const Control& control);
     const char* on_growth(const Control& control);
     void end_is_posted(Ending kind);
@@ -145,6 +168,7 @@ class Link {
     RingWish wish_;
     RingSupply supply_;
     uint64_t data_credits_;
+    Maps* maps_ = nullptr;
     bool headers_ = false;
     std::atomic<Ending> ending_{Ending::none};
     Ending ending_before_ = Ending::none;   // for undo

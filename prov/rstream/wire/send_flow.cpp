@@ -29,8 +29,16 @@ void SendFlow::stage(size_t length) {
     staged_.fetch_add(length, std::memory_order_release);
 }
 
-std::optional<Chunk> SendFlow::next(bool urgent) const {
-    const size_t pending = staged_ - posted_;
+Extent SendFlow::piece(size_t length) const {
+    Extent from = staging_.extent(posted_, length);
+    if (keep_small_in_page_ && from.length <= small) {
+        from.length = std::min(from.length, page - from.offset % page);
+    }
+    return from;
+}
+
+std::optional<Chunk> SendFlow::next(bool urgent, size_t limit) const {
+    const size_t pending = std::min<size_t>(staged_ - posted_, limit);
     const size_t open_window = window();
     const uint64_t flying = in_flight();
     if (pending == 0 || open_window == 0 || flying >= credits_) {
@@ -39,10 +47,7 @@ std::optional<Chunk> SendFlow::next(bool urgent) const {
     if (!urgent && holding_ && pending < full_chunk_ && flying >= held_in_flight) {
         return std::nullopt;
     }
-    Extent from = staging_.extent(posted_, std::min({pending, open_window, max_chunk_}));
-    if (keep_small_in_page_ && from.length <= small) {
-        from.length = std::min(from.length, page - from.offset % page);
-    }
+    const Extent from = piece(std::min({pending, open_window, max_chunk_}));
     const Extent to = peer_.extent(sent(), from.length);
     return Chunk{from.offset, to.offset, to.length, false, from.moved, wants_credit(to.length, flying), holding_};
 }

@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "prov/rstream/wire/ring.hpp"
@@ -81,8 +82,8 @@ class SendFlow {
         staging_.cut(staged_.load(std::memory_order_relaxed));
     }
 
-    // The next chunk that may go now. `urgent`: without holding small ones back.
-    [[nodiscard]] std::optional<Chunk> next(bool urgent) const;
+    // The next chunk that may go now, of the first `limit` bytes. `urgent`: without holding small ones back.
+    [[nodiscard]] std::optional<Chunk> next(bool urgent, size_t limit = std::numeric_limits<size_t>::max()) const;
 
     // A chunk of exactly `length` bytes straight from the caller's memory, if nothing is staged before it and one
     // message can carry it.
@@ -91,6 +92,14 @@ class SendFlow {
     // Counts a chunk as sent: before it is given to the core, since the answer may be quicker than the return.
     void post(const Chunk& chunk);
     void unpost(const Chunk& chunk); // the core did not take it
+
+    // Bytes that wait in line with those of the stream, but take none of the peer's window or credit.
+    void stage_beside(size_t length) { staged_.fetch_add(length, std::memory_order_release); }
+    [[nodiscard]] Extent next_beside(size_t length) const { return piece(std::min(length, max_chunk_)); }
+    void post_beside(size_t length) { posted_.fetch_add(length, std::memory_order_relaxed); }
+    void unpost_beside(size_t length) { posted_.fetch_sub(length, std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t staged() const { return staged_.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
 
     // Staging bytes whose write is complete, in order.
     void release(size_t length) { released_.fetch_add(length, std::memory_order_release); }
@@ -108,6 +117,8 @@ class SendFlow {
     [[nodiscard]] bool wants_credit(size_t length, uint64_t flying) const {
         return holding_ || (flying + 1 >= burst && length < full_chunk_);
     }
+    [[nodiscard]] Extent piece(size_t length) const; // of what is staged, that one message may carry
+
     MovingRing staging_;
     Ring peer_;
     uint64_t credits_ = 0;

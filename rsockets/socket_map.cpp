@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "rsockets/socket.hpp"
+
+#include <cerrno>
+
+#include <sys/mman.h>
+
+namespace rsockets {
+
+int64_t Socket::map(void* buffer, size_t length, int prot, int64_t offset) {
+    if ((prot & ~PROT_WRITE) != 0) { // PROT_NONE is 0
+        return -EINVAL;
+    }
+    Connection* present = connection();
+    if (state() != State::connected || present == nullptr) {
+        return -ENOTCONN;
+    }
+    const int64_t mapped = present->map(buffer, length, prot == PROT_WRITE, offset);
+    if (mapped >= 0) {
+        note_sent(0); // that the peer is to be told may have to wait for its credit
+    }
+    return mapped;
+}
+
+int Socket::unmap(void* buffer, size_t length) {
+    Connection* present = connection();
+    if (present == nullptr) { // the connection may be over, with memory that is still mapped
+        const std::lock_guard lock(mutex_);
+        present = connections_.empty() ? nullptr : connections_.back().get();
+    }
+    if (present == nullptr) {
+        return -ENOTCONN;
+    }
+    const auto ret = repeat(true, Nanoseconds(send_timeout_.load()),
+                            [&]() -> ssize_t { return present->unmap(buffer, length, true); });
+    if (ret == -EAGAIN || ret == -EINTR) {
+        // Nobody waits any more; it may be over at this very moment.
+        return present->unmap(buffer, length, false) == 0 ? 0 : static_cast<int>(ret);
+    }
+    return static_cast<int>(ret);
+}
+
+ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int flags) {
+    if ((flags & MSG_OOB) != 0) {
+        return -EOPNOTSUPP;
+    }
+    const bool more = (flags & MSG_MORE) != 0 || corked_.load(std::memory_order_relaxed);
+    const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
+    size_t written = 0;
+    const auto attempt = [&]() -> ssize_t {
+        do {
+            Connection* present = nullptr;
+            if (const ssize_t error = sendable(present); error != 0) {
+                return error;
+            }
+            const size_t left = length - written;
+            const ssize_t n = present->write_map(static_cast<const char*>(buffer) + written, left,
+                                                 offset + static_cast<int64_t>(written), more);
+            if (n == -FI_EINVAL) {
+                return -EINVAL; // the peer has no such map; the connection is as well as before
+            }
+            const ssize_t taken = sending_result(n, left);
+            if (taken < 0) {
+                return taken;
+            }
+            written += static_cast<size_t>(taken);
+        } while (written < length);
+        return 0;
+    };
+    const ssize_t ret = repeat(wait, Nanoseconds(send_timeout_.load()), attempt);
+    if (written != 0) {
+        note_sent(written);
+        return static_cast<ssize_t>(written);
+    }
+    return broken_pipe(ret, flags);
+}
+
+} // namespace rsockets

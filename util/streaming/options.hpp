@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The command lines of rstream and riostream, which are alike.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "util/common/program.hpp"
+
+namespace streaming {
+
+constexpr size_t max_size = size_t{1} << 30;
+constexpr uint64_t max_count = 1000000000;
+
+enum class Program { rstream, riostream };
+
+// How the calls wait: by being repeated, in the kernel or library, or after a poll.
+enum class Mode { nonblocking, blocking, asynchronous };
+
+struct Options {
+    Program program = Program::rstream;
+    std::string server; // empty: this is the server
+    std::string bind;
+    util::AddressFormat format = util::AddressFormat::any;
+    uint16_t port = 7471;
+    size_t buffers = size_t{512} << 10; // bytes of SO_SNDBUF, and of SO_RCVBUF
+    std::optional<int> inline_size;     // bytes
+    std::optional<int> keepalive;       // seconds
+    bool all = false;                   // a long series of sizes
+    // One test instead of a series.
+    bool custom = false;
+    size_t size = 1000;        // bytes of a transfer
+    uint64_t transfers = 1000; // one way, before it turns
+    uint64_t iterations = 1;   // of there and back
+    Mode mode = Mode::nonblocking;
+    bool kernel = false; // the kernel's sockets instead of rsockets
+    bool fork = false;
+    bool resolve = false;
+    bool verify = false;
+    bool histogram = false;
+    util::CommonOptions common;
+
+    [[nodiscard]] bool is_client() const { return !server.empty(); }
+};
+
+// A Failure says what is wrong. With --help or --version nothing else is looked at.
+Options parse_options(Program program, const std::vector<std::string>& arguments);
+std::string help_text(Program program, const std::string& name);
+
+} // namespace streaming

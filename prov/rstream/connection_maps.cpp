@@ -162,7 +162,7 @@ size_t Connection::copy_to_map(const void* buffer, size_t length, uint64_t offse
             flush();
             return copied;
         }
-        memcpy(staging_.data() + room.offset, from + copied, room.length);
+        memcpy((room.moved ? next_staging_ : staging_).buffer.data() + room.offset, from + copied, room.length);
         link_.stage_write(room.length, *target);
         copied += room.length;
         unflushed += room.length;

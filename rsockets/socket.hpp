@@ -149,6 +149,7 @@ class Socket final : public Object, private EventTarget {
 
     // socket_listen.cpp
     int open_passive(const Address& address, Listener& listener);
+    [[nodiscard]] bool kernel_listens() const;
     void stop_listening();
     void open_request(Info request);
     void serve_waiting();

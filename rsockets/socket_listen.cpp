@@ -72,8 +72,21 @@ int Socket::listen(int fd, int backlog) {
         return ret;
     }
     const std::lock_guard lock(mutex_);
-    reserved_.reset(); // the core holds the address from now on
+    if (kernel_listens()) {
+        reserved_.reset(); // the core holds the address from now on
+    }
     return 0;
+}
+
+// Whether the core listens by a socket of the kernel's. Where it has a port space of its own, the address stays
+// reserved against the kernel's sockets besides.
+bool Socket::kernel_listens() const {
+    const Address at = bound_name();
+    const Descriptor probe = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
+    const int on = 1;
+    return reserved_.open() && probe.open() &&
+           setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+           ::bind(probe.get(), at.get(), at.length) != 0;
 }
 
 int Socket::open_passive(const Address& address, Listener& listener) {

@@ -115,6 +115,12 @@ Bytes noise(size_t length, unsigned seed) {
 
 void both_ways_still_work(Ends& ends) { exchange_bytes(*ends.client, *ends.server, 100000); }
 
+// Ends what threads do until then, on every way out.
+struct Until {
+    ~Until() { over = true; }
+    std::atomic<bool>& over;
+};
+
 // ---- order
 
 void test_what_was_written_is_there_with_the_next_byte() {
@@ -590,6 +596,7 @@ void test_unmap_wakes_who_sleeps_for_it() {
             (void)ends.client->wait(10);
         }
     });
+    const Until end{stop};
     for (int i = 0; i < 50; ++i) {
         int ret = 0;
         while ((ret = unmap(*ends.server, memory)) == -FI_EAGAIN) {
@@ -696,6 +703,7 @@ void test_close_gives_the_memory_back() {
             (void)peek_recv(*ends.client);
         }
     });
+    const Until end{stop};
     ends.server->send_all("what was sent before is delivered", 33);
     const auto start = Clock::now();
     ends.server.reset();

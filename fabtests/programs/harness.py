@@ -82,9 +82,8 @@ class Program:
         stem = os.path.join(trial.folder, "%02d-%s" % (len(trial.programs), label))
         self.out_path, self.err_path, self.records_path = stem + ".out", stem + ".err", stem + ".records"
         self.log_path = stem + ".log"
-        full = dict(os.environ, **environment)
-        for name in ("FI_PROVIDER", "LD_PRELOAD"):
-            full.pop(name, None)
+        full = {name: value for name, value in os.environ.items() if name not in ("FI_PROVIDER", "LD_PRELOAD")}
+        full.update(trial.environment if carried else {}, **environment)
         if self.carried:
             open(self.records_path, "w").close()
             os.chmod(self.records_path, 0o666)
@@ -155,6 +154,8 @@ class Trial:
         self.port = self.free_port()
         self.deadline = time.monotonic() + tried.limit * suite.patience
         self.programs = []
+        self.environment = {}  # of programs whose sockets are meant
+        self.fabric_only = False  # servers do not listen on the kernel's TCP
         self.kernel_connections = 0
         self.over = threading.Event()
 
@@ -206,9 +207,9 @@ class Trial:
         return server
 
     def listening(self, server):
-        if sockets_of_port(self.port, "0A") == 0:
+        if not self.fabric_only and sockets_of_port(self.port, "0A") == 0:
             return False
-        if not server.carried or self.suite.core != "verbs":
+        if not self.fabric_only and (not server.carried or self.suite.core != "verbs"):
             return True
         shown = subprocess.run(["rdma", "resource", "show", "cm_id"], stdout=subprocess.PIPE, text=True, check=False).stdout
         return any(":%d " % self.port in line and "LISTEN" in line for line in shown.splitlines())

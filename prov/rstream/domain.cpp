@@ -56,6 +56,9 @@ int Domain::open(Fabric& fabric, const fi_info& info, void* context, fid_domain*
     std::unique_ptr<Domain, Deleter> domain(new Domain(fabric));
     const char* name = info.domain_attr != nullptr ? info.domain_attr->name : nullptr;
     int ret = core_domain_info(fabric.name().core, fabric.name().name, name, info.addr_format, domain->core_info_);
+    if (ret == -FI_ENODATA) { // a domain is not bound to a format; endpoints bring their own
+        ret = core_domain_info(fabric.name().core, fabric.name().name, name, FI_FORMAT_UNSPEC, domain->core_info_);
+    }
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_DOMAIN, "core %s has no domain %s: %s\n", fabric.name().core.c_str(),
                      name != nullptr ? name : "(any)", fi_strerror(-ret));

@@ -49,6 +49,8 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
                      params.recv_buf_size,
                      params.tx_size,
                      params.rx_size,
+                     params.send_buf_fixed ? 0 : params.max_buf_size,
+                     params.recv_buf_fixed ? 0 : params.max_buf_size,
                      0,
                      {params.keepalive_idle, params.keepalive_interval, params.keepalive_count}};
     ep->fid.fclass = FI_CLASS_EP;

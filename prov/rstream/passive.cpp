@@ -205,6 +205,11 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     if (const int ret = info_over_core(*core_info, fabric_.params(), info_->fabric_attr->api_version, ours); ret != 0) {
         return ret;
     }
+    // verbs tells the format of another kind of address than those that are there.
+    if (ours->src_addr != nullptr) {
+        const bool six = static_cast<const sockaddr*>(ours->src_addr)->sa_family == AF_INET6;
+        ours->addr_format = six ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+    }
     free(ours->fabric_attr->prov_name);
     if ((ours->fabric_attr->prov_name = strdup("rstream")) == nullptr) {
         return -FI_ENOMEM;

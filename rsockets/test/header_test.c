@@ -43,6 +43,9 @@ static int (*volatile p_rgetsockopt)(int, int, int, void *, socklen_t *) = rgets
 static int (*volatile p_rfcntl)(int, int, ...) = rfcntl;
 static int (*volatile p_rioctl)(int, unsigned long, ...) = rioctl;
 static int (*volatile p_rdup)(int) = rdup;
+static off_t (*volatile p_riomap)(int, void *, size_t, int, int, off_t) = riomap;
+static int (*volatile p_riounmap)(int, void *, size_t) = riounmap;
+static size_t (*volatile p_riowrite)(int, const void *, size_t, off_t, int) = riowrite;
 static int (*volatile p_rdup2)(int, int) = rdup2;
 
 /* As an initializer, a case and a size, where only a constant may stand. */
@@ -75,7 +78,7 @@ int main(void)
     failed |= !(p_rrecvmsg && p_rsend && p_rsendto && p_rsendmsg && p_rread && p_rreadv && p_rwrite && p_rwritev);
     failed |= !(p_rsendfile && p_rpoll && p_rppoll && p_rselect && p_rpselect && p_repoll_create && p_repoll_ctl);
     failed |= !(p_repoll_wait && p_rgetpeername && p_rgetsockname && p_rsetsockopt && p_rfcntl && p_rioctl && p_rdup);
-    failed |= !p_rdup2;
+    failed |= !(p_rdup2 && p_riomap && p_riounmap && p_riowrite);
 
     fd = p_rsocket(PF_INET6, SOCK_STREAM, IPPROTO_TCP);
     failed |= fd < 0 || p_rgetsockopt(fd, SOL_RDMA, RDMA_SQSIZE, &value, &length) != 0 || value <= 0;

@@ -465,8 +465,8 @@ void test_the_cost_of_a_connected_socket_is_as_documented() {
            idle >> 10, used >> 10);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     EXPECT(each <= 7);
-    EXPECT(idle < size_t{200} << 10);
-    EXPECT(used < size_t{1400} << 10);
+    EXPECT(idle < size_t{640} << 10);
+    EXPECT(used < size_t{1900} << 10);
 #endif
 }
 

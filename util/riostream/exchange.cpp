@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "util/riostream/exchange.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -56,6 +57,7 @@ class MappedExchange : public streaming::Exchange {
         socket_ = &socket;
         test_ = test;
         turn_ = 0;
+        looks_a_poll_ = static_cast<unsigned>(std::clamp<size_t>(test.size / 16, 64, 4096));
         source_.assign(test.size, std::byte{0});
         mapping_ = std::make_unique<Mapping>(socket, test.size);
         target_ = mapping_->bytes();
@@ -121,12 +123,13 @@ class MappedExchange : public streaming::Exchange {
     }
 
     // No call tells that the peer has written: that is to be seen in the memory. Where the processor moves the bytes,
-    // as over tcp, the looks at the socket in between help it on.
+    // as over tcp, the looks at the socket in between help it on; too many of them make it take the bytes in small
+    // pieces.
     void await_mark(std::byte mark) {
         const std::atomic_ref<std::byte> last(target_.back());
         streaming::Wait wait(options_);
         while (last.load(std::memory_order_acquire) != mark) {
-            if (++looks_ % looks_a_poll == 0 && socket_->ended() && last.load(std::memory_order_acquire) != mark) {
+            if (++looks_ % looks_a_poll_ == 0 && socket_->ended() && last.load(std::memory_order_acquire) != mark) {
                 fail("{}: waiting for a write: the peer has closed the connection", socket_->peer());
             }
             if (wait.over()) {
@@ -135,13 +138,12 @@ class MappedExchange : public streaming::Exchange {
         }
     }
 
-    static constexpr unsigned looks_a_poll = 16;
-
     const streaming::Options& options_;
     Socket* socket_ = nullptr;
     Test test_;
     uint64_t turn_ = 0; // of the next direction
     unsigned looks_ = 0;
+    unsigned looks_a_poll_ = 1;
     std::vector<std::byte> source_;
     std::unique_ptr<Mapping> mapping_;
     std::span<std::byte> target_; // its memory

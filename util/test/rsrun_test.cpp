@@ -437,10 +437,26 @@ void test_verbose_says_what_is_set() {
     EXPECT(holds(ended.errors, "rsrun: runs "));
 }
 
+// As `make install DESTDIR=…` lays it out.
 void test_an_installation_may_be_staged() {
     const Stage stage;
     EXPECT_EQ(rsrun::find_parts((stage.path / "bin").string(), "").provider_folder, stage.libs());
     EXPECT(holds(failure_of([] { rsrun::find_parts("/nowhere", ""); }), "is missing"));
+    const std::string root = (stage.path / "root").string();
+    for (const char* folder : {RSRUN_BINDIR, RSRUN_LIBDIR, RSRUN_PRELOAD_DIR, RSRUN_PROVIDER_DIR}) {
+        fs::create_directories(root + folder);
+    }
+    const std::string program = root + RSRUN_BINDIR "/rsrun";
+    const std::string shim = root + RSRUN_PRELOAD_DIR "/librspreload-ofi.so";
+    fs::copy_file(stage.build + "/rsrun", program);
+    fs::copy_file(stage.libs() + "/librspreload-ofi.so", shim);
+    std::ofstream(root + RSRUN_LIBDIR "/librsocket-ofi.so.1") << "";
+    std::ofstream(root + RSRUN_PROVIDER_DIR "/librstream-fi.so") << "";
+    const auto ended = util_test::run_program(fs::relative(program, stage.build).string(), {"--core=tcp", "env"});
+    EXPECT_EQ(ended.status, 0);
+    EXPECT(has_line(ended.output, "LD_PRELOAD=" + shim));
+    EXPECT(has_line(ended.output, "RSPRELOAD_LIBRARY=" + root + RSRUN_LIBDIR "/librsocket-ofi.so.1"));
+    EXPECT(has_line(ended.output, "FI_PROVIDER_PATH=" + root + RSRUN_PROVIDER_DIR));
 }
 
 const CMUnitTest tests[] = {

@@ -244,6 +244,10 @@ void Raw::take(const void* context, int error) {
     const fi_context2* first = in_contexts_.data();
     if (error == 0 && !before(context, first) && before(context, first + in_contexts_.size())) {
         const auto slot = static_cast<size_t>(static_cast<const fi_context2*>(context) - first);
+        const auto said = wire::Control::decode({in_.data() + slot * receive_size, wire::Control::size});
+        if (said && said->type == wire::Control::Type::offer) {
+            offer = said;
+        }
         if (const auto map = wire::MapMessage::decode({in_.data() + slot * receive_size, wire::MapMessage::size})) {
             told.push_back(*map);
         }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <rdma/fi_rma.h>
@@ -100,9 +101,10 @@ class Raw {
     [[nodiscard]] fid* id() const { return &ep_->fid; }
 
     wire::Hello peer;
-    bool headers;                      // data is announced by messages
-    uint16_t maps = 0;                 // of the peer's that our hello asks for
-    std::deque<wire::MapMessage> told; // what it said of maps
+    bool headers;                       // data is announced by messages
+    uint16_t maps = 0;                  // of the peer's that our hello asks for
+    std::deque<wire::MapMessage> told;  // what it said of maps
+    std::optional<wire::Control> offer; // of a larger ring, if one came
 
   private:
     template <class Call> ssize_t retry(Call call);

@@ -12,6 +12,7 @@
 
 #include "rsockets/preload/explain.hpp"
 #include "rsockets/preload/lock.hpp"
+#include "rsockets/preload/log.hpp"
 #include "rsockets/preload/route.hpp"
 
 namespace preload {
@@ -151,7 +152,8 @@ int control(int fd, int command, unsigned long argument, const void* caller) {
         fd, caller, [&] { return real::fcntl(fd, command, argument); },
         [&](const Carrier& c) {
             if (command == F_SETFL && (argument & O_ASYNC) != 0) {
-                errno = EINVAL; // no signal would come
+                log("descriptor %d: O_ASYNC is refused, no signal would come", fd);
+                errno = EINVAL;
                 return -1;
             }
             note_blocking(fd, command == F_SETFL, (argument & O_NONBLOCK) != 0);

@@ -25,18 +25,24 @@ constinit std::atomic<pid_t> owner{0};
 // The library's own sockets hold ports and connections of the parent's, which the child cannot use: it must not keep
 // them open after the parent has closed them. Its other descriptors do no harm.
 void close_sockets_of_parent() {
+    const auto mark_kept = [](Kind as) {
+        table::for_each([&](int, Kind, Entry* entry) {
+            table::Slot* kept = entry != nullptr ? table::find(entry->kernel.load()) : nullptr;
+            if (kept != nullptr) {
+                kept->kind.store(as);
+            }
+        });
+    };
+    mark_kept(Kind::noted); // a listener is made anew by it
     table::for_each([](int fd, Kind kind, Entry*) {
         int type = 0;
         socklen_t length = sizeof(type);
         if (kind == Kind::internal && real::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0) {
-            bool kept = false;
-            table::for_each([&](int, Kind, Entry* entry) { kept = kept || (entry != nullptr && entry->kernel == fd); });
-            if (!kept) {
-                table::remove(fd);
-                real::close(fd);
-            }
+            table::remove(fd);
+            real::close(fd);
         }
     });
+    mark_kept(Kind::internal);
 }
 
 // Only what is safe in a child of a process with threads: no memory is asked for, no lock taken.
@@ -79,7 +85,10 @@ bool revive(int fd) {
     if (table::kind(fd) == Kind::inherited_listener) {
         return make_anew(fd);
     }
-    log("descriptor %d: a connection of the parent process's cannot be used in its child: ECONNRESET", fd);
+    if (Entry* entry = table::entry(fd); entry != nullptr && !entry->told_reset) {
+        entry->told_reset = true;
+        log("descriptor %d: a connection of the parent process's cannot be used in its child: ECONNRESET", fd);
+    }
     return true;
 }
 

@@ -39,6 +39,7 @@ struct Entry {
     Role role = Role::none;
     bool apart = false;           // a listener: the kernel's socket listens as well
     bool nonblocking = false;     // listener
+    bool told_reset = false;      // inherited: the log says so
     bool told = true;             // the program was told how the kernel's attempt to connect went
     const char* reason = nullptr; // why it is with the kernel
     std::atomic<int> waiters{0};  // kernel_set: threads in the kernel's epoll_wait

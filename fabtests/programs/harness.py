@@ -249,10 +249,10 @@ class Trial:
                 if program.process.poll() is None:
                     program.process.kill()
                     program.process.wait()
-        if self.kernel_connections:
-            raise Failed("%d kernel connections on the port while the core is verbs" % self.kernel_connections)
         if self.carried:
             self.check_carried()
+        if self.kernel_connections:
+            raise Failed("%d kernel connections on the port while the core is verbs" % self.kernel_connections)
 
     def check_carried(self):
         """That what was told of each socket is that it was carried, and that there is something to tell."""

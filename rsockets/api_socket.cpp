@@ -53,14 +53,29 @@ template <class SetUp> int give_number(const Ref<Object>& object, int flags, Set
     return fd;
 }
 
+// A connection that the kernel's listening socket has taken.
+int give_kernel(Descriptor made, sockaddr* address, socklen_t* length, int flags) {
+    if (address != nullptr && (length == nullptr || getpeername(made.get(), address, length) != 0)) {
+        return length == nullptr ? -EFAULT : -ECONNABORTED;
+    }
+    if ((flags & SOCK_CLOEXEC) != 0) {
+        (void)fcntl(made.get(), F_SETFD, FD_CLOEXEC);
+    }
+    return made.release();
+}
+
 int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
     return with_socket(fd, [&](Socket& socket) {
         if ((flags & ~type_flags) != 0) {
             return -EINVAL;
         }
         Ref<Socket> accepted;
-        if (const int ret = socket.accept((flags & SOCK_NONBLOCK) != 0, accepted); ret != 0) {
+        Descriptor beside;
+        if (const int ret = socket.accept_any((flags & SOCK_NONBLOCK) != 0, accepted, beside); ret != 0) {
             return ret;
+        }
+        if (beside.open()) {
+            return give_kernel(std::move(beside), address, length, flags);
         }
         const int number =
             give_number(Ref<Object>(accepted.get()), flags, [&](int made) { return accepted->show_in(made); });

@@ -25,6 +25,13 @@ void Bell::ring() {
     }
 }
 
+void Bell::let_go() {
+    const std::lock_guard lock(mutex_);
+    for (Ear* ear : ears_) {
+        ear->let_go();
+    }
+}
+
 void Bell::add(Ear* ear) {
     const std::lock_guard lock(mutex_);
     ears_.push_back(ear);
@@ -35,6 +42,7 @@ void Bell::remove(Ear* ear) {
     const std::lock_guard lock(mutex_);
     if (const auto found = std::find(ears_.begin(), ears_.end(), ear); found != ears_.end()) {
         ears_.erase(found);
+        ear->let_go(); // while the bell is locked: whoever closes the descriptor comes before or after
     }
     count_.store(ears_.size());
 }

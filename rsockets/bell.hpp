@@ -19,6 +19,9 @@ namespace rsockets {
 class Ear {
   public:
     virtual void hear() = 0;
+    // The socket's descriptor is about to be closed: nothing may be left that names it, since its number is soon
+    // another's.
+    virtual void let_go() {}
 
     virtual ~Ear() = default;
 };
@@ -26,6 +29,7 @@ class Ear {
 class Bell {
   public:
     void ring();
+    void let_go();
     void add(Ear* ear);
     void remove(Ear* ear);
 

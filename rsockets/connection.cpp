@@ -2,7 +2,9 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/connection.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include <poll.h>
 
@@ -19,6 +21,8 @@ constexpr Option options[] = {
     {FI_OPT_TX_SIZE, &Sizes::send_queue},        {FI_OPT_RX_SIZE, &Sizes::recv_queue},
     {FI_OPT_RSTREAM_MAPS, &Sizes::maps},
 };
+
+constexpr auto longest_linger = std::chrono::seconds(3600); // that the provider takes
 
 fi_msg message_of(const iovec* iov, size_t count) {
     fi_msg message{};
@@ -154,8 +158,20 @@ void Connection::wait_a_moment() {
 
 int Connection::abort() { return fi_shutdown(ep_.get(), FI_RSTREAM_ABORT); }
 
-void Connection::set_linger(size_t milliseconds) {
+void Connection::set_linger(std::chrono::seconds time) {
+    const size_t milliseconds = 1000 * static_cast<size_t>(std::min(time, longest_linger).count());
     (void)fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_LINGER, &milliseconds, sizeof(milliseconds));
+}
+
+int Connection::set_keepalive(const Keepalive& keepalive) {
+    const std::pair<int, size_t> values[] = {{FI_OPT_RSTREAM_KEEPALIVE_INTERVAL, keepalive.interval},
+                                             {FI_OPT_RSTREAM_KEEPALIVE_COUNT, keepalive.count},
+                                             {FI_OPT_RSTREAM_KEEPALIVE_IDLE, keepalive.idle}};
+    int ret = 0;
+    for (const auto& [name, value] : values) {
+        ret = ret != 0 ? ret : fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, name, &value, sizeof(value));
+    }
+    return ret;
 }
 
 bool Connection::may_sleep() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 
 #include <rdma/fi_ext_rstream.h>
@@ -23,6 +24,13 @@ struct Sizes {
     size_t send_queue = 0;
     size_t recv_queue = 0;
     size_t maps = 0; // of the peer's
+};
+
+// When a silent peer is asked whether it is there, and how often before it is taken for lost; see fi_rstream(7).
+struct Keepalive {
+    size_t idle = 0; // milliseconds; 0: never
+    size_t interval = 75000;
+    size_t count = 9;
 };
 
 class Connection {
@@ -63,7 +71,9 @@ class Connection {
     // Its events go nowhere from the return on.
     void forget_target();
     // How long closing may wait for what was sent.
-    void set_linger(size_t milliseconds);
+    void set_linger(std::chrono::seconds time);
+    // At any time; from then on. 0 or -FI_E*.
+    int set_keepalive(const Keepalive& keepalive);
 
     // Whether one may sleep on the descriptor.
     bool may_sleep();
@@ -72,6 +82,7 @@ class Connection {
     [[nodiscard]] Address name() const;
     [[nodiscard]] Address peer() const;
     [[nodiscard]] Sizes sizes() const;
+    [[nodiscard]] const std::string& fabric_name() const { return transport_.name(); }
 
   private:
     explicit Connection(Transport& transport) : transport_(transport) {}

@@ -26,6 +26,8 @@ class Descriptor {
 
     [[nodiscard]] int get() const { return fd_; }
     [[nodiscard]] bool open() const { return fd_ >= 0; }
+    // Its owner is the caller from now on.
+    [[nodiscard]] int release() { return std::exchange(fd_, -1); }
     void reset() { Descriptor gone(std::exchange(fd_, -1)); }
 
   private:

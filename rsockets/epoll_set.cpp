@@ -50,6 +50,12 @@ void EpollSet::Interest::hear() {
     }
 }
 
+void EpollSet::Interest::let_go() {
+    if (const int fd = watched_.exchange(-1); fd >= 0) {
+        epoll_ctl(set_.kernel_.get(), EPOLL_CTL_DEL, fd, nullptr);
+    }
+}
+
 Ref<EpollSet> EpollSet::make(int flags, int& fd) {
     fd = epoll_create1(flags);
     if (fd < 0) {
@@ -66,6 +72,32 @@ Ref<EpollSet> EpollSet::make(int flags, int& fd) {
         return {};
     }
     return set;
+}
+
+Ref<EpollSet> EpollSet::make_around(Descriptor others, int& fd) {
+    Ref<EpollSet> set = make(EPOLL_CLOEXEC, fd);
+    epoll_event watch = watching(others_id);
+    if (set && epoll_ctl(fd, EPOLL_CTL_ADD, others.get(), &watch) != 0) {
+        const int error = errno;
+        ::close(fd);
+        errno = error;
+        return {};
+    }
+    if (set) {
+        set->others_ = std::move(others);
+    }
+    return set;
+}
+
+int EpollSet::interest_in(int fd, epoll_event& out) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, interest] : interests_) {
+        if (key.first == fd && !key.second->closed()) {
+            out = interest->wanted_;
+            return 0;
+        }
+    }
+    return -ENOENT;
 }
 
 EpollSet::~EpollSet() {
@@ -210,9 +242,8 @@ void EpollSet::erase(const Key& key) {
     Interest& interest = *found->second;
     if (interest.socket_ != nullptr) {
         interest.socket_->bell().remove(&interest);
-    }
-    if (interest.watched_ >= 0) {
-        epoll_ctl(kernel_.get(), EPOLL_CTL_DEL, interest.watched_, nullptr);
+    } else {
+        interest.let_go();
     }
     std::erase(candidates_, &interest);
     by_id_.erase(interest.id_);
@@ -258,6 +289,10 @@ void EpollSet::take_heard() {
     }
 }
 
+std::shared_lock<std::shared_mutex> EpollSet::look_at(const Interest& interest) {
+    return interest.socket_ != nullptr ? interest.socket_->look() : std::shared_lock<std::shared_mutex>();
+}
+
 uint32_t EpollSet::events_of(Interest& interest) {
     const uint32_t wanted = (interest.wanted_.events & ~flags_of_set) | always;
     if (interest.disabled_) {
@@ -291,34 +326,38 @@ bool EpollSet::arm(Interest& interest) {
         return true;
     }
     const int fd = interest.disabled_ ? -1 : interest.socket_->wait_fd();
-    if (fd != interest.watched_) {
-        if (interest.watched_ >= 0) {
-            epoll_ctl(kernel_.get(), EPOLL_CTL_DEL, interest.watched_, nullptr);
-        }
+    if (fd != interest.watched_.load()) {
+        interest.let_go();
         epoll_event watch = watching(interest.id_);
         // Under two numbers, the same descriptor is watched once: the second look goes by the bell and by the first.
         if (fd >= 0 && epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, fd, &watch) != 0 && errno != EEXIST) {
             return false;
         }
-        interest.watched_ = fd;
+        interest.watched_.store(fd);
     }
     return interest.disabled_ || interest.socket_->may_sleep();
 }
 
 // Fills in what candidates have to tell. Those that have nothing are left to the kernel to watch.
-int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
+int EpollSet::look(epoll_event* events, int most, bool& may_sleep, bool& stale) {
     take_heard();
     int count = 0;
     std::vector<Interest*> looking;
     looking.swap(candidates_);
     for (size_t i = 0; i < looking.size(); ++i) {
         Interest& interest = *looking[i];
+        const auto look = look_at(interest);
         if (count == most) {
             candidates_.insert(candidates_.begin(), looking.begin() + static_cast<ptrdiff_t>(i), looking.end());
             break; // the others come first next time
         }
-        const uint32_t found = events_of(interest);
         interest.candidate_ = false;
+        if (interest.socket_ != nullptr && interest.socket_->wants_alternative()) {
+            make_candidate(interest);
+            stale = true;
+            continue;
+        }
+        const uint32_t found = events_of(interest);
         if (edge(interest, found, true)) {
             events[count].events = found;
             events[count].data = interest.wanted_.data;
@@ -341,6 +380,7 @@ bool EpollSet::ready() {
     const std::lock_guard lock(mutex_);
     take_heard();
     for (Interest* interest : std::vector(candidates_)) {
+        const auto look = look_at(*interest);
         if (edge(*interest, events_of(*interest), false)) {
             return true;
         }
@@ -359,6 +399,7 @@ bool EpollSet::ready() {
             found = true;
         } else if (const auto known = by_id_.find(id); known != by_id_.end()) {
             make_candidate(*known->second);
+            const auto look = look_at(*known->second);
             found = edge(*known->second, events_of(*known->second), false) || found;
         }
     }
@@ -394,7 +435,11 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
             if (others >= 0) {
                 count = std::max(0, epoll_wait(others, events, std::max(1, most / 2), 0));
             }
-            count += look(events + count, most - count, may_sleep);
+            bool stale = false;
+            count += look(events + count, most - count, may_sleep, stale);
+            if (stale && count == 0) {
+                return -ESTALE; // see Socket::set_alternative
+            }
         }
         if (count != 0 || deadline.passed()) {
             return count;

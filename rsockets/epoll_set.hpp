@@ -7,10 +7,12 @@
 // were ready when last looked at. So the cost of waiting goes with the ready ones, not with all.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -27,11 +29,16 @@ class EpollSet final : public Object {
   public:
     // `fd` is the set's number. Null, with errno, if the kernel refuses.
     static Ref<EpollSet> make(int flags, int& fd);
+    // Of the kernel's epoll descriptor `others`, which keeps what it watches and is the set's from now on.
+    static Ref<EpollSet> make_around(Descriptor others, int& fd);
     ~EpollSet() override;
 
     // As epoll_ctl(2) and epoll_wait(2); errors as -errno.
     int control(int set_fd, int operation, int fd, const epoll_event* event);
     int wait(epoll_event* events, int most, const Deadline& deadline, const sigset_t* mask);
+
+    // What was asked for a number. 0 or -ENOENT.
+    int interest_in(int fd, epoll_event& out);
 
     // Whether `wait` would find something now, for those who poll the set. It takes nothing.
     bool ready();
@@ -46,6 +53,7 @@ class EpollSet final : public Object {
     struct Interest final : public Ear {
         Interest(EpollSet& set, int fd, const Ref<Object>& object);
         void hear() override;
+        void let_go() override;
 
         EpollSet& set_;
         const int fd_;
@@ -56,9 +64,9 @@ class EpollSet final : public Object {
         epoll_event wanted_{};
         bool candidate_ = false; // is to be looked at
         bool disabled_ = false;  // EPOLLONESHOT has had its shot
-        int watched_ = -1;       // the descriptor of its that the kernel watches for us
         uint32_t told_ = 0;      // edges: the events, and what had happened, at the last look
         Socket::Progress seen_{};
+        std::atomic<int> watched_{-1}; // the descriptor of its that the kernel watches for us
     };
     using Key = std::pair<int, const Object*>;
 
@@ -69,10 +77,12 @@ class EpollSet final : public Object {
     void drop_closed();
     void make_candidate(Interest& interest);
     void take_heard();
+    // For the time of a look at its socket, which may be closed at any moment.
+    static std::shared_lock<std::shared_mutex> look_at(const Interest& interest);
     uint32_t events_of(Interest& interest);
     static bool edge(Interest& interest, uint32_t events, bool take);
     bool arm(Interest& interest);
-    int look(epoll_event* events, int most, bool& may_sleep);
+    int look(epoll_event* events, int most, bool& may_sleep, bool& stale);
     int control_kernel(int operation, int fd, const epoll_event* event);
     bool reaches(const EpollSet& other, int depth);
 

@@ -23,6 +23,7 @@ class KernelOptions {
     int set(int level, int name, const void* value, socklen_t length);
     int get(int level, int name, void* value, socklen_t* length) const;
 
+    [[nodiscard]] bool was_set(int level, int name) const { return values_.contains({level, name}); }
     // As the kernel has it, whether it was set or not.
     template <class T> [[nodiscard]] T value(int level, int name) const {
         T out{};

@@ -13,6 +13,7 @@
 #include <rdma/fi_ext_rstream.h>
 #include <rdma/providers/fi_prov.h>
 
+#include "rsockets/address.hpp"
 #include "rsockets/log.hpp"
 
 #ifndef RSOCKET_PROVIDER_DIR // the build says where
@@ -101,15 +102,27 @@ Info hints() {
 }
 
 int get_info(const fi_info& wishes, Info& out) {
-    if (libfabric_has_it()) {
-        return ask(nullptr, wishes, out);
-    }
-    fi_provider* plugin = load_plugin();
-    if (plugin == nullptr) {
+    fi_provider* plugin = nullptr;
+    if (!libfabric_has_it() && (plugin = load_plugin()) == nullptr) {
         log(Level::error, "the provider rstream is not found: FI_PROVIDER_PATH must name its folder");
         return -FI_ENODEV;
     }
-    return ask(plugin, wishes, out);
+    // Providers of libfabric's own, which are asked first, set the port of a wildcard address to 0: in the hints that
+    // are passed on to the next (1.17).
+    const Address source(wishes.src_addr, static_cast<socklen_t>(wishes.src_addrlen));
+    const int ret = ask(plugin, wishes, out);
+    if (ret == 0 && source.set()) {
+        set_source_port(*out, source.port());
+    }
+    return ret;
+}
+
+void set_source_port(fi_info& info, uint16_t port) {
+    if (info.src_addr != nullptr) {
+        Address source(info.src_addr, static_cast<socklen_t>(info.src_addrlen));
+        source.set_port(port);
+        memcpy(info.src_addr, source.get(), source.length);
+    }
 }
 
 int open_fabric(fi_fabric_attr& attr, Owned<fid_fabric>& out) {

@@ -287,6 +287,7 @@ void Socket::hang_up() {
 void Socket::close_connection() {
     std::vector<std::unique_ptr<Connection>> closing; // without our lock: events of theirs may be under way
     {
+        const std::lock_guard alone(looks_);
         const std::lock_guard lock(mutex_);
         if (setting_up_) {
             setting_up_ = false;
@@ -294,6 +295,7 @@ void Socket::close_connection() {
         }
         connection_.store(nullptr);
         closing.swap(connections_);
+        bell_.let_go();
     }
     if (closing.empty() || state() != State::connected) {
         return;
@@ -306,7 +308,7 @@ void Socket::close_connection() {
     }
     (void)last.end_both();
     if (linger_.l_onoff != 0) {
-        last.set_linger(size_t{1000} * static_cast<size_t>(linger_.l_linger));
+        last.set_linger(std::chrono::seconds(linger_.l_linger));
     } else if (last.status().unsent != 0 && !last.has_maps()) { // their memory is the program's again at the return
         last.forget_target();
         library_.service().linger(std::move(closing.back()));
@@ -318,14 +320,16 @@ void Socket::close_connection() {
 void Socket::close_at_exit(const Deadline& deadline) {
     stop_listening();
     Connection* present = connection();
-    if (present == nullptr || state() != State::connected || send_shut_.exchange(true)) {
+    if (present == nullptr || state() != State::connected) {
         return;
     }
     if (present->look_for_bytes() > 0) {
         (void)present->abort();
         return;
     }
-    (void)present->end_sending();
+    if (!send_shut_.exchange(true)) {
+        (void)present->end_sending();
+    }
     while (!present->all_sent() && !deadline.passed()) {
         present->wait_a_moment();
     }

@@ -12,8 +12,8 @@
 // socket_poll.cpp       what poll sees, and how a thread waits
 // socket_options.cpp    options, flags and ioctls
 //
-// Locks: a transport's events, then one socket's `mutex_`, then its bell. A call that sends or receives takes none: it
-// looks at the state once, and the connection behind a state stays until the socket goes.
+// Locks: a transport's events or a look at a socket, then one socket's `mutex_`, then its bell. A call that sends or
+// receives takes none: it looks at the state once, and the connection behind a state stays until the socket goes.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
+#include <string>
 #include <vector>
 
 #include "rsockets/address.hpp"
@@ -53,11 +55,27 @@ class Socket final : public Object, private EventTarget {
     int listen(int fd, int backlog);
     // A connected socket that has no number yet.
     int accept(bool nonblocking, Ref<Socket>& out);
+    // The same, or a descriptor of the kernel's where one listens beside this socket.
+    int accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel);
+    // From now on, what the kernel's listening socket `kernel` takes is accepted here too. It is non-blocking, outlives
+    // this socket, and stays the caller's. `fd` is a number of this socket.
+    int listen_beside(int fd, int kernel);
     // Lets the kernel's descriptor of an accepted socket show its data.
     bool show_in(int fd);
 
     // socket_connect.cpp
     int connect(int fd, const sockaddr* address, socklen_t length);
+
+    // The caller has another way to the peer: while `on`, a connect that fails in the background is not shown to anyone
+    // who waits for this socket; they end with -ESTALE, for the caller to take that way.
+    void set_alternative(bool on);
+    [[nodiscard]] bool wants_alternative() const;
+    // How a connect stands: -EINPROGRESS, 0, -ECANCELED if the program gave it up, or another -errno.
+    int outcome() const;
+    [[nodiscard]] uint64_t bytes_sent() const { return sent_.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t bytes_received() const { return received_.load(std::memory_order_relaxed); }
+    // The core below, or an empty name.
+    std::string core() const;
 
     // socket_transfer.cpp
     ssize_t send(const iovec* iov, size_t count, int flags);
@@ -81,6 +99,9 @@ class Socket final : public Object, private EventTarget {
     bool may_sleep();
     [[nodiscard]] int wait_fd() const; // -1 where only the bell rings
     Bell& bell() { return bell_; }
+    // Who is in no call on this socket, and so would not keep its connection, holds this while it calls any of the
+    // above.
+    [[nodiscard]] std::shared_lock<std::shared_mutex> look() { return std::shared_lock(looks_); }
 
     // socket_options.cpp
     int set_option(int level, int name, const void* value, socklen_t length);
@@ -128,6 +149,7 @@ class Socket final : public Object, private EventTarget {
 
     // socket_listen.cpp
     int open_passive(const Address& address, Listener& listener);
+    [[nodiscard]] bool kernel_listens() const;
     void stop_listening();
     void open_request(Info request);
     void serve_waiting();
@@ -160,6 +182,9 @@ class Socket final : public Object, private EventTarget {
 
     // socket_options.cpp
     void read_cached_options();
+    // With `mutex_` held. Nothing if the program said nothing: what the provider was set to holds then.
+    std::optional<Keepalive> keepalive() const;
+    int apply_keepalive(Connection& connection) const;
     int set_buffer(int name, const void* value, socklen_t length);
     int set_rdma(int name, const void* value, socklen_t length);
     int get_int(int name, int value, void* to, socklen_t* length);
@@ -170,6 +195,7 @@ class Socket final : public Object, private EventTarget {
     const int family_;
     std::atomic<bool> nonblocking_;
 
+    std::shared_mutex looks_; // shared by looks from outside of calls; the connection goes when there are none
     mutable std::mutex mutex_;
     std::atomic<State> state_{State::closed};
     Bell bell_;
@@ -196,6 +222,8 @@ class Socket final : public Object, private EventTarget {
     std::atomic<bool> touched_{false};
     std::atomic<uint64_t> sends_{0};
     uint64_t sends_seen_ = 0; // by the service thread
+    std::atomic<bool> alternative_{false};
+    std::atomic<int> beside_{-1}; // the kernel's listening socket
 
     KernelOptions options_; // with `mutex_`
     Config config_;         // sizes for the next connection; with `mutex_`

@@ -140,6 +140,30 @@ int Socket::connect_result() {
     return error != 0 ? -error : -ECONNABORTED;
 }
 
+void Socket::set_alternative(bool on) { alternative_.store(on); }
+
+bool Socket::wants_alternative() const { return alternative_.load() && state() == State::closed && lost_.load(); }
+
+int Socket::outcome() const {
+    switch (state()) {
+    case State::connecting:
+        return -EINPROGRESS;
+    case State::connected:
+        return 0;
+    default:
+        return lost_.load() ? -ECONNREFUSED : -ECANCELED;
+    }
+}
+
+std::string Socket::core() const {
+    const std::lock_guard lock(mutex_);
+    const Connection* present = connection();
+    const std::string fabric = listener_            ? listener_->transport->name()
+                               : present != nullptr ? present->fabric_name()
+                                                    : std::string();
+    return fabric;
+}
+
 // An errno, or 0: it is under way.
 int Socket::start_connect(int fd, const Address& to) {
     if (is_multicast(to)) {
@@ -176,10 +200,8 @@ int Socket::start_connect(int fd, const Address& to) {
         const int error = routing_error(to);
         return ret != -FI_ENODATA ? -ret : error != 0 ? error : ENETUNREACH;
     }
-    if (from.set() && found->src_addr != nullptr) {
-        Address source(found->src_addr, static_cast<socklen_t>(found->src_addrlen));
-        source.set_port(from.port());
-        memcpy(found->src_addr, source.get(), source.length);
+    if (from.set()) {
+        provider::set_source_port(*found, from.port());
     }
     Transport* transport = nullptr;
     if ((ret = library_.transport_for(*found, transport)) != 0) {
@@ -197,6 +219,7 @@ int Socket::start_connect(int fd, const Address& to) {
     Connection& opened = *made;
     {
         const std::lock_guard lock(mutex_);
+        (void)apply_keepalive(opened);
         adopt(std::move(made));
         epoll_event event{};
         event.events = EPOLLIN;

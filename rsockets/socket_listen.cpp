@@ -72,8 +72,21 @@ int Socket::listen(int fd, int backlog) {
         return ret;
     }
     const std::lock_guard lock(mutex_);
-    reserved_.reset(); // the core holds the address from now on
+    if (kernel_listens()) {
+        reserved_.reset(); // the core holds the address from now on
+    }
     return 0;
+}
+
+// Whether the core listens by a socket of the kernel's. Where it has a port space of its own, the address stays
+// reserved against the kernel's sockets besides.
+bool Socket::kernel_listens() const {
+    const Address at = bound_name();
+    const Descriptor probe = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
+    const int on = 1;
+    return reserved_.open() && probe.open() &&
+           setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+           ::bind(probe.get(), at.get(), at.length) != 0;
 }
 
 int Socket::open_passive(const Address& address, Listener& listener) {
@@ -179,6 +192,7 @@ void Socket::open_request(Info request) {
         Connection& opened = *connection;
         {
             const std::lock_guard lock(child->mutex_);
+            (void)child->apply_keepalive(opened);
             child->adopt(std::move(connection));
         }
         ret = opened.accept();
@@ -254,13 +268,37 @@ void Socket::update_signal() {
 }
 
 int Socket::accept(bool nonblocking, Ref<Socket>& out) {
+    Descriptor none;
+    return accept_any(nonblocking, out, none);
+}
+
+int Socket::listen_beside(int fd, int kernel) {
+    const std::lock_guard lock(mutex_);
+    if (!listener_) {
+        return -EINVAL;
+    }
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(fd, EPOLL_CTL_ADD, kernel, &event) != 0) {
+        return -errno;
+    }
+    beside_.store(kernel);
+    return 0;
+}
+
+int Socket::accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel) {
     const auto attempt = [&]() -> ssize_t {
         const std::lock_guard lock(mutex_);
         if (!listener_) {
             return -EINVAL;
         }
         if (listener_->ready.empty()) {
-            return -EAGAIN;
+            const int beside = beside_.load();
+            if (beside < 0) {
+                return -EAGAIN;
+            }
+            kernel = Descriptor(::accept4(beside, nullptr, nullptr, nonblocking ? SOCK_NONBLOCK : 0));
+            return kernel.open() ? 0 : -errno;
         }
         out = std::move(listener_->ready.front());
         listener_->ready.pop_front();
@@ -268,7 +306,7 @@ int Socket::accept(bool nonblocking, Ref<Socket>& out) {
         return 0;
     };
     const auto ret = static_cast<int>(repeat(!this->nonblocking(), Nanoseconds(receive_timeout_.load()), attempt));
-    if (ret == 0) {
+    if (ret == 0 && out) {
         out->set_nonblocking(nonblocking);
         serve_waiting();
     }

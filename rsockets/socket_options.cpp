@@ -13,6 +13,8 @@
 #include <sys/ioctl.h>
 #include <sys/time.h>
 
+#include "rsockets/log.hpp"
+
 namespace rsockets {
 
 namespace {
@@ -20,6 +22,16 @@ namespace {
 constexpr int largest_buffer = 1 << 30;
 constexpr int smallest_buffer = 4096;
 constexpr int most_maps = 4096; // that the provider takes
+
+// Of keepalive, as the provider takes them: TCP's own limits.
+constexpr size_t longest_silence = 32767000; // milliseconds
+constexpr size_t most_questions = 127;
+
+bool is_keepalive(int level, int name) {
+    return (level == SOL_SOCKET && name == SO_KEEPALIVE) ||
+           (level == IPPROTO_TCP &&
+            (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT));
+}
 
 // As the kernel gives an int: cut to the room.
 int give(const void* from, socklen_t size, void* to, socklen_t* length) {
@@ -47,6 +59,40 @@ void Socket::read_cached_options() {
     low_water_.store(static_cast<size_t>(std::max(1, options_.value<int>(SOL_SOCKET, SO_RCVLOWAT))));
     corked_.store(options_.value<int>(IPPROTO_TCP, TCP_CORK) != 0);
     linger_ = options_.value<linger>(SOL_SOCKET, SO_LINGER);
+}
+
+// TCP asks an idle peer only with SO_KEEPALIVE. TCP_USER_TIMEOUT says when it is given up then; alone, it is for data
+// that is not acknowledged, which the provider does not tell from silence.
+std::optional<Keepalive> Socket::keepalive() const {
+    if (!options_.was_set(SOL_SOCKET, SO_KEEPALIVE) && !options_.was_set(IPPROTO_TCP, TCP_USER_TIMEOUT)) {
+        return std::nullopt;
+    }
+    const auto tcp_option = [&](int name) { return static_cast<size_t>(options_.value<int>(IPPROTO_TCP, name)); };
+    const size_t timeout = std::min(tcp_option(TCP_USER_TIMEOUT), longest_silence);
+    Keepalive wanted;
+    if (options_.value<int>(SOL_SOCKET, SO_KEEPALIVE) != 0) {
+        wanted.idle = 1000 * tcp_option(TCP_KEEPIDLE);
+        wanted.interval = 1000 * tcp_option(TCP_KEEPINTVL);
+        wanted.count = tcp_option(TCP_KEEPCNT);
+        if (timeout != 0) { // the first question that is due by then and was not answered is the last
+            const size_t after = timeout - std::min(timeout, wanted.idle);
+            wanted.count = std::clamp<size_t>((after + wanted.interval - 1) / wanted.interval, 1, most_questions);
+        }
+    } else if (timeout != 0) {
+        wanted.interval = std::max<size_t>(timeout / 4, 1);
+        wanted.idle = std::max<size_t>(timeout - wanted.interval, 1);
+        wanted.count = 1;
+    }
+    return wanted;
+}
+
+int Socket::apply_keepalive(Connection& connection) const {
+    const auto wanted = keepalive();
+    const int ret = wanted ? connection.set_keepalive(*wanted) : 0;
+    if (ret != 0) {
+        log(Level::warn, "keepalive is not in force: %s", fi_strerror(-ret));
+    }
+    return ret;
 }
 
 int Socket::set_buffer(int name, const void* value, socklen_t length) {
@@ -117,6 +163,12 @@ int Socket::set_option(int level, int name, const void* value, socklen_t length)
     }
     const bool was_corked = corked_.load();
     read_cached_options();
+    if (Connection* present = connection(); is_keepalive(level, name) && present != nullptr && !lost_.load()) {
+        // A core that hides its socket has no such option.
+        if (const int ret = apply_keepalive(*present); ret != 0) {
+            return ret == -FI_ENOENT ? -ENOPROTOOPT : ret;
+        }
+    }
     if (v6_only) {
         v6_only_ = options_.value<int>(level, name) != 0;
     }

@@ -27,7 +27,11 @@ short Socket::events(short interest) {
         return 0;
     case State::listening: {
         const std::lock_guard lock(mutex_);
-        return listener_ && !listener_->ready.empty() ? readable : short{0};
+        if (listener_ && !listener_->ready.empty()) {
+            return readable;
+        }
+        pollfd beside{beside_.load(), POLLIN, 0};
+        return beside.fd >= 0 && ::poll(&beside, 1, 0) > 0 ? readable : short{0};
     }
     case State::closed:
         found = writable | POLLHUP;
@@ -111,7 +115,10 @@ bool Socket::may_sleep() {
 
 int Socket::wait_fd() const {
     Connection* present = connection();
-    return present != nullptr && state() == State::connected ? present->wait_fd() : -1;
+    const State now = state();
+    return present != nullptr && now == State::connected ? present->wait_fd()
+           : now == State::listening                     ? beside_.load()
+                                                         : -1;
 }
 
 ssize_t Socket::repeat(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt) {

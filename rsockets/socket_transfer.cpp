@@ -268,6 +268,7 @@ bool Socket::busy_sending() {
         sends_seen_ = now;
         return true;
     }
+    const auto present_stays = look();
     touched_.store(false); // first: what is sent from now on brings us back
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
         (void)present->may_sleep(); // moves on what it can; the queue wakes up for the rest

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# install-deps.sh [--check] [--lab]: installs what is missing to build and run, on Debian and Ubuntu; also what the checks
-# need, or the verbs lab. Asks for root by sudo only if something is missing.
+# install-deps.sh [--check] [--lab] [--programs]: installs what is missing to build and run, on Debian and Ubuntu; also what
+# the checks need, the verbs lab, or the tests with real programs. Asks for root by sudo only if something is missing.
 set -eu
 
 packages="g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin zlib1g-dev libcmocka-dev pandoc git"
-packages="$packages libfmt-dev librdmacm-dev libibverbs-dev"
+packages="$packages libfmt-dev librdmacm-dev libibverbs-dev rdmacm-utils"
 for option; do
     case $option in
     --check)
@@ -16,10 +16,15 @@ for option; do
     --lab)
         # The emulator and what makes an initramfs; what speaks to RDMA devices; libelf1 and xz-utils, to build siw.
         packages="$packages qemu-system-x86 busybox-static cpio kmod xz-utils libelf1"
-        packages="$packages iproute2 rdma-core ibverbs-providers ibverbs-utils rdmacm-utils perftest"
+        packages="$packages iproute2 rdma-core ibverbs-providers ibverbs-utils perftest"
+        ;;
+    --programs)
+        # What fabtests/programs runs unchanged. Debian starts the servers among them, and will at each boot.
+        packages="$packages apache2-utils curl iperf3 memcached netcat-openbsd nginx nodejs openssl python3 redis-server"
+        packages="$packages redis-tools socat wget"
         ;;
     *)
-        echo "${0##*/}: unknown option $option (--check, --lab)" >&2
+        echo "${0##*/}: unknown option $option (--check, --lab, --programs)" >&2
         exit 1
         ;;
     esac

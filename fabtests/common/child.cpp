@@ -151,6 +151,13 @@ void Child::finish(int timeout_ms) {
     }
 }
 
+void Child::stop() {
+    interrupt(SIGSTOP);
+    siginfo_t stopped{};
+    while (waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED) != 0 && errno == EINTR) {
+    }
+}
+
 void Child::interrupt(int signal) { ::kill(pid_, signal); }
 
 void Child::kill() {

@@ -30,6 +30,8 @@ class Child {
     void finish(int timeout_ms = 60000);
     // Ends it and returns once it is gone.
     void kill();
+    // Stops it, and returns once it does nothing any more, until it is sent SIGCONT.
+    void stop();
     // Sends it a signal.
     void interrupt(int signal);
 

@@ -179,6 +179,37 @@ void test_closing_a_passive_endpoint_refuses_requests_nobody_has_read() {
     EXPECT_RESULT(fi_eq_read(server.eq.get(), &type, &entry, sizeof(entry), 0), -FI_EAGAIN);
 }
 
+// On tcp, the request follows once the client's event queue is looked at: here that is after nobody listens any more.
+void test_closing_a_passive_endpoint_survives_a_request_that_is_late() {
+    need_core("tcp");
+    for (const bool wildcard : {false, true}) {
+        Request request = here();
+        if (wildcard) {
+            request.node.clear();
+            request.service = "0";
+        }
+        Host host(request);
+        Host elsewhere(here());
+        auto listener = std::make_unique<Listener>(host);
+        auto to = Listener(elsewhere).name();
+        reinterpret_cast<sockaddr_in*>(to.data())->sin_port = htons(listener->port());
+        Stream client(elsewhere);
+        client.connect(to.data());
+        uint32_t type = 0;
+        fi_eq_cm_entry entry{};
+        // The core takes the connection meanwhile.
+        EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &entry, sizeof(entry), 100, 0), -FI_EAGAIN);
+        listener.reset();
+        const auto start = Clock::now();
+        while (fi_eq_read(elsewhere.eq.get(), &type, &entry, sizeof(entry), 0) != -FI_EAVAIL) {
+            EXPECT(milliseconds_since(start) < patience(20000));
+            EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &entry, sizeof(entry), 10, 0), -FI_EAGAIN);
+        }
+        expect_refused(elsewhere, client);
+        expect_alive(host, Listener(host));
+    }
+}
+
 void test_closing_an_endpoint_that_was_not_accepted_refuses_the_peer() {
     for (const bool enabled : {false, true}) {
         Host server(here());
@@ -389,6 +420,7 @@ int main(int argc, char** argv) {
         FABTEST(test_backlog_takes_only_sensible_values_and_only_before_listen),
         FABTEST(test_closing_a_passive_endpoint_refuses_its_pending_requests),
         FABTEST(test_closing_a_passive_endpoint_refuses_requests_nobody_has_read),
+        FABTEST(test_closing_a_passive_endpoint_survives_a_request_that_is_late),
         FABTEST(test_closing_an_endpoint_that_was_not_accepted_refuses_the_peer),
         FABTEST(test_a_listener_turns_away_garbage_and_carries_on),
         FABTEST(test_a_listener_is_not_held_up_by_visitors_that_say_little),

@@ -227,6 +227,35 @@ void test_close_delivers_what_the_peer_takes_later() {
     }
 }
 
+// One thread has both ends, and nobody reads the queue: what is left moves on with any call on the fabric.
+void test_what_a_closed_end_holds_moves_on_while_only_its_peer_is_called() {
+    for (const bool spins : {false, true}) {
+        auto pair = connected();
+        Pattern pattern(5);
+        const uint64_t accepted = fill_up(*pair.client, pattern);
+        const size_t shortly = 20;
+        EXPECT_RESULT(
+            fi_setopt(&pair.client->ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_LINGER, &shortly, sizeof(shortly)), 0);
+        pair.client.reset();
+        std::vector<char> room(3001);
+        Pattern expected(5);
+        ssize_t got = 0;
+        const auto start = Clock::now();
+        while ((got = recv(*pair.server, room.data(), room.size())) != 0) {
+            if (got == -FI_EAGAIN) {
+                EXPECT(milliseconds_since(start) < patience(20000));
+                if (!spins) {
+                    (void)pair.server->wait(1);
+                }
+                continue;
+            }
+            EXPECT(got > 0);
+            expected.check(room.data(), static_cast<size_t>(got));
+        }
+        EXPECT_EQ(expected.position(), accepted);
+    }
+}
+
 void test_close_waits_no_longer_than_the_linger_time() {
     auto pair = connected();
     Pattern pattern(4);
@@ -360,6 +389,7 @@ int main() {
         FABTEST(test_close_ends_the_stream_of_the_peer),
         FABTEST(test_close_with_unread_data_resets_the_peer_after_what_was_sent),
         FABTEST(test_close_delivers_what_the_peer_takes_later),
+        FABTEST(test_what_a_closed_end_holds_moves_on_while_only_its_peer_is_called),
         FABTEST(test_close_waits_no_longer_than_the_linger_time),
         FABTEST(test_shutdown_is_reported_once_and_names_the_endpoint),
         FABTEST(test_shutdown_is_reported_to_who_only_reads_the_queue),

@@ -146,6 +146,34 @@ void test_getinfo_takes_addresses_from_the_hints() {
     EXPECT(memcmp(second->dest_addr, first->dest_addr, first->dest_addrlen) == 0);
 }
 
+void test_getinfo_keeps_the_port_of_a_source_address() {
+    need_core("tcp");
+    const auto expect_port = [](const auto& address) {
+        const Info hints = stream_hints();
+        hints->src_addr = malloc(sizeof(address));
+        EXPECT(hints->src_addr != nullptr);
+        memcpy(hints->src_addr, &address, sizeof(address));
+        hints->src_addrlen = sizeof(address);
+        hints->addr_format = sizeof(address) == sizeof(sockaddr_in) ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
+        Info list;
+        EXPECT_RESULT(ask(list, hints.get()), 0);
+        for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+            EXPECT(info->src_addr != nullptr);
+            EXPECT_EQ(port(info->src_addr), 7471);
+        }
+    };
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    four.sin_port = htons(7471);
+    expect_port(four); // the wildcard
+    four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    expect_port(four);
+    sockaddr_in6 six{};
+    six.sin6_family = AF_INET6;
+    six.sin6_port = htons(7471);
+    expect_port(six);
+}
+
 void test_getinfo_knows_names_of_services() {
     const servent* http = getservbyname("http", "tcp");
     if (http == nullptr) {
@@ -405,6 +433,7 @@ int main(int argc, char** argv) {
         FABTEST(test_getinfo_serves_ipv6),
         FABTEST(test_getinfo_with_fi_source_gives_our_own_address),
         FABTEST(test_getinfo_takes_addresses_from_the_hints),
+        FABTEST(test_getinfo_keeps_the_port_of_a_source_address),
         FABTEST(test_getinfo_knows_names_of_services),
         FABTEST(test_getinfo_without_a_node_gives_all_local_addresses),
         FABTEST(test_getinfo_is_found_by_the_names_of_the_manual),

@@ -6,20 +6,28 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
+#include <utility>
 
 namespace rstream {
 
 class Buffer {
   public:
     Buffer() = default;
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
+    Buffer(Buffer&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    Buffer& operator=(Buffer&& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        return *this;
+    }
     ~Buffer() { reset(); }
 
     // 0 or -FI_ENOMEM.
     int allocate(size_t size);
     void reset();
+    // Gives the memory back and keeps the addresses, where nothing can be read or written any more: whoever still has
+    // one of them can meet nothing else there.
+    void retire();
 
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] size_t size() const { return size_; }

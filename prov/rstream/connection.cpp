@@ -18,10 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// More of one write than this gains nothing, and keeps the peer waiting for its first byte.
-constexpr size_t largest_chunk = size_t{256} << 10;
-// Below this the cost of a message outweighs what a third and a fourth in flight would gain.
-constexpr size_t small_chunk = size_t{64} << 10;
 // A closed connection whose peer takes nothing is given up after this long; TCP does so in FIN_WAIT_2.
 constexpr auto longest_linger = std::chrono::seconds(60);
 
@@ -39,8 +35,10 @@ Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& que
                        const Settings& settings)
     : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
       traits_(core_info, domain.fabric().params().immediates),
-      link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size}), session_(random_session()),
-      maps_offered_(settings.maps), tx_size_(settings.tx_size), keepalive_settings_(settings.keepalive) {}
+      link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
+             settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
+      session_(random_session()), maps_offered_(settings.maps), tx_size_(settings.tx_size),
+      send_limit_(settings.send_limit), keepalive_settings_(settings.keepalive) {}
 
 Connection::~Connection() { drop_endpoint(); }
 
@@ -74,8 +72,8 @@ int Connection::open_queue(const Settings& settings) {
     if (traits_.contexts) {
         contexts_.resize(receive_slots_ + tx_size_ + wire::control_credits + 1);
     }
-    if (staging_.allocate(settings.send_buf_size) != 0 || ring_.allocate(settings.recv_buf_size) != 0 ||
-        messages_.allocate(slots * wire::Control::size) != 0) {
+    if (staging_.buffer.allocate(settings.send_buf_size) != 0 || ring_.buffer.allocate(settings.recv_buf_size) != 0 ||
+        messages_.buffer.allocate(slots * wire::Control::size) != 0) {
         return -FI_ENOMEM;
     }
     fi_cq_attr attr{};
@@ -120,13 +118,11 @@ int Connection::open_endpoint() {
     if (events_) {
         pump_->watch(events_fd_, this);
     }
-    if ((ret = register_memory(ring_.data(), ring_.size(), FI_REMOTE_WRITE, ring_mr_)) != 0) {
+    if ((ret = register_buffer(ring_, FI_REMOTE_WRITE)) != 0) {
         return ret;
     }
-    ring_key_ = fi_mr_key(ring_mr_.get());
-    if (traits_.local_mr &&
-        ((ret = register_memory(staging_.data(), staging_.size(), FI_WRITE, staging_mr_)) != 0 ||
-         (ret = register_memory(messages_.data(), messages_.size(), FI_SEND | FI_RECV, messages_mr_)) != 0)) {
+    if (traits_.local_mr && ((ret = register_buffer(staging_, FI_WRITE)) != 0 ||
+                             (ret = register_buffer(messages_, FI_SEND | FI_RECV)) != 0)) {
         return ret;
     }
     if ((ret = fi_enable(ep)) != 0) {
@@ -149,9 +145,9 @@ void Connection::drop_endpoint() {
         ep_.reset();
         events_.reset();
         events_fd_ = -1;
-        messages_mr_.reset();
-        ring_mr_.reset();
-        staging_mr_.reset();
+        for (RegisteredBuffer* buffer : {&messages_, &next_ring_, &ring_, &next_staging_, &staging_}) {
+            buffer->mr.reset();
+        }
     }
     drop_regions();
 }
@@ -182,13 +178,25 @@ int Connection::register_memory(const void* memory, size_t length, uint64_t acce
     return 0;
 }
 
+int Connection::register_buffer(RegisteredBuffer& buffer, uint64_t access) {
+    return register_memory(buffer.buffer.data(), buffer.buffer.size(), access, buffer.mr);
+}
+
+// What the peer may know of a receive ring.
+wire::RemoteRing Connection::offered(const RegisteredBuffer& ring) const {
+    return {traits_.virtual_address ? reinterpret_cast<uint64_t>(ring.buffer.data()) : 0, fi_mr_key(ring.mr.get()),
+            ring.buffer.size()};
+}
+
 wire::Hello Connection::hello(size_t user_length) const {
     wire::Hello h;
     h.features = traits_.immediates ? 0 : wire::Hello::feature_headers;
+    h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
     h.session = session_;
-    h.ring_address = traits_.virtual_address ? reinterpret_cast<uint64_t>(ring_.data()) : 0;
-    h.ring_key = ring_key_;
-    h.ring_size = static_cast<uint32_t>(ring_.size());
+    const wire::RemoteRing ring = offered(ring_);
+    h.ring_address = ring.address;
+    h.ring_key = ring.key;
+    h.ring_size = static_cast<uint32_t>(ring.size);
     h.data_credits = static_cast<uint16_t>(link_.data_credits());
     h.control_credits = wire::control_credits;
     h.user_length = static_cast<uint8_t>(user_length);
@@ -199,16 +207,11 @@ wire::Hello Connection::hello(size_t user_length) const {
 // Opens the sending side towards what the peer offers.
 int Connection::agree(const wire::Hello& peer) {
     headers_ = !traits_.immediates || (peer.features & wire::Hello::feature_headers) != 0;
-    peer_address_ = peer.ring_address;
-    peer_key_ = peer.ring_key;
-    // Two messages at least are under way at once, and four where the buffers have room for them to be large.
-    const size_t buffer = std::min<size_t>(peer.ring_size, staging_.size());
-    max_chunk_ =
-        std::min({traits_.max_message, largest_chunk, std::max(buffer / 4, std::min(buffer / 2, small_chunk))});
     if (maps_offered_ != 0 || peer.maps != 0) {
         maps_ = std::make_unique<wire::Maps>(maps_offered_, std::min<size_t>(peer.maps, wire::max_maps));
     }
-    link_.open(peer, headers_, max_chunk_, maps_.get());
+    link_.open(peer, headers_, wire::Immediate::max_length, maps_.get());
+    size_chunks();
     return 0;
 }
 
@@ -414,6 +417,10 @@ bool Connection::close(std::chrono::milliseconds linger) {
     if (state_.load(std::memory_order_acquire) != State::connected) {
         return false;
     }
+    for (auto* starved : {&send_starved_, &recv_starved_}) { // nobody is there any more who could be told
+        starved->store(false);
+    }
+    peeked_.store(0);
     progress();
     bool unmapped = release_regions(); // asks for them before the end is said
     {
@@ -451,11 +458,19 @@ bool Connection::close(std::chrono::milliseconds linger) {
 }
 
 void Connection::wait_for_core(int64_t milliseconds) {
+    // What we wait for may be taken from the core by another thread, which then tells us.
+    int gathered = -1;
+    const int told = wait_fd(gathered) == 0 ? signal_fd_.get() : -1;
+    awaits_core_.store(!all_with_core());
+    armed_.store(true);
+    take_back_signal();
     AnyFid* cq = &cq_->fid;
-    if (fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
-        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}}; // poll(2) skips a negative one
-        poll(fds, 2, static_cast<int>(milliseconds));
+    if (!wakes_someone() && fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
+        // poll(2) skips a negative one
+        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}, {told, POLLIN, 0}};
+        poll(fds, 3, static_cast<int>(milliseconds));
     }
+    awaits_core_.store(false);
     take_core_events();
 }
 

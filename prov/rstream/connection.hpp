@@ -8,12 +8,14 @@
 // connection.cpp            life: opening, set-up, events, closing
 // connection_core.cpp       the core below: posting, completions
 // connection_transfer.cpp   the program above: send, receive, peek, wait
+// connection_growth.cpp     larger rings for a busy stream
 // connection_maps.cpp       memory beside the stream
 // connection_keepalive.cpp  whether a silent peer is there
 //
 // Locks, in the order in which they are taken: the pump's, then one of `tx_mutex_`, `rx_mutex_`, `cq_mutex_` at a time,
 // but `tx_mutex_` never waits: who cannot have it leaves a note (`kick`) to whoever has. None is held over a call that
-// can block. A thread that sends and one that receives share none of them for longer than reading completions takes.
+// can block, as registering memory can. A thread that sends and one that receives share none of them for longer than
+// reading completions takes.
 #pragma once
 
 #include <atomic>
@@ -42,8 +44,18 @@ struct Settings {
     size_t recv_buf_size = 0;
     size_t tx_size = 0;
     size_t rx_size = 0;
+    size_t send_limit = 0; // up to which the send buffer may grow; no more than its size: it does not
+    size_t recv_limit = 0;
     size_t maps = 0; // of the peer's that we want to be told of
     KeepaliveSettings keepalive;
+};
+
+// A buffer and what the core knows it by, which goes first.
+struct RegisteredBuffer {
+    Buffer buffer;
+    Owned<fid_mr> mr; // null where the core need not know it
+
+    [[nodiscard]] void* desc() const { return mr ? fi_mr_desc(mr.get()) : nullptr; }
 };
 
 class Connection final : public EqTarget {
@@ -76,6 +88,9 @@ class Connection final : public EqTarget {
     ssize_t write_map(const void* buffer, size_t length, uint64_t offset, bool more);
 
     [[nodiscard]] fi_rstream_status status() const;
+    // At present: they may grow.
+    [[nodiscard]] size_t send_buf_size() const { return link_.staging_size(); }
+    [[nodiscard]] size_t recv_buf_size() const { return link_.ring_size(); }
 
     int try_wait();
     // The descriptor to sleep on once try_wait has given 0; made on first use.
@@ -137,6 +152,8 @@ class Connection final : public EqTarget {
     void drop_endpoint();
     void leave_watch();
     int register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags = 0);
+    int register_buffer(RegisteredBuffer& buffer, uint64_t access);
+    [[nodiscard]] wire::RemoteRing offered(const RegisteredBuffer& ring) const;
     [[nodiscard]] wire::Hello hello(size_t user_length) const;
     int agree(const wire::Hello& peer);
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
@@ -154,7 +171,7 @@ class Connection final : public EqTarget {
     ssize_t post_bypass(const wire::Post& post, const void* direct);
     ssize_t post_write(const wire::Post& post, bool signal);
     ssize_t post_header(const wire::Post& post);
-    template <class Message> ssize_t post_control(const Message& message, bool ends);
+    template <class Message> ssize_t post_control(const Message& message, bool signal);
     template <class Message> ssize_t post_message(const Message& message, size_t slot, bool signal);
     void release_skipped();
     [[nodiscard]] bool signal_due(size_t staged) const;
@@ -170,7 +187,14 @@ class Connection final : public EqTarget {
 
     // connection_transfer.cpp
     int send_error();
-    ssize_t try_send(const iovec* iov, size_t count, bool more, bool& look);
+    // What a send leaves to be done once it no longer holds the posting side.
+    struct Leftover {
+        bool look = false;    // enough was held back meanwhile to see whether credit has come
+        bool staging = false; // the staging ring moves, or should
+    };
+    ssize_t try_send(const iovec* iov, size_t count, bool more, Leftover& left);
+    ssize_t recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied);
+    ssize_t peek_ring(const iovec* iov, size_t count);
     size_t copy_in(const iovec* iov, size_t count, bool more);
     size_t copy_out(const iovec* iov, size_t count, bool take);
     ssize_t readable_or_end();
@@ -178,8 +202,17 @@ class Connection final : public EqTarget {
     void await_more();
     [[nodiscard]] bool wakes_someone() const;
     void tell_sleepers();
+    void take_back_signal();
     static int gather(const Descriptor& into, int fd);
 
+    // connection_growth.cpp
+    void size_chunks();                        // posting side
+    [[nodiscard]] size_t staging_goal() const; // posting side
+    void note_held_up();                       // posting side
+    int make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out);
+    void grow_staging();
+    void grow_ring();
+    void retire_ring(RegisteredBuffer emptied);
     // connection_maps.cpp
     ssize_t try_write_map(const void* buffer, size_t length, uint64_t offset, bool more);
     size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more);
@@ -211,12 +244,12 @@ class Connection final : public EqTarget {
 
     // Released from the last to the first: the endpoint before what it uses.
     std::vector<Region> regions_;
-    Buffer staging_;
-    Buffer ring_;
-    Buffer messages_; // receive slots, then control slots, then header slots
-    Owned<fid_mr> staging_mr_;
-    Owned<fid_mr> ring_mr_;
-    Owned<fid_mr> messages_mr_;
+    std::vector<Buffer> retired_rings_;
+    RegisteredBuffer staging_;
+    RegisteredBuffer next_staging_; // while the staging ring moves: what it moves to
+    RegisteredBuffer ring_;
+    RegisteredBuffer next_ring_; // from when it is offered until all in the ring before it was read
+    RegisteredBuffer messages_;  // receive slots, then control slots, then header slots
     Owned<fid_cq> cq_;
     // Where a core's completion queue does not show that the connection has ended, its events come to a queue of the
     // connection's own: whoever sleeps for one connection must not wake up for every other.
@@ -225,14 +258,12 @@ class Connection final : public EqTarget {
     int cq_fd_ = -1;
     int events_fd_ = -1; // -1 if they come with all others
 
-    uint64_t ring_key_ = 0;
     uint64_t session_ = 0;
-    uint64_t peer_address_ = 0;
-    uint64_t peer_key_ = 0;
     size_t receive_slots_ = 0;
     size_t header_slots_ = 0;
     size_t maps_offered_ = 0;
     size_t tx_size_ = 0;
+    size_t send_limit_ = 0;
     size_t max_chunk_ = 0;
     bool request_used_ = false;
     bool headers_ = false; // data is announced by messages behind the writes
@@ -255,6 +286,9 @@ class Connection final : public EqTarget {
     size_t unsignaled_staged_ = 0;
     size_t unpolled_ = 0; // bytes staged since completions were last looked at
     bool needy_ = false;
+    uint32_t staging_stalls_ = 0;
+    std::atomic<bool> growing_staging_{false}; // one thread is at it; for ever if there is no memory
+    std::atomic<bool> growing_ring_{false};
     std::vector<fi_context2> contexts_; // one a receive and one an operation, if the core wants them
     std::vector<Signal> signals_;       // a queue; the posting side adds, the progress side takes
     std::atomic<uint64_t> signals_added_{0};
@@ -272,6 +306,7 @@ class Connection final : public EqTarget {
     bool signaled_ = false;
     std::atomic<bool> armed_{false}; // someone may sleep on it
 
+    std::atomic<bool> awaits_core_{false};  // closing waits until all is with the core
     std::atomic<bool> send_starved_{false}; // the program was told that nothing can be sent
     std::atomic<bool> recv_starved_{false}; // or received
     std::atomic<size_t> peeked_{0};         // readable bytes that it was told of and left

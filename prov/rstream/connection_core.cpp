@@ -22,10 +22,9 @@ constexpr std::chrono::nanoseconds events_interval = std::chrono::milliseconds(1
 } // namespace
 
 int Connection::post_receive(size_t slot) {
-    std::byte* buffer = messages_.data() + slot * wire::Control::size;
+    std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
     void* context = traits_.contexts ? static_cast<void*>(&contexts_[slot]) : buffer;
-    void* desc = messages_mr_ ? fi_mr_desc(messages_mr_.get()) : nullptr;
-    return static_cast<int>(fi_recv(ep_.get(), buffer, wire::Control::size, desc, FI_ADDR_UNSPEC, context));
+    return static_cast<int>(fi_recv(ep_.get(), buffer, wire::Control::size, messages_.desc(), FI_ADDR_UNSPEC, context));
 }
 
 // ---- posting side
@@ -118,7 +117,7 @@ void Connection::forget_operation(size_t staged, bool signal) {
 }
 
 template <class Message> ssize_t Connection::post_message(const Message& message, size_t slot, bool signal) {
-    std::byte* buffer = messages_.data() + slot * wire::Control::size;
+    std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
     message.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
     void* context = note_operation(0, signal);
     ssize_t ret = 0;
@@ -126,7 +125,7 @@ template <class Message> ssize_t Connection::post_message(const Message& message
         ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
     } else {
         iovec iov{buffer, wire::Control::size};
-        void* desc = messages_mr_ ? fi_mr_desc(messages_mr_.get()) : nullptr;
+        void* desc = messages_.desc();
         const fi_msg sent{&iov, &desc, 1, FI_ADDR_UNSPEC, context, 0};
         ret = fi_sendmsg(ep_.get(), &sent, signal ? FI_COMPLETION : 0);
     }
@@ -136,9 +135,9 @@ template <class Message> ssize_t Connection::post_message(const Message& message
     return ret;
 }
 
-template <class Message> ssize_t Connection::post_control(const Message& message, bool ends) {
+template <class Message> ssize_t Connection::post_control(const Message& message, bool signal) {
     const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
-    const ssize_t ret = post_message(message, slot, ends || signal_due(0));
+    const ssize_t ret = post_message(message, slot, signal || signal_due(0));
     control_sequence_ += ret == 0 ? 1 : 0;
     return ret;
 }
@@ -146,10 +145,17 @@ template <class Message> ssize_t Connection::post_control(const Message& message
 // `direct`: the bytes of a chunk that bypasses the staging ring.
 ssize_t Connection::post(const wire::Post& post, const void* direct) {
     switch (post.kind) {
-    case wire::Post::Kind::control:
-        return post_control(post.control, post.control.type != wire::Control::Type::credit);
+    case wire::Post::Kind::control: {
+        const auto type = post.control.type;
+        const bool ends = type == wire::Control::Type::fin || type == wire::Control::Type::rst;
+        const ssize_t ret = post_control(post.control, ends);
+        if (ret == 0 && type == wire::Control::Type::move) {
+            size_chunks();
+        }
+        return ret;
+    }
     case wire::Post::Kind::map:
-        return post_control(post.map, false);
+        return post_control(post.map, true);
     case wire::Post::Kind::skip:
         unsignaled_staged_ += post.chunk.length; // free with the next completion
         return 0;
@@ -177,11 +183,12 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
 
 ssize_t Connection::post_bypass(const wire::Post& post, const void* direct) {
     const wire::Chunk& chunk = post.chunk;
+    const wire::RemoteRing& ring = link_.peer_ring();
     note_operation(0, false);
     const ssize_t ret = post.kind == wire::Post::Kind::write
                             ? fi_inject_write(ep_.get(), direct, chunk.length, FI_ADDR_UNSPEC, post.address, post.key)
                             : fi_inject_writedata(ep_.get(), direct, chunk.length, post.immediate.encode(),
-                                                  FI_ADDR_UNSPEC, peer_address_ + chunk.ring_offset, peer_key_);
+                                                  FI_ADDR_UNSPEC, ring.address + chunk.ring_offset, ring.key);
     if (ret != 0) {
         forget_operation(0, false);
     }
@@ -202,11 +209,12 @@ ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     const wire::Chunk& chunk = post.chunk;
     // Its own completion, not that of the header behind it, says that the memory is free: Linux's siw sends a write
     // that asks for none straight from its pages, and is done with a later message while TCP still holds them.
-    iovec iov{staging_.data() + chunk.staging_offset, chunk.length};
+    const RegisteredBuffer& staging = chunk.staging_moved ? next_staging_ : staging_;
+    const wire::RemoteRing& ring = link_.peer_ring();
+    iovec iov{staging.buffer.data() + chunk.staging_offset, chunk.length};
     const bool data = post.kind == wire::Post::Kind::data;
-    fi_rma_iov remote{data ? peer_address_ + chunk.ring_offset : post.address, chunk.length,
-                      data ? peer_key_ : post.key};
-    void* desc = staging_mr_ ? fi_mr_desc(staging_mr_.get()) : nullptr;
+    fi_rma_iov remote{data ? ring.address + chunk.ring_offset : post.address, chunk.length, data ? ring.key : post.key};
+    void* desc = staging.desc();
     fi_msg_rma message{};
     message.msg_iov = &iov;
     message.desc = &desc;
@@ -258,8 +266,12 @@ void Connection::progress() {
 }
 
 int Connection::arm() {
-    if (traits_.kernel_tcp || state_.load(std::memory_order_acquire) != State::connected) {
-        return 0; // sockets are readable for as long as there is something
+    // A socket is readable for as long as there is something, but that it can be written to has to be asked for.
+    const bool sending =
+        flush_wanted_.load(std::memory_order_acquire) ||
+        signals_added_.load(std::memory_order_acquire) != signals_taken_.load(std::memory_order_acquire);
+    if ((traits_.kernel_tcp && !sending) || state_.load(std::memory_order_acquire) != State::connected) {
+        return 0;
     }
     AnyFid* cq = &cq_->fid;
     return fi_trywait(domain_.fabric().core(), &cq, 1);
@@ -338,16 +350,17 @@ void Connection::on_completion(const fi_cq_data_entry& entry) {
     // A receive slot, if the arrival took one.
     size_t slot = receive_slots_;
     if (entry.op_context != nullptr) {
-        slot = traits_.contexts ? static_cast<size_t>(static_cast<fi_context2*>(entry.op_context) - contexts_.data())
-                                : static_cast<size_t>(static_cast<std::byte*>(entry.op_context) - messages_.data()) /
-                                      wire::Control::size;
+        slot = traits_.contexts
+                   ? static_cast<size_t>(static_cast<fi_context2*>(entry.op_context) - contexts_.data())
+                   : static_cast<size_t>(static_cast<std::byte*>(entry.op_context) - messages_.buffer.data()) /
+                         wire::Control::size;
     }
     const char* broken = nullptr;
     if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
         broken = headers_ ? "an immediate where headers were agreed on" : link_.on_data(entry.data);
     } else if ((entry.flags & FI_RECV) != 0 && slot < receive_slots_) {
-        broken =
-            link_.on_message({messages_.data() + slot * wire::Control::size, std::min(entry.len, wire::Control::size)});
+        broken = link_.on_message(
+            {messages_.buffer.data() + slot * wire::Control::size, std::min(entry.len, wire::Control::size)});
     } else {
         return;
     }

@@ -136,9 +136,9 @@ void Connection::post_probe() {
         probe_wanted_.store(false, std::memory_order_relaxed); // its answer will do
         return;
     }
-    iovec iov{messages_.data(), 0};
-    fi_rma_iov remote{peer_address_, 0, peer_key_};
-    void* desc = messages_mr_ ? fi_mr_desc(messages_mr_.get()) : nullptr;
+    iovec iov{messages_.buffer.data(), 0};
+    fi_rma_iov remote{link_.peer_ring().address, 0, link_.peer_ring().key};
+    void* desc = messages_.desc();
     fi_msg_rma message{};
     message.msg_iov = &iov;
     message.desc = &desc;

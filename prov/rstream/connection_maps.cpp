@@ -130,7 +130,7 @@ bool Connection::release_regions() {
     std::vector<Region> released; // closed without our lock
     const std::lock_guard lock(regions_mutex_);
     const auto kept = std::stable_partition(regions_.begin(), regions_.end(), [&](const Region& region) {
-        const bool done = withdrawn(region, false);
+        const bool done = withdrawn(region, true);
         if (done && region.remote) {
             maps_->forget(region.offset);
         }
@@ -162,7 +162,7 @@ size_t Connection::copy_to_map(const void* buffer, size_t length, uint64_t offse
             flush();
             return copied;
         }
-        memcpy(staging_.data() + room.offset, from + copied, room.length);
+        memcpy((room.moved ? next_staging_ : staging_).buffer.data() + room.offset, from + copied, room.length);
         link_.stage_write(room.length, *target);
         copied += room.length;
         unflushed += room.length;

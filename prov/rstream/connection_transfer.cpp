@@ -63,10 +63,11 @@ size_t Connection::copy_in(const iovec* iov, size_t count, bool more) {
         for (size_t left = iov[i].iov_len; left != 0;) {
             const wire::Extent room = link_.room(std::min(left, max_chunk_));
             if (room.length == 0) {
+                note_held_up();
                 flush();
                 return copied;
             }
-            memcpy(staging_.data() + room.offset, from, room.length);
+            memcpy((room.moved ? next_staging_ : staging_).buffer.data() + room.offset, from, room.length);
             link_.stage(room.length);
             from += room.length;
             left -= room.length;
@@ -86,8 +87,7 @@ size_t Connection::copy_in(const iovec* iov, size_t count, bool more) {
     return copied;
 }
 
-// `look`: enough was held back meanwhile to see whether credit has come.
-ssize_t Connection::try_send(const iovec* iov, size_t count, bool more, bool& look) {
+ssize_t Connection::try_send(const iovec* iov, size_t count, bool more, Leftover& left) {
     const size_t length = total_length(iov, count);
     const Posting posting(*this);
     if (const int error = send_error(); error != 0) {
@@ -105,25 +105,29 @@ ssize_t Connection::try_send(const iovec* iov, size_t count, bool more, bool& lo
         }
     }
     const size_t copied = copy_in(iov, count, more);
+    left.staging = left.staging || link_.staging_moves() || staging_stalls_ >= wire::RingWish::patience;
     if (copied == 0) {
         return -FI_EAGAIN;
     }
     unpolled_ = link_.unposted() && !more ? unpolled_ + copied : 0;
-    if (unpolled_ >= std::min(poll_quantum, staging_.size() / 4)) {
+    if (unpolled_ >= std::min(poll_quantum, link_.staging_size() / 4)) {
         unpolled_ = 0;
-        look = true;
+        left.look = true;
     }
     return static_cast<ssize_t>(copied);
 }
 
 ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
-    bool look = false;
-    ssize_t sent = try_send(iov, count, more, look);
+    Leftover left;
+    ssize_t sent = try_send(iov, count, more, left);
     if (sent == -FI_EAGAIN) {
         progress();
-        sent = try_send(iov, count, more, look);
-    } else if (look) {
+        sent = try_send(iov, count, more, left);
+    } else if (left.look) {
         progress();
+    }
+    if (left.staging) {
+        grow_staging();
     }
     send_starved_.store(sent == -FI_EAGAIN);
     return sent;
@@ -159,7 +163,7 @@ size_t Connection::copy_out(const iovec* iov, size_t count, bool take) {
             if (piece.length == 0) {
                 return copied;
             }
-            memcpy(to, ring_.data() + piece.offset, piece.length);
+            memcpy(to, (piece.moved ? next_ring_ : ring_).buffer.data() + piece.offset, piece.length);
             if (take) {
                 link_.consume(piece.length);
             }
@@ -206,17 +210,33 @@ ssize_t Connection::readable_or_end() {
     }
 }
 
-ssize_t Connection::recv(const iovec* iov, size_t count) {
-    size_t taken = 0;
-    {
-        const std::lock_guard lock(rx_mutex_);
-        peeked_.store(0);
-        const ssize_t readable = readable_or_end();
-        if (readable <= 0) {
-            return readable;
-        }
-        taken = copy_out(iov, count, true);
+ssize_t Connection::recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied) {
+    const std::lock_guard lock(rx_mutex_);
+    peeked_.store(0);
+    ssize_t result = readable_or_end();
+    if (result > 0) {
+        result = static_cast<ssize_t>(copy_out(iov, count, true));
         recv_starved_.store(false);
+    }
+    if (link_.settle()) {
+        std::swap(emptied, ring_);
+        std::swap(ring_, next_ring_);
+    }
+    return result;
+}
+
+ssize_t Connection::recv(const iovec* iov, size_t count) {
+    RegisteredBuffer emptied;
+    const ssize_t taken = recv_from_ring(iov, count, emptied);
+    if (emptied.buffer.size() != 0) {
+        retire_ring(std::move(emptied));
+    }
+    if (link_.growth_wanted() &&
+        (taken == -FI_EAGAIN || (taken > 0 && static_cast<size_t>(taken) < total_length(iov, count)))) {
+        grow_ring(); // the peer waits for room, and the program would have taken more
+    }
+    if (taken < 0 || (taken == 0 && link_.readable() == 0)) {
+        return taken;
     }
     if (link_.control_due() || flush_wanted_.load(std::memory_order_acquire)) {
         kick();
@@ -224,11 +244,19 @@ ssize_t Connection::recv(const iovec* iov, size_t count) {
     if (link_.readable() != 0) {
         tell_sleepers(); // another thread may have waited for what is left
     }
-    return static_cast<ssize_t>(taken);
+    return taken;
 }
 
 ssize_t Connection::peek_recv(const iovec* iov, size_t count) {
     progress();
+    const ssize_t there = peek_ring(iov, count);
+    if (there == -FI_EAGAIN && link_.growth_wanted()) {
+        grow_ring();
+    }
+    return there;
+}
+
+ssize_t Connection::peek_ring(const iovec* iov, size_t count) {
     const std::lock_guard lock(rx_mutex_);
     const ssize_t readable = readable_or_end();
     if (readable <= 0) {
@@ -255,7 +283,8 @@ bool Connection::wakes_someone() const {
     const size_t told = peeked_.load();
     return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
            (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
-           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over();
+           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over() ||
+           (awaits_core_.load() && all_with_core());
 }
 
 // One thread may take from the core what another sleeps for: the descriptor is kept readable for that one.
@@ -267,6 +296,15 @@ void Connection::tell_sleepers() {
     if (!signaled_ && signal_fd_.get() >= 0) {
         const uint64_t one = 1;
         signaled_ = ::write(signal_fd_.get(), &one, sizeof(one)) == sizeof(one);
+    }
+}
+
+void Connection::take_back_signal() {
+    const std::lock_guard lock(wait_mutex_);
+    if (signaled_ && !wakes_someone()) {
+        uint64_t count = 0;
+        (void)!::read(signal_fd_.get(), &count, sizeof(count));
+        signaled_ = false;
     }
 }
 
@@ -323,6 +361,9 @@ int Connection::try_wait() {
     if (peeked_.load() != 0) {
         await_more();
     }
+    if (link_.growth_wanted() && link_.readable() == 0) {
+        grow_ring();
+    }
     armed_.store(true); // before anything is looked at: who changes it from now on tells us
     if (link_.readable() != peeked_.load()) {
         return -FI_EAGAIN;
@@ -334,14 +375,7 @@ int Connection::try_wait() {
     if ((send_starved_.load() && (link_.space() != 0 || failed)) || unmap_is_over()) {
         return -FI_EAGAIN;
     }
-    {
-        const std::lock_guard lock(wait_mutex_);
-        if (signaled_ && !wakes_someone()) {
-            uint64_t count = 0;
-            (void)!::read(signal_fd_.get(), &count, sizeof(count));
-            signaled_ = false;
-        }
-    }
+    take_back_signal();
     if (failed) {
         return 0; // a lost connection's queue has nothing new to say
     }

@@ -56,6 +56,9 @@ int Domain::open(Fabric& fabric, const fi_info& info, void* context, fid_domain*
     std::unique_ptr<Domain, Deleter> domain(new Domain(fabric));
     const char* name = info.domain_attr != nullptr ? info.domain_attr->name : nullptr;
     int ret = core_domain_info(fabric.name().core, fabric.name().name, name, info.addr_format, domain->core_info_);
+    if (ret == -FI_ENODATA) { // a domain is not bound to a format; endpoints bring their own
+        ret = core_domain_info(fabric.name().core, fabric.name().name, name, FI_FORMAT_UNSPEC, domain->core_info_);
+    }
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_DOMAIN, "core %s has no domain %s: %s\n", fabric.name().core.c_str(),
                      name != nullptr ? name : "(any)", fi_strerror(-ret));
@@ -100,8 +103,14 @@ int Domain::cm_data_size(size_t& size) {
     const std::lock_guard lock(mutex_);
     if (cm_data_size_ == 0) {
         // Asked of a passive endpoint: for an active one some cores need to know the way to its peer.
+        // Of no address: that of the domain's info may be one that cannot be bound to, as that of a link.
+        Info nowhere(fi_dupinfo(core_info_.get()));
+        if (!nowhere || replace(nowhere->src_addr, nowhere->src_addrlen, nullptr, 0) != 0 ||
+            replace(nowhere->dest_addr, nowhere->dest_addrlen, nullptr, 0) != 0) {
+            return -FI_ENOMEM;
+        }
         fid_pep* pep = nullptr;
-        if (const int ret = fi_passive_ep(fabric_.core(), core_info_.get(), &pep, nullptr); ret != 0) {
+        if (const int ret = fi_passive_ep(fabric_.core(), nowhere.get(), &pep, nullptr); ret != 0) {
             return ret;
         }
         const Owned<fid_pep> probe(pep);

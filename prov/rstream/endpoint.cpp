@@ -49,6 +49,8 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
                      params.recv_buf_size,
                      params.tx_size,
                      params.rx_size,
+                     params.send_buf_fixed ? 0 : params.max_buf_size,
+                     params.recv_buf_fixed ? 0 : params.max_buf_size,
                      0,
                      {params.keepalive_idle, params.keepalive_interval, params.keepalive_count}};
     ep->fid.fclass = FI_CLASS_EP;
@@ -222,7 +224,8 @@ ssize_t Endpoint::send(const iovec* iov, size_t count, uint64_t flags) {
     if (!connection_) {
         return -FI_ENOTCONN;
     }
-    return (flags & FI_PEEK) != 0 ? connection_->peek_send() : connection_->send(iov, count, (flags & FI_MORE) != 0);
+    return after_call((flags & FI_PEEK) != 0 ? connection_->peek_send()
+                                             : connection_->send(iov, count, (flags & FI_MORE) != 0));
 }
 
 ssize_t Endpoint::recv(const iovec* iov, size_t count, uint64_t flags) {
@@ -232,7 +235,16 @@ ssize_t Endpoint::recv(const iovec* iov, size_t count, uint64_t flags) {
     if (!connection_) {
         return -FI_ENOTCONN;
     }
-    return (flags & FI_PEEK) != 0 ? connection_->peek_recv(iov, count) : connection_->recv(iov, count);
+    return after_call((flags & FI_PEEK) != 0 ? connection_->peek_recv(iov, count) : connection_->recv(iov, count));
+}
+
+// A program that finds nothing to do has time for what closed endpoints have left: it may never read the queue, and be
+// the very one that these wait for.
+ssize_t Endpoint::after_call(ssize_t result) const {
+    if (result == -FI_EAGAIN) {
+        domain_.fabric().reap_lingering();
+    }
+    return result;
 }
 
 int Endpoint::map(void* buffer, size_t length, uint64_t access, uint64_t* offset) {

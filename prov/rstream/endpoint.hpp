@@ -42,6 +42,7 @@ class Endpoint : public fid_ep {
     explicit Endpoint(Domain& domain) : fid_ep{}, domain_(domain) {}
     ~Endpoint() = default;
     int enable();
+    ssize_t after_call(ssize_t result) const;
 
     Domain& domain_;
     Info info_; // as the user gave it

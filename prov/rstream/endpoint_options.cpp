@@ -24,6 +24,8 @@ struct SizeOption {
     size_t min;    // a smaller value counts as this one
     size_t max;    // a larger one is refused, or, for a queue, counts as this one: the core caps it anyway
     bool cap;
+    size_t Settings::*limit = nullptr;               // of growth: whoever sets a size wants that one
+    size_t (Connection::*present)() const = nullptr; // what it has grown to
 };
 
 struct KeepaliveOption {
@@ -42,8 +44,10 @@ constexpr KeepaliveOption keepalive_options[] = {
 constexpr size_t longest_linger = 3600000; // milliseconds
 
 constexpr SizeOption size_options[] = {
-    {FI_OPT_SEND_BUF_SIZE, &Settings::send_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false},
-    {FI_OPT_RECV_BUF_SIZE, &Settings::recv_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false},
+    {FI_OPT_SEND_BUF_SIZE, &Settings::send_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false,
+     &Settings::send_limit, &Connection::send_buf_size},
+    {FI_OPT_RECV_BUF_SIZE, &Settings::recv_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false,
+     &Settings::recv_limit, &Connection::recv_buf_size},
     {FI_OPT_TX_SIZE, &Settings::tx_size, sizeof(uint16_t), wire::min_queue, wire::max_queue, true},
     {FI_OPT_RX_SIZE, &Settings::rx_size, sizeof(uint16_t), wire::min_queue, wire::max_queue, true},
     {FI_OPT_RSTREAM_MAPS, &Settings::maps, sizeof(size_t), 0, wire::max_maps, true},
@@ -138,6 +142,9 @@ int Endpoint::set_option(int name, const void* value, size_t length) {
         return -FI_EINVAL;
     }
     settings_.*option->member = std::clamp(wanted, option->min, option->max);
+    if (option->limit != nullptr) {
+        settings_.*option->limit = 0;
+    }
     return 0;
 }
 
@@ -178,7 +185,12 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         return store_any(value, length, sizeof(uint32_t), settings_.keepalive.*option->member);
     }
     const auto* option = find(size_options, name);
-    return option == nullptr ? -FI_ENOPROTOOPT : store_any(value, length, option->narrow, settings_.*option->member);
+    if (option == nullptr) {
+        return -FI_ENOPROTOOPT;
+    }
+    const size_t now =
+        connection_ && option->present != nullptr ? (connection_.get()->*option->present)() : settings_.*option->member;
+    return store_any(value, length, option->narrow, now);
 }
 
 } // namespace rstream

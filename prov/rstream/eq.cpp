@@ -55,15 +55,15 @@ void Pump::add(AnyFid* core_fid, EqTarget* target) {
     targets_[core_fid] = target;
 }
 
-void Pump::remove(AnyFid* core_fid, EqTarget* target, int quiet) {
+void Pump::remove(AnyFid* core_fid, EqTarget* target, int quiet, const std::function<bool()>& more) {
     const std::lock_guard lock(mutex_);
     // tcp takes a connection in one step and its request in another, and does not survive that its passive endpoint
     // goes in between: as long as there is something to be done, it is done first.
-    pollfd more{wait_fd_, POLLIN, 0};
+    pollfd event{wait_fd_, POLLIN, 0};
     int rounds = 0;
     do {
         drain(core_.get());
-    } while (++rounds < most_rounds && poll(&more, 1, quiet) > 0);
+    } while (++rounds < most_rounds && (poll(&event, 1, quiet) > 0 || (more && more())));
     targets_.erase(core_fid);
     set_needy(target, false);
 }

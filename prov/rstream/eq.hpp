@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -42,8 +43,8 @@ class Pump {
 
     void add(AnyFid* core_fid, EqTarget* target);
     // Takes what the core has for it first, so that no event can meet another object at the same address.
-    // `quiet`: until that many milliseconds have brought nothing.
-    void remove(AnyFid* core_fid, EqTarget* target, int quiet = 0);
+    // `quiet`: until that many milliseconds have brought nothing, and then `more`, if given, says that nothing is left.
+    void remove(AnyFid* core_fid, EqTarget* target, int quiet = 0, const std::function<bool()>& more = {});
 
     // Moves events until the core has none, then everything that waits for progress. True if a watched target moved.
     bool run();

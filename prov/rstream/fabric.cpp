@@ -91,9 +91,11 @@ void Fabric::reap_lingering() {
     if (lingering_.load(std::memory_order_relaxed) == 0) {
         return;
     }
-    const std::lock_guard lock(mutex_);
-    for (Domain* domain : domains_) {
-        domain->reap();
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock.owns_lock()) { // else someone is at it
+        for (Domain* domain : domains_) {
+            domain->reap();
+        }
     }
 }
 
@@ -101,6 +103,7 @@ int Fabric::try_wait(AnyFid** fids, int count) {
     if (count < 0 || (fids == nullptr && count != 0)) {
         return -FI_EINVAL;
     }
+    reap_lingering();
     for (int i = 0; i < count; ++i) {
         int ret = -FI_EINVAL;
         if (fids[i] == nullptr) {

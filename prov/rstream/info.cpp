@@ -3,10 +3,13 @@
 #include "prov/rstream/info.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string_view>
+
+#include <netinet/in.h>
 
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/core.hpp"
@@ -183,6 +186,21 @@ bool meets(const fi_info& core, const fi_info* hints) {
                  hints->domain_attr != nullptr ? hints->domain_attr->name : nullptr, hints->addr_format);
 }
 
+// The port that the caller wants to have of its own. Some cores forget it where the address is the wildcard.
+void keep_source_port(fi_info& info, const fi_info* hints) {
+    if (hints == nullptr || hints->src_addr == nullptr || info.src_addr == nullptr ||
+        std::min(hints->src_addrlen, info.src_addrlen) < sizeof(sockaddr_in)) {
+        return;
+    }
+    // The port is at the same place in both families.
+    static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+    const auto* wanted = static_cast<const sockaddr_in*>(hints->src_addr);
+    auto* given = static_cast<sockaddr_in*>(info.src_addr);
+    if (given->sin_port == 0 && (wanted->sin_family == AF_INET || wanted->sin_family == AF_INET6)) {
+        given->sin_port = wanted->sin_port;
+    }
+}
+
 bool same_domain(const fi_info& a, const fi_info& b) {
     const auto same_bytes = [](const void* x, size_t nx, const void* y, size_t ny) {
         return nx == ny && (nx == 0 || memcmp(x, y, nx) == 0);
@@ -230,6 +248,7 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
             if ((ret = info_over_core(*one, params, version, ours)) != 0) {
                 return ret;
             }
+            keep_source_port(*ours, hints);
             bool wanted = suffices(*ours, hints);
             for (const fi_info* seen = head.get(); wanted && seen != nullptr; seen = seen->next) {
                 wanted = !same_domain(*seen, *ours);

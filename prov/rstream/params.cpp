@@ -25,6 +25,9 @@ constexpr SizeParam sizes[] = {
      "Size of an endpoint's send buffer in bytes, 4096 to 1073741824 (default: %zu)"},
     {"recv_buf_size", &Params::recv_buf_size, wire::min_buffer, wire::max_buffer,
      "Size of an endpoint's receive buffer in bytes, 4096 to 1073741824 (default: %zu)"},
+    {"max_buf_size", &Params::max_buf_size, 0, wire::max_buffer,
+     "Size in bytes up to which the buffers of a busy endpoint grow, if no size was set for them; "
+     "0 to 1073741824, 0: they do not (default: %zu)"},
     {"tx_size", &Params::tx_size, wire::min_queue, wire::max_queue,
      "Operations that an endpoint keeps in flight on its core, 4 to 32768 (default: %zu)"},
     {"rx_size", &Params::rx_size, wire::min_queue, wire::max_queue,
@@ -89,6 +92,8 @@ Params Params::load() {
             continue;
         }
         params.*p.member = value;
+        params.send_buf_fixed = params.send_buf_fixed || p.member == &Params::send_buf_size;
+        params.recv_buf_fixed = params.recv_buf_fixed || p.member == &Params::recv_buf_size;
     }
     int immediates = 1;
     if (fi_param_get_bool(&provider, "immediates", &immediates) == 0) {

@@ -14,11 +14,14 @@ struct Params {
     std::vector<std::string> cores{"verbs", "tcp"}; // in order of preference
     size_t send_buf_size = 32768;                   // bytes
     size_t recv_buf_size = 32768;                   // bytes
-    size_t tx_size = 384;                           // operations
-    size_t rx_size = 384;                           // messages
-    size_t linger = 3000;                           // milliseconds
-    size_t keepalive_idle = 0;                      // milliseconds; 0 is off
-    size_t keepalive_interval = 75000;              // milliseconds
+    size_t max_buf_size = 524288;                   // bytes that they grow to; no more than their size: they do not
+    bool send_buf_fixed = false;                    // the environment has a size: it does not grow
+    bool recv_buf_fixed = false;
+    size_t tx_size = 384;              // operations
+    size_t rx_size = 384;              // messages
+    size_t linger = 3000;              // milliseconds
+    size_t keepalive_idle = 0;         // milliseconds; 0 is off
+    size_t keepalive_interval = 75000; // milliseconds
     size_t keepalive_count = 9;
     bool immediates = true;
 

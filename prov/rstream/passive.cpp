@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+
+#include <sys/socket.h>
 
 #include "prov/rstream/info.hpp"
+#include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -52,6 +56,7 @@ int PassiveEndpoint::open(Fabric& fabric, const fi_info& info, void* context, fi
         return ret;
     }
     pep->core_.reset(core);
+    pep->kernel_tcp_ = CoreTraits(*core_info, false).kernel_tcp;
     pep->fid.fclass = FI_CLASS_PEP;
     pep->fid.context = context;
     pep->fid.ops = &pep_fid_ops;
@@ -200,6 +205,11 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     if (const int ret = info_over_core(*core_info, fabric_.params(), info_->fabric_attr->api_version, ours); ret != 0) {
         return ret;
     }
+    // verbs tells the format of another kind of address than those that are there.
+    if (ours->src_addr != nullptr) {
+        const bool six = static_cast<const sockaddr*>(ours->src_addr)->sa_family == AF_INET6;
+        ours->addr_format = six ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+    }
     free(ours->fabric_attr->prov_name);
     if ((ours->fabric_attr->prov_name = strdup("rstream")) == nullptr) {
         return -FI_ENOMEM;
@@ -227,18 +237,37 @@ void PassiveEndpoint::refuse(const ConnectionRequest& request) {
     (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
 }
 
+// A peer that has connected and has not sent its request yet: tcp does not survive that it comes after the passive
+// endpoint has gone (libfabric 1.17). True if there was any; the core is to notice.
+bool PassiveEndpoint::end_silent_peers() {
+    sockaddr_storage local{};
+    size_t length = sizeof(local);
+    if (!kernel_tcp_ || !listening_ || fi_getname(&core_->fid, &local, &length) != 0) {
+        return false;
+    }
+    const size_t count = end_silent_visitors(reinterpret_cast<const sockaddr&>(local));
+    if (count != 0) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu peers had connected and asked for nothing yet\n", count);
+    }
+    return count != 0;
+}
+
 int PassiveEndpoint::close() {
     fabric_.remove(this);
-    if (queue_ != nullptr) {
-        queue_->pump()->remove(&core_->fid, this, closing_quiet);
-        queue_->forget(&fid);
-    }
-    for (const AnyFid* handle : fabric_.requests().of(this)) {
-        if (const auto request = fabric_.requests().take(handle, this)) {
-            refuse(*request);
+    {
+        std::unique_lock<std::recursive_mutex> lock; // no further peer may come in before it is gone
+        if (queue_ != nullptr) {
+            lock = queue_->pump()->lock();
+            queue_->pump()->remove(&core_->fid, this, closing_quiet, [this] { return end_silent_peers(); });
+            queue_->forget(&fid);
         }
+        for (const AnyFid* handle : fabric_.requests().of(this)) {
+            if (const auto request = fabric_.requests().take(handle, this)) {
+                refuse(*request);
+            }
+        }
+        core_.reset();
     }
-    core_.reset();
     if (queue_ != nullptr) {
         queue_->release();
     }

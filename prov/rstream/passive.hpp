@@ -31,6 +31,7 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
 
   private:
     explicit PassiveEndpoint(Fabric& fabric) : fid_pep{}, fabric_(fabric) {}
+    bool end_silent_peers();
     int on_request(Info core_info, std::span<const std::byte> data);
     void turn_down(const fi_info& core_info, wire::Reject::Reason reason);
     int reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data);
@@ -40,7 +41,8 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
     Owned<fid_pep> core_;
     EventQueue* queue_ = nullptr;
     bool listening_ = false;
-    int backlog_ = 0; // requests that may be pending; 0: as many as the core brings
+    bool kernel_tcp_ = false; // the core listens on a socket of the kernel's
+    int backlog_ = 0;         // requests that may be pending; 0: as many as the core brings
 };
 
 } // namespace rstream

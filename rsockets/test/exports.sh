@@ -8,7 +8,7 @@ library=${RSOCKET_LIBRARY:?the library to look at}
 header=${srcdir:?}/include/rdma/rsocket.h
 echo 1..3
 declared=$(sed -n 's/^\(int\|off_t\|s\?size_t\) \(r[a-z0-9_]*\)(.*/\2/p' "$header" | sort | tr '\n' ' ')
-exported=$(nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | grep -v '^__' | sort -u | tr '\n' ' ')
+exported=$(nm -D --defined-only "$library" | awk '$3 !~ /@@RSOCKET_OFI_PRIVATE$/ && $2 == "T" { sub(/@.*/, "", $3); print $3 }' | grep -v '^__' | sort -u | tr '\n' ' ')
 if [ "$declared" = "$exported" ]; then
     echo "ok 1 - the library exports what the header declares"
 else

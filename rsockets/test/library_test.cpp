@@ -15,6 +15,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <rdma/rsocket.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -23,80 +24,12 @@
 #include "fabtests/common/child.hpp"
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
+#include "rsockets/test/sockets.hpp"
 
 namespace {
 
 using namespace fabtests;
-
-// A number that is closed at the end.
-class Number {
-  public:
-    explicit Number(int fd = -1) : fd_(fd) { EXPECT(fd >= -1); }
-    Number(Number&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Number& operator=(Number&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    ~Number() { close(); }
-    void close() {
-        if (fd_ >= 0) {
-            rclose(std::exchange(fd_, -1));
-        }
-    }
-    operator int() const { return fd_; } // NOLINT(google-explicit-constructor): it stands for the number
-
-  private:
-    int fd_;
-};
-
-sockaddr_in loopback(uint16_t port) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    return address;
-}
-
-Number listener(int backlog = 4096) {
-    Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
-    const sockaddr_in any = loopback(0);
-    EXPECT_EQ(rbind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof(any)), 0);
-    EXPECT_EQ(rlisten(fd, backlog), 0);
-    return fd;
-}
-
-uint16_t port_of(int fd) {
-    sockaddr_in address{};
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(rgetsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    return ntohs(address.sin_port);
-}
-
-Number connected_to(uint16_t port) {
-    Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
-    const sockaddr_in to = loopback(port);
-    EXPECT_EQ(rconnect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    return fd;
-}
-
-struct Ends {
-    Number client;
-    Number server;
-};
-Ends connected() {
-    const Number from = listener();
-    Number client = connected_to(port_of(from));
-    return {std::move(client), Number(raccept(from, nullptr, nullptr))};
-}
-
-void send_all(int fd, const std::string& text) { EXPECT_EQ(rsend(fd, text.data(), text.size(), 0), text.size()); }
-
-std::string received(int fd, size_t length) {
-    std::string text(length, '\0');
-    const ssize_t n = rrecv(fd, text.data(), length, MSG_WAITALL);
-    text.resize(n > 0 ? static_cast<size_t>(n) : 0);
-    return text;
-}
+using namespace rsocket_test;
 
 // ---- delivery
 
@@ -131,6 +64,19 @@ void role_sends_closes_and_exits(const std::vector<std::string>& arguments) {
     std::vector<char> data(400000);
     pattern.fill(data.data(), data.size());
     EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
+}
+
+// More than the peer has room for, so that some of it is still here at exit.
+void role_sends_shuts_down_and_exits(const std::vector<std::string>& arguments) {
+    const int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+    const sockaddr_in to = loopback(static_cast<uint16_t>(std::stoi(arguments.at(0))));
+    EXPECT_EQ(rconnect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    Pattern pattern(1);
+    std::vector<char> data(900000);
+    pattern.fill(data.data(), data.size());
+    EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
+    EXPECT_EQ(rshutdown(fd, SHUT_WR), 0);
+    say("sent");
 }
 
 void role_is_killed(const std::vector<std::string>& arguments) {
@@ -170,6 +116,17 @@ void test_what_was_sent_arrives_although_the_sender_has_exited() {
         EXPECT_EQ(rrecv(fd, &byte, 1, 0), 0);
         child.finish();
     }
+}
+
+void test_what_was_sent_arrives_although_the_sender_has_shut_down_and_exited() {
+    const Number from = listener();
+    Child child("sends_shuts_down_and_exits", {std::to_string(port_of(from))});
+    const Number fd(raccept(from, nullptr, nullptr));
+    EXPECT_EQ(child.hear(), "sent");
+    expect_pattern(fd, 900000);
+    char byte = 0;
+    EXPECT_EQ(rrecv(fd, &byte, 1, 0), 0);
+    child.finish();
 }
 
 void test_a_killed_peer_ends_a_blocked_receive() {
@@ -295,6 +252,117 @@ void test_defaults_come_from_files_and_the_environment() {
     EXPECT_EQ(both, "300000 150000 100 " + rest);
 }
 
+// ---- keepalive
+
+// What the tcp core's own socket under a connection was set to.
+class Below {
+  public:
+    explicit Below(int fd) {
+        const char* core = getenv("FABTESTS_CORE");
+        if (core != nullptr && core != std::string("tcp")) {
+            throw Skip("there is no socket of the kernel's below");
+        }
+        const auto same = [fd](int one, auto ours, auto kernels) {
+            sockaddr_in wanted{};
+            sockaddr_in found{};
+            socklen_t length = sizeof(wanted);
+            socklen_t found_length = sizeof(found);
+            return ours(fd, reinterpret_cast<sockaddr*>(&wanted), &length) == 0 &&
+                   kernels(one, reinterpret_cast<sockaddr*>(&found), &found_length) == 0 &&
+                   found.sin_port == wanted.sin_port && found.sin_addr.s_addr == wanted.sin_addr.s_addr;
+        };
+        for (int one = 0; one < 4096 && fd_ < 0; ++one) {
+            if (same(one, rgetsockname, getsockname) && same(one, rgetpeername, getpeername)) {
+                fd_ = one;
+            }
+        }
+        EXPECT(fd_ >= 0);
+    }
+    // on, idle, interval, count, timeout
+    [[nodiscard]] std::string text() const {
+        return std::to_string(get(SOL_SOCKET, SO_KEEPALIVE)) + " " + std::to_string(get(IPPROTO_TCP, TCP_KEEPIDLE)) +
+               " " + std::to_string(get(IPPROTO_TCP, TCP_KEEPINTVL)) + " " +
+               std::to_string(get(IPPROTO_TCP, TCP_KEEPCNT)) + " " + std::to_string(get(IPPROTO_TCP, TCP_USER_TIMEOUT));
+    }
+    [[nodiscard]] bool on() const { return get(SOL_SOCKET, SO_KEEPALIVE) != 0; }
+
+  private:
+    [[nodiscard]] int get(int level, int name) const {
+        int value = -1;
+        socklen_t length = sizeof(value);
+        EXPECT_EQ(getsockopt(fd_, level, name, &value, &length), 0);
+        return value;
+    }
+    int fd_ = -1;
+};
+
+void set(int fd, int level, int name, int value) { EXPECT_EQ(rsetsockopt(fd, level, name, &value, sizeof(value)), 0); }
+
+void keep_alive(int fd, int idle, int interval, int count) {
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle);
+    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval);
+    set(fd, IPPROTO_TCP, TCP_KEEPCNT, count);
+    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
+void test_keepalive_is_in_force_from_connecting_on() {
+    const Number from = listener();
+    keep_alive(from, 50, 6, 7);
+    const Number client(rsocket(AF_INET, SOCK_STREAM, 0));
+    keep_alive(client, 40, 3, 5);
+    const sockaddr_in to = loopback(port_of(from));
+    EXPECT_EQ(rconnect(client, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    const Number server(raccept(from, nullptr, nullptr));
+    EXPECT_EQ(Below(client).text(), "1 40 3 5 55000");
+    EXPECT_EQ(Below(server).text(), "1 50 6 7 92000"); // as its listener
+    EXPECT_EQ(option(server, IPPROTO_TCP, TCP_KEEPIDLE), 50);
+    EXPECT_EQ(option(server, IPPROTO_TCP, TCP_USER_TIMEOUT), 0); // that of the core's is its own
+}
+
+void test_keepalive_may_be_set_while_connected() {
+    const Ends ends = connected();
+    const Below below(ends.client);
+    EXPECT(!below.on());
+    keep_alive(ends.client, 20, 2, 3);
+    EXPECT_EQ(below.text(), "1 20 2 3 26000");
+    set(ends.client, IPPROTO_TCP, TCP_KEEPIDLE, 30);
+    EXPECT_EQ(below.text(), "1 30 2 3 36000");
+    set(ends.client, SOL_SOCKET, SO_KEEPALIVE, 0);
+    EXPECT(!below.on());
+    EXPECT(!Below(ends.server).on());
+}
+
+void test_a_user_timeout_ends_keepalives_questions() {
+    const Ends ends = connected();
+    const Below below(ends.client);
+    keep_alive(ends.client, 20, 5, 9);
+    set(ends.client, IPPROTO_TCP, TCP_USER_TIMEOUT, 31000);
+    EXPECT_EQ(below.text(), "1 20 5 3 35000"); // the third question is the first one after it
+    EXPECT_EQ(option(ends.client, IPPROTO_TCP, TCP_KEEPCNT), 9);
+    set(ends.client, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
+    EXPECT_EQ(below.text(), "1 20 5 9 65000");
+}
+
+void test_a_user_timeout_counts_without_keepalive() {
+    const Ends ends = connected();
+    set(ends.client, IPPROTO_TCP, TCP_USER_TIMEOUT, 8000);
+    EXPECT_EQ(Below(ends.client).text(), "1 6 2 1 8000");
+    set(ends.client, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
+    EXPECT(!Below(ends.client).on());
+}
+
+void test_keepalive_of_the_environment_holds_where_the_program_says_nothing() {
+    run_in_child("has_the_environments_keepalive", {"FI_RSTREAM_KEEPALIVE_IDLE=70000"});
+}
+
+void role_has_the_environments_keepalive(const std::vector<std::string>&) {
+    const Ends ends = connected();
+    EXPECT(Below(ends.client).on());
+    set(ends.client, SOL_SOCKET, SO_KEEPALIVE, 0);
+    EXPECT(!Below(ends.client).on());
+    EXPECT(Below(ends.server).on());
+}
+
 void role_connects_to_itself(const std::vector<std::string>&) {
     Ends ends = connected();
     send_all(ends.client, "self");
@@ -330,35 +398,75 @@ void test_an_idle_process_uses_no_cpu() {
     EXPECT(cpu_seconds() - before < 0.02 * patience(1));
 }
 
+void exchange(const Ends& ends) {
+    send_all(ends.client, "x");
+    EXPECT_EQ(received(ends.server, 1), "x");
+}
+
 void test_descriptors_and_memory_are_given_back() {
-    { (void)connected(); }
     const auto round = [] {
         for (int i = 0; i < 50; ++i) {
-            Ends ends = connected();
-            send_all(ends.client, "x");
-            EXPECT_EQ(received(ends.server, 1), "x");
+            exchange(connected());
         }
     };
-    round();
-    // What a peer has not acknowledged is kept for a moment behind the program.
-    size_t fds = 0;
-    const auto settled = [](size_t wanted) {
-        const auto start = Clock::now();
-        while (open_fds() > wanted && milliseconds_since(start) < patience(5000)) {
-            usleep(10000);
-        }
-        return open_fds();
-    };
-    fds = settled(0);
+    round(); // what is kept for later is made
+    size_t with_one = 0;
+    {
+        const Ends ends = connected();
+        exchange(ends);
+        with_one = open_fds();
+    }
     const size_t memory = resident_bytes();
     for (int i = 0; i < 5; ++i) {
         round();
     }
-    EXPECT(settled(fds) <= fds);
+    // What a peer has not acknowledged is kept for a moment behind the program.
+    const auto start = Clock::now();
+    while (open_fds() > with_one && milliseconds_since(start) < patience(5000)) {
+        usleep(10000);
+    }
+    EXPECT(open_fds() <= with_one);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which keep what was freed
     EXPECT(resident_bytes() < memory + (size_t{16} << 20));
 #else
     (void)memory;
+#endif
+}
+
+// What a connected socket costs its process: idle, and once both of its buffers were full.
+void test_the_cost_of_a_connected_socket_is_as_documented() {
+    constexpr size_t count = 25;
+    const Number from = listener();
+    const uint16_t port = port_of(from);
+    exchange(connected());
+    const size_t fds = open_fds();
+    const size_t memory = resident_bytes();
+    std::vector<Ends> all;
+    for (size_t i = 0; i < count; ++i) {
+        Number client = connected_to(port);
+        all.push_back({std::move(client), Number(raccept(from, nullptr, nullptr))});
+        exchange(all.back());
+    }
+    const size_t ends = 2 * count;
+    const size_t idle = (resident_bytes() - memory) / ends;
+    const size_t each = (open_fds() - fds + ends - 1) / ends;
+    std::vector<char> data(65536, 'x');
+    for (const Ends& one : all) {
+        for (const auto& [sender, receiver] : {std::pair<int, int>(one.client, one.server), {one.server, one.client}}) {
+            size_t sent = 0;
+            for (ssize_t n = 0; (n = rsend(sender, data.data(), data.size(), MSG_DONTWAIT)) > 0;) {
+                sent += static_cast<size_t>(n);
+            }
+            EXPECT_EQ(received(receiver, sent).size(), sent);
+        }
+    }
+    const size_t used = (resident_bytes() - memory) / ends;
+    printf("# a connected socket: %zu descriptors, %zu KiB idle, %zu KiB once its buffers were full\n", each,
+           idle >> 10, used >> 10);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT(each <= 7);
+    EXPECT(idle < size_t{640} << 10);
+    EXPECT(used < size_t{1900} << 10);
 #endif
 }
 
@@ -414,10 +522,15 @@ void test_a_thousand_connections_in_one_set() {
 int main(int argc, char** argv) {
     signal(SIGPIPE, SIG_IGN); // a peer that fails is told of by its own failure
     const Role roles[] = {
-        {"sends_and_computes", role_sends_and_computes},         {"sends_and_exits", role_sends_and_exits},
-        {"sends_closes_and_exits", role_sends_closes_and_exits}, {"is_killed", role_is_killed},
-        {"exits_in_a_handler", role_exits_in_a_handler},         {"tells_defaults", role_tells_defaults},
+        {"sends_and_computes", role_sends_and_computes},
+        {"sends_and_exits", role_sends_and_exits},
+        {"sends_closes_and_exits", role_sends_closes_and_exits},
+        {"is_killed", role_is_killed},
+        {"sends_shuts_down_and_exits", role_sends_shuts_down_and_exits},
+        {"exits_in_a_handler", role_exits_in_a_handler},
+        {"tells_defaults", role_tells_defaults},
         {"connects_to_itself", role_connects_to_itself},
+        {"has_the_environments_keepalive", role_has_the_environments_keepalive},
     };
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;
@@ -425,14 +538,21 @@ int main(int argc, char** argv) {
     const CMUnitTest tests[] = {
         FABTEST(test_what_was_sent_arrives_although_the_sender_never_calls_again),
         FABTEST(test_what_was_sent_arrives_although_the_sender_has_exited),
+        FABTEST(test_what_was_sent_arrives_although_the_sender_has_shut_down_and_exited),
         FABTEST(test_a_killed_peer_ends_a_blocked_receive),
         FABTEST(test_exit_within_a_call_does_not_hang),
         FABTEST(test_a_child_may_close_what_it_inherits_and_make_its_own),
         FABTEST(test_buffers_are_large_by_default),
         FABTEST(test_defaults_come_from_files_and_the_environment),
+        FABTEST(test_keepalive_is_in_force_from_connecting_on),
+        FABTEST(test_keepalive_may_be_set_while_connected),
+        FABTEST(test_a_user_timeout_ends_keepalives_questions),
+        FABTEST(test_a_user_timeout_counts_without_keepalive),
+        FABTEST(test_keepalive_of_the_environment_holds_where_the_program_says_nothing),
         FABTEST(test_the_provider_is_found_whatever_fi_provider_says),
         FABTEST(test_an_idle_process_uses_no_cpu),
         FABTEST(test_descriptors_and_memory_are_given_back),
+        FABTEST(test_the_cost_of_a_connected_socket_is_as_documented),
         FABTEST(test_a_thousand_connections_in_one_set),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -61,8 +61,8 @@ bool take_common(CommonOptions& common, int option, const std::string& value) {
 
 } // namespace
 
-void parse_command_line(const std::vector<std::string>& arguments, const char* letters, const option* longs,
-                        CommonOptions& common, const std::function<void(int, const std::string&)>& take) {
+std::vector<std::string> parse_options(const std::vector<std::string>& arguments, const std::string& letters,
+                                       const option* longs, const std::function<void(int, const std::string&)>& take) {
     std::vector<char*> argv;
     argv.reserve(arguments.size() + 1);
     for (const auto& argument : arguments) {
@@ -70,21 +70,30 @@ void parse_command_line(const std::vector<std::string>& arguments, const char* l
     }
     argv.push_back(nullptr);
     const int argc = static_cast<int>(arguments.size());
-    const std::string quiet = std::string(":") + letters; // complaints are ours, and end the program
-    optind = 0;                                           // from the start, however often this is called
+    // The colon: complaints are ours, and end the program.
+    const bool stops = letters.starts_with('+');
+    const std::string quiet = (stops ? "+:" : ":") + letters.substr(stops ? 1 : 0);
+    optind = 0; // from the start, however often this is called
     for (int c; (c = getopt_long(argc, argv.data(), quiet.c_str(), longs, nullptr)) != -1;) {
         if (c == '?' || c == ':') {
             const std::string word = optopt != 0 && optopt < 256 ? fmt::format("-{}", static_cast<char>(optopt))
                                                                  : std::string(argv[static_cast<size_t>(optind - 1)]);
             fail("{} {}; try --help", word, c == ':' ? "needs an argument" : "is not an option that is known");
         }
-        const std::string value = optarg != nullptr ? optarg : "";
-        if (!take_common(common, c, value)) {
-            take(c, value);
-        }
+        take(c, optarg != nullptr ? optarg : "");
     }
-    if (optind < argc) {
-        fail("{}: not an option; try --help", argv[static_cast<size_t>(optind)]);
+    return {argv.begin() + optind, argv.begin() + argc};
+}
+
+void parse_command_line(const std::vector<std::string>& arguments, const char* letters, const option* longs,
+                        CommonOptions& common, const std::function<void(int, const std::string&)>& take) {
+    const auto words = parse_options(arguments, letters, longs, [&](int option, const std::string& value) {
+        if (!take_common(common, option, value)) {
+            take(option, value);
+        }
+    });
+    if (!words.empty()) {
+        fail("{}: not an option; try --help", words.front());
     }
     if (!common.provider.empty()) {
         if (common.backend == BackendChoice::rdmacm) {

@@ -46,6 +46,12 @@ enum : int { backend_option = 256, provider_option, timeout_option, json_option,
 extern const char* const basic_help;
 extern const char* const common_help;
 
+// Goes through the options of a command line, argv[0] included, and returns what is none. take is given the options;
+// one that is not known, or lacks its argument, is a Failure. letters may begin with + as getopt has it: the first word
+// that is no option ends them.
+std::vector<std::string> parse_options(const std::vector<std::string>& arguments, const std::string& letters,
+                                       const option* longs, const std::function<void(int, const std::string&)>& take);
+
 // Goes through a command line, argv[0] included. what takes an option that is not a common one; whatever is not known,
 // lacks its argument, or is no option at all is a Failure.
 void parse_command_line(const std::vector<std::string>& arguments, const char* letters, const option* longs,

@@ -128,6 +128,11 @@ std::string Process::line_with(const std::string& beginning) {
 
 void Process::signal(int number) const { kill(pid_, number); }
 
+bool Process::running() const {
+    siginfo_t ended{};
+    return waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
+}
+
 int Process::status() {
     while (read_some()) {
     }

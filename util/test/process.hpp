@@ -25,6 +25,7 @@ class Process {
     // Lines, until one begins like this; it is returned.
     std::string line_with(const std::string& beginning);
     void signal(int number) const;
+    [[nodiscard]] bool running() const;
     // Waits until it ends by itself.
     int status();
 

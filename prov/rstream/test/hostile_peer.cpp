@@ -146,6 +146,7 @@ wire::Hello Raw::hello() const {
     hello.ring_address = scene_.virtual_addresses() ? reinterpret_cast<uint64_t>(ring_.data()) : 0;
     hello.ring_key = fi_mr_key(ring_mr_.get());
     hello.data_credits = static_cast<uint16_t>(receives_ - wire::control_credits);
+    hello.maps = maps;
     return hello;
 }
 
@@ -210,6 +211,12 @@ ssize_t Raw::control(const wire::Control& control) {
     return message(bytes, sizeof(bytes));
 }
 
+ssize_t Raw::map(const wire::MapMessage& map) {
+    std::byte bytes[wire::MapMessage::size];
+    map.encode(bytes);
+    return message(bytes, sizeof(bytes));
+}
+
 ssize_t Raw::poke(uint64_t address, size_t length, uint64_t key) {
     void* context = nullptr;
     std::byte* from = next_slot(&context);
@@ -236,7 +243,17 @@ void Raw::take(const void* context, int error) {
     const std::less<const void*> before;
     const fi_context2* first = in_contexts_.data();
     if (error == 0 && !before(context, first) && before(context, first + in_contexts_.size())) {
-        post_receive(static_cast<size_t>(static_cast<const fi_context2*>(context) - first));
+        const auto slot = static_cast<size_t>(static_cast<const fi_context2*>(context) - first);
+        const auto said = wire::Control::decode({in_.data() + slot * receive_size, wire::Control::size});
+        if (said && said->type == wire::Control::Type::offer) {
+            offer = said;
+        }
+        if (const auto map = wire::MapMessage::decode({in_.data() + slot * receive_size, wire::MapMessage::size})) {
+            told.push_back(*map);
+        }
+        // Data by immediate takes a slot too, and leaves it as it is.
+        std::fill_n(in_.data() + slot * receive_size, wire::MapMessage::size, std::byte{});
+        post_receive(slot);
     }
 }
 
@@ -282,6 +299,7 @@ Scene::Honest Scene::connect_honest() {
 std::unique_ptr<Stream> Scene::accept(Raw& raw) {
     const Info info(expect(queues.next(host, raw_host), FI_CONNREQ, &listener.pep->fid).info);
     auto victim = std::make_unique<Stream>(host, info.get());
+    victim->set_option(FI_OPT_RSTREAM_MAPS, maps);
     victim->accept();
     expect(queues.next(host, raw_host), FI_CONNECTED, &victim->get()->fid);
     raw.connected(queues.next(raw_host, host));

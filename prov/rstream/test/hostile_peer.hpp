@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <rdma/fi_rma.h>
@@ -21,6 +22,7 @@
 #include "prov/rstream/wire/hello.hpp"
 #include "prov/rstream/wire/immediate.hpp"
 #include "prov/rstream/wire/limits.hpp"
+#include "prov/rstream/wire/map_message.hpp"
 
 namespace hostile {
 
@@ -83,6 +85,7 @@ class Raw {
     ssize_t data(uint32_t length, uint32_t acks = 0) { return write(wire::Immediate{length, acks, false}.encode()); }
     ssize_t message(const void* bytes, size_t length);
     ssize_t control(const wire::Control& control);
+    ssize_t map(const wire::MapMessage& map);
 
     // Bytes of this value, to any address and unannounced.
     static constexpr std::byte poison{0xe1};
@@ -98,7 +101,10 @@ class Raw {
     [[nodiscard]] fid* id() const { return &ep_->fid; }
 
     wire::Hello peer;
-    bool headers; // data is announced by messages
+    bool headers;                       // data is announced by messages
+    uint16_t maps = 0;                  // of the peer's that our hello asks for
+    std::deque<wire::MapMessage> told;  // what it said of maps
+    std::optional<wire::Control> offer; // of a larger ring, if one came
 
   private:
     template <class Call> ssize_t retry(Call call);
@@ -139,6 +145,8 @@ struct Scene {
     // The end that a hostile peer reaches: one that has asked already, or one that asks as an honest one would.
     std::unique_ptr<Stream> accept(Raw& raw);
     std::unique_ptr<Stream> attack(Raw& raw);
+    // How many maps of its peer's such an end wants to be told of.
+    size_t maps = 0;
     // The program hears of the end of that connection.
     void ended(Stream& victim) { expect(queues.next(host, raw_host), FI_SHUTDOWN, &victim.get()->fid); }
     // Everyone else is as well as before.

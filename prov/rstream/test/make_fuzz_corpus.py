@@ -9,8 +9,8 @@ folder = pathlib.Path(__file__).parent / "fuzz_corpus"
 folder.mkdir(exist_ok=True)
 
 
-def hello(ring=8192, credits=64, control=16, user=0):
-    return struct.pack("<4sBBHQQQIBBH", b"MSTr", 1, 0, credits, 1, 2, 3, ring, control, user, 0)
+def hello(ring=8192, credits=64, control=16, user=0, features=0):
+    return struct.pack("<4sBBHQQQIBBH", b"MSTr", 1, features, credits, 1, 2, 3, ring, control, user, 0)
 
 
 def script(modes, *steps, ring=4096, credits=60, peer=hello()):
@@ -36,6 +36,14 @@ fin = control(6, how=0x0B, kind=b"\x01")
 reset = control(6, how=0x0B, kind=b"\x02")
 release = struct.pack("<BH", 14, 65535)
 bypass = struct.pack("<BHB", 11, 40, 1)
+announce, unmap, unmapped = (bytes([16, how]) for how in (99, 100, 101))
+maps, take_back = bytes([17, 2]), bytes([18, 2])
+grow = control(6, how=0x0B, kind=b"\x04")
+offer = control(6, how=0x0B, kind=b"\x05") + struct.pack("<I", 65536)
+move = control(6, how=0x0B, kind=b"\x06")
+supply = struct.pack("<BH", 21, 9000)
+settle = b"\x16"
+move_staging = struct.pack("<BH", 23, 9000)
 ours = [bytes([15, how]) for how in range(5)]
 
 seeds = {
@@ -48,6 +56,14 @@ seeds = {
     "ends": script(0, stage(500), ours[0], post, post, fin, data(1), credit, ours[1], post, post),
     "resets": script(0, stage(500), ours[3], post, post, post, reset),
     "early": script(2, credit, stage(100), post, ours[4], post),
+    "maps": script(4, announce + b"\x01", *[struct.pack("<BHB", 19, 50, 1) + post] * 3, unmap + b"\x01", post,
+                   announce + b"\x02", stage(100), struct.pack("<BHB", 19, 50, 2), post, unmap + b"\x02", post, post,
+                   struct.pack("<BBB", 20, 10, 1), release),
+    "own_maps": script(4, *[maps + post] * 6, take_back + b"\x00", post, unmapped + b"\x00", take_back + b"\x00", maps,
+                       post, credit),
+    "grows": script(8, data(4000), grow, drain, supply, post, move, data(6000), drain, settle, grow),
+    "asks": script(0, *[stage(4096) + post + post + release + credit] * 20, post, offer, post, post, move_staging,
+                   stage(6000), post, release, move_staging, peer=hello(ring=4096, features=16)),
     "flood": script(0, *[credit] * 17),
 }
 for name, content in seeds.items():

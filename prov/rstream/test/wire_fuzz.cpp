@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "prov/rstream/wire/hello.hpp"
 #include "prov/rstream/wire/limits.hpp"
@@ -53,7 +54,7 @@ class Fuzz {
     explicit Fuzz(Input input)
         : input_(input), modes_(input_.number<uint8_t>()), staging_(min_buffer + input_.number<uint16_t>()),
           ring_(min_buffer + input_.number<uint16_t>()), credits_(min_queue + input_.number<uint8_t>()),
-          link_({staging_, ring_, credits_}) {
+          maps_(most_maps, most_maps), link_({staging_, ring_, credits_, (modes_ & 8) != 0 ? ring_limit : 0}) {
         if (Hello::parse(input_.bytes(Hello::size), peer_) != Hello::Error::none) {
             peer_ = {};
             peer_.ring_size = 10000;
@@ -61,7 +62,7 @@ class Fuzz {
             peer_.control_credits = control_credits;
         }
         if ((modes_ & 2) == 0) { // or before we are open, which a hasty peer can manage
-            link_.open(peer_, headers(), max_chunk);
+            open();
         }
     }
 
@@ -74,13 +75,35 @@ class Fuzz {
 
   private:
     static constexpr size_t max_chunk = 65536;
+    static constexpr size_t ring_limit = 1 << 20;
+    static constexpr size_t most_maps = 5;
 
     [[nodiscard]] bool headers() const { return (modes_ & 1) != 0; }
+    void open() {
+        if (!opened_) {
+            opened_ = true;
+            link_.open(peer_, headers(), max_chunk, (modes_ & 4) != 0 ? &maps_ : nullptr);
+        }
+    }
 
     // Null, or the rule that the peer broke.
     const char* step() {
-        const auto what = input_.number<uint8_t>() % 16;
+        const auto what = input_.number<uint8_t>() % 24;
         switch (what) {
+        case 16:
+            return plausible_map();
+        case 17:
+            maps_memory(input_.number<uint8_t>());
+            break;
+        case 18:
+            withdraws(input_.number<uint8_t>());
+            break;
+        case 19:
+            writes(input_.number<uint16_t>(), offset());
+            break;
+        case 20:
+            bypasses_to_map(1 + input_.number<uint8_t>(), offset());
+            break;
         default:
             return peer_step(what);
         case 7:
@@ -109,6 +132,15 @@ class Fuzz {
         case 15:
             ends(input_.number<uint8_t>());
             break;
+        case 21:
+            supply(input_.number<uint16_t>());
+            break;
+        case 22:
+            settle();
+            break;
+        case 23:
+            move_staging(input_.number<uint16_t>());
+            break;
         }
         return nullptr;
     }
@@ -130,13 +162,14 @@ class Fuzz {
         case 5:
             return plausible_control(Control::Type::data);
         default:
-            return plausible_control(static_cast<Control::Type>(1 + input_.number<uint8_t>() % 4));
+            return plausible_control(types[input_.number<uint8_t>() % std::size(types)]);
         }
     }
 
     const char* data(uint64_t immediate) {
         const char* broken = link_.on_data(immediate);
         if (broken == nullptr) {
+            received_ += Immediate::decode(immediate)->length;
             believed_.control_arrived += Immediate::decode(immediate)->control_acks;
         }
         return broken;
@@ -145,16 +178,28 @@ class Fuzz {
     // So long as the link believes what it is told, that is true.
     const char* control(const Control& control) {
         const char* broken = link_.on_control(control);
-        if (broken == nullptr) {
+        if (broken == nullptr && control.type == Control::Type::offer) {
+            believed_.control_arrived = control.control_arrived;
+            require(asked_ && control.argument > link_.peer_ring().size && control.argument <= max_buffer);
+            asked_ = false;
+            offered_ = {control.address, control.key, control.argument};
+        } else if (broken == nullptr) {
+            require(control.type != Control::Type::move || supplied_);
+            supplied_ = supplied_ && control.type != Control::Type::move;
             believed_ = control;
             require(control.consumed <= sent_ && control.data_arrived <= messages_);
             if (control.type == Control::Type::data) {
                 believed_.control_arrived += Immediate::decode(control.argument)->control_acks;
+                received_ += Immediate::decode(control.argument)->length;
             }
             require(believed_.control_arrived <= controls_);
         }
         return broken;
     }
+
+    static constexpr Control::Type types[] = {Control::Type::credit, Control::Type::fin,  Control::Type::rst,
+                                              Control::Type::data,   Control::Type::grow, Control::Type::offer,
+                                              Control::Type::move};
 
     uint32_t plausible_immediate() {
         const auto length = input_.number<uint16_t>();
@@ -163,8 +208,77 @@ class Fuzz {
     }
 
     const char* raw_control() {
-        const auto control = Control::decode(input_.bytes(Control::size));
-        return control ? this->control(*control) : "a control message of no known form";
+        const auto bytes = input_.bytes(Control::size);
+        if (const auto map = MapMessage::decode(bytes)) {
+            return this->map(*map);
+        }
+        const auto control = Control::decode(bytes);
+        return control ? this->control(*control) : link_.on_message(bytes);
+    }
+
+    // ---- maps: few offsets, so that they meet
+
+    uint64_t offset() { return uint64_t{100} * (input_.number<uint8_t>() % 16); }
+
+    const char* map(const MapMessage& message) {
+        std::array<std::byte, MapMessage::size> bytes{};
+        message.encode(bytes);
+        require(MapMessage::decode(bytes) == message);
+        return link_.on_message(bytes);
+    }
+
+    const char* plausible_map() {
+        MapMessage message;
+        const auto how = input_.number<uint8_t>();
+        message.type = static_cast<MapMessage::Type>(32 + how % 3);
+        message.offset = offset();
+        if (message.type == MapMessage::Type::map) {
+            message.length = 1 + how;
+            message.address = how % 2 == 0 ? 0 : message.offset + 1000000;
+            message.key = message.offset; // so that a write tells which one it is for
+        }
+        return map(message);
+    }
+
+    void maps_memory(uint8_t how) {
+        uint64_t at = how % 2 == 0 ? Maps::any : offset();
+        if (maps_.claim(at, 1 + how) == Maps::Claim::made) {
+            require(at < MapMessage::end_of_offsets);
+            if (how % 8 == 0) {
+                maps_.forget(at);
+            } else {
+                maps_.announce(at, at, at);
+            }
+        }
+    }
+
+    void withdraws(uint8_t how) {
+        const uint64_t at = offset();
+        const bool gone = maps_.withdraw(at, how % 2 == 0);
+        if (gone || how % 4 == 0) {
+            maps_.forget(at);
+        }
+        require(maps_.answered() <= maps_.awaited() && maps_.awaited() <= most_maps);
+    }
+
+    void writes(size_t length, uint64_t offset) {
+        const auto target = maps_.find(offset);
+        if ((modes_ & 4) == 0 || !target) {
+            return;
+        }
+        require(maps_.covers(offset, target->length) && target->length <= 256);
+        const Extent room = link_.room(std::min<uint64_t>(length, target->length));
+        require(room.length == 0 || (room.offset < staging_ && room.length <= staging_ - room.offset));
+        if (room.length != 0) {
+            link_.stage_write(room.length, *target);
+        }
+    }
+
+    void bypasses_to_map(size_t length, uint64_t offset) {
+        if (const auto post = link_.bypass_write(length, offset)) {
+            require(post->chunk.length == length && post->chunk.bypass);
+            posted(*post, 1);
+        }
     }
 
     // What an honest peer might say, or nearly.
@@ -176,7 +290,13 @@ class Fuzz {
         said.data_arrived = how & 2 ? messages_ : said.data_arrived + (how >> 2 & 1U);
         said.control_arrived = how & 8 ? controls_ : said.control_arrived + (how >> 4 & 1U);
         said.flags = type == Control::Type::fin ? how >> 5 & 1U : 0;
-        said.argument = type == Control::Type::data ? plausible_immediate() : 0;
+        if (type == Control::Type::data) {
+            said.argument = plausible_immediate();
+        } else if (type == Control::Type::offer) {
+            said = {type, 0, input_.number<uint32_t>(), 0, 0, said.control_arrived, 1, 2};
+        } else {
+            said.argument = type == Control::Type::move ? static_cast<uint32_t>(received_) : 0;
+        }
         return control(said);
     }
 
@@ -185,7 +305,8 @@ class Fuzz {
     void stage(size_t length) {
         const Extent room = link_.room(length);
         require(room.length <= length && room.length <= link_.space());
-        require(room.offset < staging_ && room.length <= staging_ - room.offset);
+        const size_t staging = room.moved ? next_staging_ : staging_;
+        require(room.length == 0 || (room.offset < staging && room.length <= staging - room.offset));
         link_.stage(room.length);
     }
 
@@ -221,21 +342,59 @@ class Fuzz {
 
     // Checks a post and counts it, or takes it off again.
     void posted(const Post& post, int times) {
-        if (post.kind == Post::Kind::control) {
+        const Chunk& chunk = post.chunk;
+        switch (post.kind) {
+        case Post::Kind::control:
             controls_ += times;
+            growth_posted(post.control, times);
             require(Control::decode(encoded(post.control)) == post.control);
             return;
+        case Post::Kind::map: {
+            controls_ += times;
+            std::array<std::byte, MapMessage::size> bytes{};
+            post.map.encode(bytes);
+            require(MapMessage::decode(bytes) == post.map);
+            return;
         }
-        const Chunk& chunk = post.chunk;
+        case Post::Kind::write: // where it may go is looked at by the model test
+            require(chunk.length > 0 && chunk.length <= max_chunk);
+            require(chunk.bypass || in_staging(chunk));
+            flying_ += chunk.bypass ? 0 : times * chunk.length;
+            return;
+        case Post::Kind::skip:
+            require(chunk.length > 0 && chunk.length <= std::max(staging_, next_staging_));
+            flying_ += times * chunk.length;
+            return;
+        case Post::Kind::data:
+            break;
+        }
         require(chunk.length > 0 && chunk.length <= max_chunk);
-        require(chunk.ring_offset < peer_.ring_size && chunk.length <= peer_.ring_size - chunk.ring_offset);
-        require(times < 0 || chunk.ring_offset == sent_ % peer_.ring_size);
-        require(chunk.bypass || (chunk.staging_offset < staging_ && chunk.length <= staging_ - chunk.staging_offset));
+        const size_t ring = link_.peer_ring().size;
+        require(chunk.ring_offset < ring && chunk.length <= ring - chunk.ring_offset);
+        require(times < 0 || chunk.ring_offset == sent_ % ring);
+        require(chunk.bypass || in_staging(chunk));
         const auto immediate = Immediate::decode(headers() ? post.control.argument : post.immediate.encode());
         require(immediate && immediate->length == chunk.length);
         sent_ += times * chunk.length;
         messages_ += times;
         flying_ += chunk.bypass ? 0 : times * chunk.length;
+    }
+
+    [[nodiscard]] bool in_staging(const Chunk& chunk) const {
+        const size_t staging = chunk.staging_moved ? next_staging_ : staging_;
+        return chunk.staging_offset < staging && chunk.length <= staging - chunk.staging_offset;
+    }
+
+    void growth_posted(const Control& control, int times) {
+        if (control.type == Control::Type::grow) {
+            require((peer_.features & Hello::feature_growth) != 0);
+            asked_ = times > 0;
+        } else if (control.type == Control::Type::offer) {
+            require(control.argument > ring_ && control.argument <= ring_limit);
+            supplied_ = times > 0;
+        } else if (control.type == Control::Type::move && times > 0) {
+            require(offered_ && link_.peer_ring() == *offered_);
+        }
     }
 
     static std::array<std::byte, Control::size> encoded(const Control& control) {
@@ -247,6 +406,31 @@ class Fuzz {
     void consume(size_t length) {
         const Extent piece = link_.peek(length);
         link_.consume(piece.length);
+    }
+
+    // A larger ring for the peer, and what comes of it.
+    void supply(size_t by) {
+        if (link_.growth_wanted()) {
+            require(next_ring_ == 0);
+            next_ring_ = std::min(ring_limit, ring_ + 1 + by);
+            link_.supply({4, 5, next_ring_});
+        }
+    }
+    void settle() {
+        if (link_.settle()) {
+            require(next_ring_ > ring_);
+            ring_ = std::exchange(next_ring_, 0);
+            require(link_.ring_size() == ring_);
+        }
+    }
+    void move_staging(size_t by) {
+        if (link_.settle_staging()) {
+            staging_ = std::exchange(next_staging_, 0);
+        }
+        if (!link_.staging_moves()) {
+            next_staging_ = staging_ + 1 + by;
+            link_.move_staging(next_staging_);
+        }
     }
 
     void release(size_t length) {
@@ -270,7 +454,7 @@ class Fuzz {
             link_.finish_with_reset();
             break;
         default:
-            link_.open(peer_, headers(), max_chunk);
+            open();
             break; // ours came late
         }
     }
@@ -282,17 +466,19 @@ class Fuzz {
 
     void check() const {
         const size_t readable = link_.readable();
-        require(readable <= ring_);
+        require(readable <= std::max(ring_, next_ring_));
         for (const size_t skip : {size_t{0}, readable / 2, readable}) {
-            const Extent piece = link_.peek(ring_, skip);
+            const Extent piece = link_.peek(readable, skip);
+            const size_t ring = piece.moved ? next_ring_ : ring_;
             require(piece.length <= readable - skip);
-            require(piece.offset < ring_ && piece.length <= ring_ - piece.offset);
+            require(piece.offset < ring && piece.length <= ring - piece.offset);
         }
-        require(link_.space() <= staging_);
-        require(in_flight(sent_, believed_.consumed) <= peer_.ring_size);
+        require(link_.space() <= std::max(staging_, next_staging_));
+        require(in_flight(sent_, believed_.consumed) <= static_cast<int64_t>(link_.peer_ring().size));
         require(in_flight(messages_, believed_.data_arrived) <= peer_.data_credits);
         require(in_flight(controls_, believed_.control_arrived) <= peer_.control_credits);
         require(!link_.peer_closed() || link_.peer_finished());
+        require(link_.unreleased() <= staging_);
         (void)link_.control_due();
         (void)link_.all_arrived();
         (void)link_.anything_unacknowledged();
@@ -304,13 +490,21 @@ class Fuzz {
     size_t ring_;
     uint64_t credits_;
     Hello peer_;
+    Maps maps_;
     Link link_;
+    bool opened_ = false;
 
     Control believed_; // what the peer said last
     uint64_t sent_ = 0;
     uint64_t messages_ = 0;
     uint64_t controls_ = 0;
     size_t flying_ = 0; // staging bytes whose write is not complete
+    uint64_t received_ = 0;
+    size_t next_ring_ = 0; // 0: there is none
+    size_t next_staging_ = 0;
+    bool asked_ = false;    // the peer, for a larger ring
+    bool supplied_ = false; // the peer was offered one
+    std::optional<RemoteRing> offered_;
 };
 
 } // namespace

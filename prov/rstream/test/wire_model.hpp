@@ -9,6 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
@@ -22,21 +25,29 @@ inline uint8_t pattern(int side, uint64_t position) {
     return static_cast<uint8_t>(position ^ (position >> 8) * 167 ^ (position >> 16) * 59 ^ (side == 0 ? 0x5aU : 0xc3U));
 }
 
+using Memory = std::shared_ptr<std::vector<uint8_t>>;
+inline Memory memory(size_t size) { return std::make_shared<std::vector<uint8_t>>(size); }
+
 // As the core would carry it: control and headers encoded, the bytes of a bypass taken from the caller at once
-// (inject), those of the staging ring by reference until the write is complete.
+// (inject), those of the staging ring by reference until the write is complete. `key`: of the ring that it goes to.
 struct Message {
-    Message(const Post& post, bool headers, std::vector<uint8_t> bytes)
-        : data(post.kind == Post::Kind::data), header(!data || headers), chunk(post.chunk),
-          immediate(post.immediate.encode()), inlined(std::move(bytes)) {
-        if (header) {
+    Message(const Post& post, bool headers, uint64_t ring_key, const Memory& from, std::vector<uint8_t> bytes)
+        : kind(post.kind), data(kind == Post::Kind::data), header(is_control() || (data && headers)), chunk(post.chunk),
+          immediate(post.immediate.encode()), address(post.address), key(data ? ring_key : post.key),
+          staging((data || kind == Post::Kind::write) && !chunk.bypass ? from : nullptr), inlined(std::move(bytes)) {
+        if (kind == Post::Kind::map) {
+            post.map.encode(control);
+        } else if (header) {
             post.control.encode(control);
         }
     }
 
+    [[nodiscard]] bool is_control() const { return kind == Post::Kind::control || kind == Post::Kind::map; }
+
     // Puts the bytes where the sender said. False if that is not inside the ring.
-    bool place(const std::vector<uint8_t>& staging, std::vector<uint8_t>& ring) const {
-        const uint8_t* from = chunk.bypass ? inlined.data() : staging.data() + chunk.staging_offset;
-        const size_t size = chunk.bypass ? inlined.size() : staging.size() - chunk.staging_offset;
+    bool place(std::vector<uint8_t>& ring) const {
+        const uint8_t* from = chunk.bypass ? inlined.data() : staging->data() + chunk.staging_offset;
+        const size_t size = chunk.bypass ? inlined.size() : staging->size() - chunk.staging_offset;
         if (chunk.ring_offset > ring.size() || chunk.length > ring.size() - chunk.ring_offset || chunk.length > size) {
             return false;
         }
@@ -46,20 +57,90 @@ struct Message {
 
     // Tells `to` that it came; null, or the rule that is broken.
     const char* announce(Link& to) const {
-        if (!header) {
-            return to.on_data(immediate);
+        if (header) {
+            return to.on_message(control);
         }
-        const auto decoded = Control::decode(control);
-        return decoded ? to.on_control(*decoded) : "a control message of no known form";
+        return data ? to.on_data(immediate) : nullptr; // a write to a map says nothing
     }
 
+    Post::Kind kind;
     bool data;
     bool header; // or an immediate
     Chunk chunk;
     uint32_t immediate;
+    uint64_t address; // of a write
+    uint64_t key;
+    Memory staging;
     std::vector<uint8_t> inlined;
     std::array<std::byte, Control::size> control{};
     bool placed = false;
+};
+
+// The receive rings of one end, as its core knows them: by key, for as long as they are registered.
+class Rings {
+  public:
+    explicit Rings(size_t size) : current(memory(size)) { by_key_[0] = current; }
+
+    // Where a write with that key goes; null if it is not good any more.
+    Memory find(uint64_t key) {
+        const std::lock_guard lock(mutex_);
+        const auto found = by_key_.find(key);
+        return found != by_key_.end() ? found->second : nullptr;
+    }
+    RemoteRing make(size_t size) {
+        next_ = memory(size);
+        const std::lock_guard lock(mutex_);
+        by_key_[++newest_] = next_;
+        return {0, newest_, size};
+    }
+    void settle() {
+        current = std::move(next_);
+        const std::lock_guard lock(mutex_);
+        by_key_.erase(newest_ - 1);
+    }
+    [[nodiscard]] uint8_t at(const Extent& extent, size_t i) const {
+        return (extent.moved ? *next_ : *current)[extent.offset + i];
+    }
+    [[nodiscard]] bool holds(const Extent& extent) const {
+        return extent.offset + extent.length <= (extent.moved ? next_ : current)->size();
+    }
+    [[nodiscard]] uint64_t growths() const { return newest_; }
+
+    Memory current;
+
+  private:
+    Memory next_;
+    std::mutex mutex_;
+    std::map<uint64_t, Memory> by_key_;
+    uint64_t newest_ = 0;
+};
+
+// The staging ring of one end.
+class Staging {
+  public:
+    explicit Staging(size_t size) : current_(memory(size)) {}
+
+    void move(Link& link, size_t size) {
+        next_ = memory(size);
+        link.move_staging(size);
+    }
+    // False if something of the ring that is left is still on its way.
+    bool settle(Link& link) {
+        if (!link.settle_staging()) {
+            return true;
+        }
+        std::swap(current_, next_);
+        return std::exchange(next_, nullptr).use_count() == 1;
+    }
+    [[nodiscard]] bool holds(const Extent& extent) const {
+        return extent.offset + extent.length <= of(extent.moved)->size();
+    }
+    uint8_t& at(const Extent& extent, size_t i) { return (*of(extent.moved))[extent.offset + i]; }
+    [[nodiscard]] const Memory& of(bool moved) const { return moved ? next_ : current_; }
+
+  private:
+    Memory current_;
+    Memory next_;
 };
 
 class Dice {
@@ -104,9 +185,11 @@ template <class Run> const char* first_failure(uint64_t count, Run run) {
 }
 
 // The hello of one end as it reaches the other one.
-inline Hello exchanged(size_t ring_size, uint16_t credits) {
+inline Hello exchanged(size_t ring_size, uint16_t credits, bool grows = false) {
     std::array<std::byte, Hello::size> bytes{};
-    peer_hello(static_cast<uint32_t>(ring_size), credits).encode(bytes);
+    Hello said = peer_hello(static_cast<uint32_t>(ring_size), credits);
+    said.features = grows ? Hello::feature_growth : 0;
+    said.encode(bytes);
     Hello hello;
     Hello::parse(bytes, hello);
     return hello;

@@ -7,6 +7,7 @@
 #include "prov/rstream/test/wire_model.hpp"
 
 #include <deque>
+#include <memory>
 #include <utility>
 
 #include "prov/rstream/wire/limits.hpp"
@@ -20,22 +21,48 @@ struct Options {
     bool busy = false;   // the core refuses posts now and then
     size_t waits = 0;    // readers wait for up to 1/waits of the ring; 0: for one byte
     bool resets = false; // one end goes away in the middle
+    bool grows = false;  // the rings may move to larger buffers
+    bool maps = false;   // and they write to each other's memory, which comes and goes
+};
+
+// Memory that its owner maps now and then. Registered from the map to the moment at which the owner has it back.
+struct Region {
+    std::vector<uint8_t> bytes;
+    uint64_t offset = 0;
+    uint64_t address = 0; // of the first byte, as the wire names it
+    bool registered = false;
+    bool withdrawing = false;
+};
+
+// What a program had written to maps when its stream had come to a position: to be there when the next byte is read.
+struct Mark {
+    uint64_t position;
+    uint64_t written;
 };
 
 struct End {
-    End(int number, Dice& dice)
-        : side(number), staging(dice.below(3) == 0 ? min_buffer << dice.below(5) : min_buffer + dice.below(61441)),
-          ring(dice.below(3) == 0 ? min_buffer << dice.below(5) : min_buffer + dice.below(61441)),
+    End(int number, Dice& dice, bool grows)
+        : side(number), first_staging(size(dice)), first_ring(size(dice)), staging(first_staging), rings(first_ring),
           credits(static_cast<uint16_t>(dice.below(3) == 0 ? min_queue + dice.below(8) : min_queue + dice.below(381))),
           depth(2 + dice.below(64)), max_chunk(dice.below(2) == 0 ? 1 << 20 : 256 + dice.below(16384)),
-          link({staging.size(), ring.size(), credits}) {}
+          maps(std::make_unique<Maps>(regions_known, regions_known)),
+          link({first_staging, first_ring, credits, grows ? first_ring + dice.below(300000) : 0}) {}
+
+    static size_t size(Dice& dice) {
+        return dice.below(3) == 0 ? min_buffer << dice.below(5) : min_buffer + dice.below(61441);
+    }
+
+    static constexpr size_t regions_known = 6;
 
     int side;
-    std::vector<uint8_t> staging;
-    std::vector<uint8_t> ring;
+    size_t first_staging;
+    size_t first_ring;
+    Staging staging;
+    Rings rings;
     uint16_t credits;
     size_t depth; // of the core's transmit queue
     size_t max_chunk;
+    std::unique_ptr<Maps> maps;
     Link link;
 
     std::deque<Message> wire;       // on their way to the peer
@@ -43,16 +70,24 @@ struct End {
     uint64_t accepted = 0;          // bytes that the program gave
     uint64_t read = 0;              // and took
     size_t wanted = 1;              // its reader sleeps until so much is there
+
+    std::vector<Region> regions;
+    uint64_t written = 0; // bytes that the program gave for maps
+    uint64_t arrived = 0; // of them, that are in their place, or were dropped
+    std::deque<Mark> marks;
 };
 
 class Model {
   public:
     Model(uint64_t seed, const Options& options)
         : dice_(seed), options_(options),
-          busy_(options.busy ? 1 + static_cast<unsigned>(dice_.below(60)) : 0), ends_{End(0, dice_), End(1, dice_)} {
+          busy_(options.busy ? 1 + static_cast<unsigned>(dice_.below(60)) : 0), ends_{{0, dice_, options.grows},
+                                                                                      {1, dice_, options.grows}} {
         for (int side = 0; side < 2; ++side) {
             End& peer = ends_[1 - side];
-            ends_[side].link.open(exchanged(peer.ring.size(), peer.credits), options.headers, ends_[side].max_chunk);
+            ends_[side].link.open(exchanged(peer.first_ring, peer.credits, peer.link.ring_limit() != 0),
+                                  options.headers, ends_[side].max_chunk,
+                                  options.maps ? ends_[side].maps.get() : nullptr);
         }
     }
 
@@ -79,12 +114,14 @@ class Model {
         }
         return failure_.empty() ? failure_ : failure_ + describe();
     }
+    [[nodiscard]] uint64_t growths() const { return ends_[0].rings.growths() + ends_[1].rings.growths(); }
 
   private:
+    static constexpr uint8_t untouched = 0x99;
     static constexpr int steps = 12000;
     static constexpr int moods = 60;
 
-    enum Action { send, bypass, read, pump, deliver, complete, actions };
+    enum Action { send, bypass, read, pump, deliver, complete, grow, map, write, actions };
 
     // What a program and its core are inclined to do at present.
     struct Mood {
@@ -142,6 +179,19 @@ class Model {
         case complete:
             completes(end, 1 + dice_.below(20));
             break;
+        case grow:
+            grows(end);
+            break;
+        case map:
+            if (options_.maps) {
+                program_maps(end);
+            }
+            break;
+        case write:
+            if (options_.maps) {
+                program_writes(end, dice_.size(largest_));
+            }
+            break;
         case actions:
             break;
         }
@@ -158,11 +208,11 @@ class Model {
             if (room.length == 0) {
                 break;
             }
-            if (room.offset + room.length > end.staging.size()) {
+            if (!end.staging.holds(room)) {
                 return failed("room outside the staging ring");
             }
             for (size_t i = 0; i < room.length; ++i) {
-                end.staging[room.offset + i] = pattern(end.side, end.accepted + i);
+                end.staging.at(room, i) = pattern(end.side, end.accepted + i);
             }
             end.link.stage(room.length);
             end.accepted += room.length;
@@ -196,14 +246,15 @@ class Model {
             end.link.await_more();
             return;
         }
-        size_t length = std::min(end.link.readable(), dice_.below(2) == 0 ? end.wanted : dice_.size(end.ring.size()));
+        size_t length =
+            std::min(end.link.readable(), dice_.below(2) == 0 ? end.wanted : dice_.size(end.link.ring_size()));
         while (length != 0 && failure_.empty()) {
             const Extent piece = end.link.peek(length);
-            if (piece.length == 0 || piece.length > length || piece.offset + piece.length > end.ring.size()) {
+            if (piece.length == 0 || piece.length > length || !end.rings.holds(piece)) {
                 return failed("a peek outside of what is readable");
             }
             for (size_t i = 0; i < piece.length; ++i) {
-                if (end.ring[piece.offset + i] != pattern(1 - end.side, end.read + i)) {
+                if (end.rings.at(piece, i) != pattern(1 - end.side, end.read + i)) {
                     return failed("another byte at position " + std::to_string(end.read + i));
                 }
             }
@@ -211,9 +262,18 @@ class Model {
             end.read += piece.length;
             length -= piece.length;
         }
-        end.wanted = options_.waits == 0 ? 1 : dice_.size(end.ring.size() / options_.waits);
+        if (end.link.settle()) {
+            end.rings.settle();
+        }
+        End& writer = peer(end);
+        for (; !writer.marks.empty() && writer.marks.front().position < end.read; writer.marks.pop_front()) {
+            if (writer.marks.front().written > writer.arrived) {
+                return failed("a byte came before what was written in front of it");
+            }
+        }
+        end.wanted = options_.waits == 0 ? 1 : dice_.size(end.link.ring_size() / options_.waits);
         if (options_.waits != 0 && dice_.below(8) == 0) {
-            end.wanted = end.ring.size() / options_.waits;
+            end.wanted = end.link.ring_size() / options_.waits;
         }
         if (end.link.readable() < end.wanted) {
             end.link.await_more();
@@ -223,7 +283,112 @@ class Model {
         }
     }
 
+    // Maps some memory, or takes some back.
+    void program_maps(End& end) {
+        if (end.link.peer_reset()) {
+            return;
+        }
+        const size_t which = dice_.below(2 * End::regions_known);
+        if (which >= end.regions.size() || !end.regions[which].registered) {
+            Region region;
+            region.bytes.assign(dice_.size(20000), untouched);
+            region.offset = dice_.percent(50) ? Maps::any : dice_.below(200000);
+            const auto claim = end.maps->claim(region.offset, region.bytes.size());
+            if (claim != Maps::Claim::made) {
+                return;
+            }
+            region.address = dice_.below(2) == 0 ? 0 : 1 + dice_.below(uint64_t{1} << 40);
+            region.registered = true;
+            end.regions.push_back(std::move(region));
+            end.maps->announce(end.regions.back().offset, end.regions.back().address, end.regions.size() - 1);
+        } else {
+            end.regions[which].withdrawing = true;
+        }
+        for (Region& region : end.regions) {
+            takes_back(end, region);
+        }
+        if (dice_.percent(70)) {
+            posts(end, 1000);
+        }
+    }
+
+    static void takes_back(End& end, Region& region) {
+        const bool over = end.link.peer_finished() || end.link.peer_reset();
+        if (region.registered && region.withdrawing && (end.maps->withdraw(region.offset, false) || over)) {
+            end.maps->forget(region.offset);
+            region.registered = false;
+            region.bytes.clear();
+        }
+    }
+
+    void program_writes(End& end, size_t length) {
+        if (end.link.finishing() || end.link.peer_reset()) {
+            return;
+        }
+        const std::vector<Region>& regions = peer(end).regions;
+        if (regions.empty()) {
+            return;
+        }
+        // Any of the peer's, whether it is still there or not, and a little beside it.
+        const Region& region = regions[dice_.below(regions.size())];
+        const uint64_t offset = region.offset + dice_.below(22000);
+        const auto target = end.maps->find(offset);
+        if (!target) {
+            return;
+        }
+        const Extent room = end.link.room(std::min<uint64_t>(length, target->length));
+        for (size_t i = 0; i < room.length; ++i) {
+            end.staging.at(room, i) = pattern(2 + end.side, end.written + i);
+        }
+        if (room.length != 0) {
+            end.link.stage_write(room.length, *target);
+            end.written += room.length;
+            end.marks.push_back({end.accepted, end.written});
+        }
+        if (dice_.percent(70)) {
+            posts(end, 1000);
+        }
+    }
+
+    // A write that comes to its place, with bytes that are still those that the program gave.
+    void arrives(End& end, const Message& message) {
+        const uint64_t first = end.arrived;
+        end.arrived += message.chunk.length;
+        if (message.kind == Post::Kind::skip) {
+            return;
+        }
+        std::vector<Region>& regions = peer(end).regions;
+        if (message.key >= regions.size() || !regions[message.key].registered) {
+            return failed("a write to memory that its owner has back");
+        }
+        Region& region = regions[message.key];
+        const uint64_t at = message.address - region.address;
+        if (at > region.bytes.size() || message.chunk.length > region.bytes.size() - at) {
+            return failed("a write outside of a map");
+        }
+        for (size_t i = 0; i < message.chunk.length; ++i) {
+            region.bytes[at + i] = (*message.staging)[message.chunk.staging_offset + i];
+            if (region.bytes[at + i] != pattern(2 + end.side, first + i)) {
+                return failed("another byte in a map");
+            }
+        }
+    }
+
     // ---- the provider and its core
+
+    // What a provider does about larger rings, sooner or later.
+    void grows(End& end) {
+        if (!end.staging.settle(end.link)) {
+            failed("a staging ring was left that is still in use");
+        }
+        if (options_.grows && !end.link.staging_moves() && dice_.below(50) == 0) {
+            end.staging.move(end.link, end.link.staging_size() + 1 + dice_.below(50000));
+        }
+        if (end.link.growth_wanted()) {
+            const size_t more = end.link.ring_limit() - end.link.ring_size();
+            end.link.supply(end.rings.make(end.link.ring_size() + 1 + dice_.below(more)));
+        }
+    }
 
     bool gives_to_core(End& end, const Post& post, std::vector<uint8_t> bytes) {
         const bool full = end.wire.size() + end.completions.size() >= end.depth;
@@ -231,19 +396,30 @@ class Model {
             end.link.undo(post);
             return false;
         }
-        Message message(post, options_.headers, std::move(bytes));
+        Message message(post, options_.headers, end.link.peer_ring().key, end.staging.of(post.chunk.staging_moved),
+                        std::move(bytes));
         if (message.data && dice_.percent(50)) { // a write may land long before its announcement
-            message.placed = true;
-            if (!message.place(end.staging, peer(end).ring)) {
-                failed("a write outside the ring");
-            }
+            place(message, end);
         }
         end.wire.push_back(std::move(message));
         const auto data = std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.data; });
-        if (static_cast<size_t>(data) > peer(end).credits || end.wire.size() - data > control_credits) {
+        const auto control =
+            std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.is_control(); });
+        if (data > peer(end).credits || control > control_credits) {
             failed("more messages in flight than the peer has receives for");
         }
         return true;
+    }
+
+    void place(Message& message, End& from) {
+        const Memory ring = peer(from).rings.find(message.key);
+        if (!ring) {
+            return failed("a write to a ring that is no more");
+        }
+        if (!message.place(*ring)) {
+            failed("a write outside the ring");
+        }
+        message.placed = true;
     }
 
     uint64_t posts(End& end, uint64_t most) {
@@ -261,15 +437,18 @@ class Model {
     uint64_t delivers(End& end, uint64_t most) {
         uint64_t count = 0;
         for (; count < most && !end.wire.empty() && failure_.empty(); ++count) {
-            const Message message = std::move(end.wire.front());
+            Message message = std::move(end.wire.front());
             end.wire.pop_front();
-            if (message.data && !message.placed && !message.place(end.staging, peer(end).ring)) {
-                failed("a write outside the ring");
+            if (message.data && !message.placed) {
+                place(message, end);
+            }
+            if (message.kind == Post::Kind::write || message.kind == Post::Kind::skip) {
+                arrives(end, message);
             }
             if (const char* broken = message.announce(peer(end).link)) {
                 failed(std::string("end ") + std::to_string(1 - end.side) + " says: " + broken);
             }
-            end.completions.push_back(message.data && !message.chunk.bypass ? message.chunk.length : 0);
+            end.completions.push_back(message.is_control() || message.chunk.bypass ? 0 : message.chunk.length);
         }
         if (dice_.percent(50)) {
             posts(peer(end), 1000);
@@ -311,17 +490,28 @@ class Model {
         if (!failure_.empty() || options_.resets) {
             return;
         }
+        if (options_.maps) {
+            const auto held = std::find_if(from.regions.begin(), from.regions.end(), [&](const Region& region) {
+                return region.registered && region.withdrawing && !from.maps->withdraw(region.offset, false);
+            });
+            if (held != from.regions.end()) {
+                return failed("end " + std::to_string(from.side) + " does not get its memory back");
+            }
+            if (!from.link.unposted() && from.arrived != from.written) {
+                return failed("writes of end " + std::to_string(from.side) + " are lost");
+            }
+        }
         const size_t readable = to.link.readable();
         if (from.link.unposted()) {
             // The peer need not tell of less than half a ring, and nothing else may be in the way.
-            if (readable <= to.ring.size() - to.ring.size() / 2) {
+            if (readable <= to.link.ring_size() - to.link.ring_size() / 2) {
                 failed("end " + std::to_string(from.side) + " is stuck with bytes for a ring that has room");
             } else if (readable < to.wanted) {
                 failed("end " + std::to_string(from.side) + " is stuck with bytes that a reader waits for");
             }
         } else if (to.read + readable != from.accepted) {
             failed("bytes of end " + std::to_string(from.side) + " are lost");
-        } else if (from.link.space() != from.staging.size()) {
+        } else if (from.link.space() != from.link.staging_size()) {
             failed("space is missing in the staging ring");
         } else if (from.link.finishing() && !(to.link.peer_finished() && from.link.all_arrived())) {
             failed("the end of the stream did not arrive, or its sender was not told");
@@ -385,9 +575,9 @@ class Model {
     std::string describe() {
         std::string text;
         for (const End& end : ends_) {
-            text += "; end " + std::to_string(end.side) + ": staging " + std::to_string(end.staging.size()) + " ring " +
-                    std::to_string(end.ring.size()) + " credits " + std::to_string(end.credits) + " accepted " +
-                    std::to_string(end.accepted) + " read " + std::to_string(end.read) + " readable " +
+            text += "; end " + std::to_string(end.side) + ": staging " + std::to_string(end.link.staging_size()) +
+                    " ring " + std::to_string(end.link.ring_size()) + " credits " + std::to_string(end.credits) +
+                    " accepted " + std::to_string(end.accepted) + " read " + std::to_string(end.read) + " readable " +
                     std::to_string(end.link.readable()) + " wanted " + std::to_string(end.wanted);
         }
         return text;
@@ -406,7 +596,18 @@ class Model {
 };
 
 void check(const Options& options) {
-    assert_string_equal(first_failure(150, [&](uint64_t seed) { return Model(seed, options).run(); }), "");
+    uint64_t growths = 0;
+    assert_string_equal(first_failure(150,
+                                      [&](uint64_t seed) {
+                                          Model model(seed, options);
+                                          std::string failure = model.run();
+                                          growths += model.growths();
+                                          return failure;
+                                      }),
+                        "");
+    // They grow where they may.
+    assert_int_equal(growths >= 50, options.grows);
+    assert_true(options.grows || growths == 0);
 }
 
 void test_streams_with_immediates(void**) { check({}); }
@@ -417,6 +618,18 @@ void test_readers_that_wait_for_half_a_ring(void**) { check({.busy = true, .wait
 void test_readers_that_wait_for_half_a_ring_with_headers(void**) { check({.headers = true, .busy = true, .waits = 2}); }
 void test_readers_that_wait_for_a_whole_ring(void**) { check({.waits = 1}); }
 void test_readers_that_wait_for_a_whole_ring_with_headers(void**) { check({.headers = true, .waits = 1}); }
+void test_rings_that_grow(void**) { check({.grows = true}); }
+void test_rings_that_grow_with_headers(void**) { check({.headers = true, .grows = true}); }
+void test_rings_that_grow_over_a_busy_core(void**) { check({.busy = true, .waits = 2, .grows = true}); }
+void test_rings_that_grow_with_headers_over_a_busy_core(void**) {
+    check({.headers = true, .busy = true, .waits = 1, .grows = true});
+}
+void test_rings_that_grow_until_a_reset(void**) { check({.busy = true, .resets = true, .grows = true}); }
+void test_rings_that_grow_beside_maps(void**) { check({.busy = true, .grows = true, .maps = true}); }
+void test_streams_beside_maps(void**) { check({.maps = true}); }
+void test_streams_with_headers_beside_maps(void**) { check({.headers = true, .maps = true}); }
+void test_streams_beside_maps_over_a_busy_core(void**) { check({.busy = true, .waits = 2, .maps = true}); }
+void test_resets_beside_maps(void**) { check({.busy = true, .resets = true, .maps = true}); }
 void test_streams_that_end_by_reset(void**) { check({.busy = true, .resets = true}); }
 void test_streams_with_headers_that_end_by_reset(void**) { check({.headers = true, .busy = true, .resets = true}); }
 
@@ -432,6 +645,16 @@ int main() {
         cmocka_unit_test(test_readers_that_wait_for_half_a_ring_with_headers),
         cmocka_unit_test(test_readers_that_wait_for_a_whole_ring),
         cmocka_unit_test(test_readers_that_wait_for_a_whole_ring_with_headers),
+        cmocka_unit_test(test_rings_that_grow),
+        cmocka_unit_test(test_rings_that_grow_with_headers),
+        cmocka_unit_test(test_rings_that_grow_over_a_busy_core),
+        cmocka_unit_test(test_rings_that_grow_with_headers_over_a_busy_core),
+        cmocka_unit_test(test_rings_that_grow_until_a_reset),
+        cmocka_unit_test(test_rings_that_grow_beside_maps),
+        cmocka_unit_test(test_streams_beside_maps),
+        cmocka_unit_test(test_streams_with_headers_beside_maps),
+        cmocka_unit_test(test_streams_beside_maps_over_a_busy_core),
+        cmocka_unit_test(test_resets_beside_maps),
         cmocka_unit_test(test_streams_that_end_by_reset),
         cmocka_unit_test(test_streams_with_headers_that_end_by_reset),
     };

@@ -60,18 +60,22 @@ class Wire {
 
 struct Options {
     bool headers = false;
+    bool grows = false;
     bool nosy = false; // asks for the state of a link from threads that have no part in it, and closes late
 };
 
 struct End {
-    End(int number, Dice& dice)
-        : side(number), staging(min_buffer + dice.below(16384)), ring(min_buffer + dice.below(16384)),
-          credits(static_cast<uint16_t>(min_queue + dice.below(60))), out(2 + dice.below(30)),
-          seed(dice.below(1 << 30)), link({staging.size(), ring.size(), credits}) {}
+    End(int number, Dice& dice, bool grows)
+        : side(number), first_staging(min_buffer + dice.below(16384)), first_ring(min_buffer + dice.below(16384)),
+          staging(first_staging), rings(first_ring), credits(static_cast<uint16_t>(min_queue + dice.below(60))),
+          out(2 + dice.below(30)), seed(dice.below(1 << 30)),
+          link({first_staging, first_ring, credits, grows ? first_ring + 100000 : 0}) {}
 
     int side;
-    std::vector<uint8_t> staging;
-    std::vector<uint8_t> ring;
+    size_t first_staging;
+    size_t first_ring;
+    Staging staging; // with `posting`
+    Rings rings;     // but for `find`, the reader's
     uint16_t credits;
     Wire out;
     uint64_t seed;
@@ -81,9 +85,10 @@ struct End {
 
 class Model {
   public:
-    Model(uint64_t seed, const Options& options) : dice_(seed), options_(options), ends_{{0, dice_}, {1, dice_}} {
+    Model(uint64_t seed, const Options& options)
+        : dice_(seed), options_(options), ends_{{0, dice_, options.grows}, {1, dice_, options.grows}} {
         for (End& end : ends_) {
-            end.link.open(exchanged(peer(end).ring.size(), peer(end).credits), options.headers, 1 << 20);
+            end.link.open(exchanged(peer(end).first_ring, peer(end).credits, options.grows), options.headers, 1 << 20);
         }
     }
 
@@ -100,6 +105,7 @@ class Model {
         const std::lock_guard lock(failing_);
         return failure_;
     }
+    [[nodiscard]] uint64_t growths() const { return ends_[0].rings.growths() + ends_[1].rings.growths(); }
 
   private:
     static constexpr uint64_t total = 500000; // bytes in each direction
@@ -140,7 +146,8 @@ class Model {
 
     // With `posting` held.
     bool gives_to_core(End& end, const Post& post, std::vector<uint8_t> bytes) {
-        if (!end.out.post(Message(post, options_.headers, std::move(bytes)))) {
+        if (!end.out.post(Message(post, options_.headers, end.link.peer_ring().key,
+                                  end.staging.of(post.chunk.staging_moved), std::move(bytes)))) {
             end.link.undo(post);
             return false;
         }
@@ -168,7 +175,7 @@ class Model {
         }
         const Extent room = end.link.room(length);
         for (size_t i = 0; i < room.length; ++i) {
-            end.staging[room.offset + i] = pattern(end.side, at + i);
+            end.staging.at(room, i) = pattern(end.side, at + i);
         }
         if (room.length != 0) {
             end.link.stage(room.length);
@@ -183,6 +190,9 @@ class Model {
         for (uint64_t at = 0; at < total && patience.wait();) {
             const size_t length = std::min<uint64_t>(dice.size(dice.percent(80) ? 200 : 30000), total - at);
             at += sends(end, at, length, dice.percent(20));
+            if (options_.grows && dice.below(50) == 0) {
+                grows_staging(end, dice.below(20000));
+            }
         }
         ends_stream(end, false);
         if (options_.nosy) {
@@ -191,6 +201,29 @@ class Model {
             ends_stream(end, true);
         }
         written_.fetch_add(1);
+    }
+
+    void grows_staging(End& end, size_t by) {
+        const std::lock_guard lock(end.posting);
+        if (!end.staging.settle(end.link)) {
+            failed("a staging ring was left that is still in use");
+        }
+        if (!end.link.staging_moves()) {
+            end.staging.move(end.link, end.link.staging_size() + 1 + by);
+        }
+    }
+
+    // What a reader does about a larger ring when it finds nothing to read.
+    void grows_ring(End& end, Dice& dice) {
+        if (end.link.settle()) {
+            end.rings.settle();
+        }
+        if (end.link.growth_wanted()) {
+            const size_t more = end.link.ring_limit() - end.link.ring_size();
+            end.link.supply(end.rings.make(end.link.ring_size() + 1 + dice.below(more)));
+            const std::lock_guard lock(end.posting);
+            posts(end);
+        }
     }
 
     void ends_stream(End& end, bool closed) {
@@ -206,12 +239,13 @@ class Model {
         for (uint64_t at = 0; at < total && patience.wait();) {
             const bool last = end.link.peer_finished(); // asked first: all that came before it is readable
             const size_t readable = end.link.readable();
+            grows_ring(end, dice);
             if (readable < wanted && !last) {
                 continue;
             }
-            const Extent piece = end.link.peek(dice.size(end.ring.size()));
+            const Extent piece = end.link.peek(dice.size(end.link.ring_size()));
             for (size_t i = 0; i < piece.length; ++i) {
-                if (end.ring[piece.offset + i] != pattern(1 - end.side, at + i)) {
+                if (end.rings.at(piece, i) != pattern(1 - end.side, at + i)) {
                     return failed("another byte at position " + std::to_string(at + i));
                 }
             }
@@ -220,7 +254,7 @@ class Model {
             }
             end.link.consume(piece.length);
             at += piece.length;
-            wanted = dice.percent(20) ? dice.size(end.ring.size() / 2) : 1;
+            wanted = dice.percent(20) ? dice.size(end.first_ring / 2) : 1;
             if (end.link.control_due()) {
                 const std::lock_guard lock(end.posting);
                 posts(end);
@@ -237,9 +271,11 @@ class Model {
         Wire& in = peer(end).out;
         while (patience.wait() && !all_done()) {
             while (auto message = in.arrival()) {
-                if (message->data && !message->place(peer(end).staging, end.ring)) {
+                const Memory ring = end.rings.find(message->key);
+                if (message->data && (!ring || !message->place(*ring))) {
                     return failed("a write outside the ring");
                 }
+                message->staging.reset();
                 if (const char* broken = message->announce(end.link)) {
                     return failed(std::string("end ") + std::to_string(end.side) + " says: " + broken);
                 }
@@ -269,11 +305,22 @@ class Model {
 };
 
 void check(const Options& options) {
-    assert_string_equal(first_failure(8, [&](uint64_t seed) { return Model(seed, options).run(); }), "");
+    uint64_t growths = 0;
+    assert_string_equal(first_failure(8,
+                                      [&](uint64_t seed) {
+                                          Model model(seed, options);
+                                          std::string failure = model.run();
+                                          growths += model.growths();
+                                          return failure;
+                                      }),
+                        "");
+    assert_true(options.grows || growths == 0);
 }
 
 void test_threads_with_immediates(void**) { check({}); }
 void test_threads_with_headers(void**) { check({.headers = true}); }
+void test_threads_with_rings_that_grow(void**) { check({.grows = true}); }
+void test_threads_with_headers_and_rings_that_grow(void**) { check({.headers = true, .grows = true, .nosy = true}); }
 void test_state_may_be_asked_from_any_side(void**) { check({.nosy = true}); }
 
 } // namespace
@@ -282,6 +329,8 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_with_immediates),
         cmocka_unit_test(test_threads_with_headers),
+        cmocka_unit_test(test_threads_with_rings_that_grow),
+        cmocka_unit_test(test_threads_with_headers_and_rings_that_grow),
         cmocka_unit_test(test_state_may_be_asked_from_any_side),
     };
     return RUN_TAP(tests);

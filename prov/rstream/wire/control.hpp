@@ -20,6 +20,10 @@ struct Control {
         fin = 2,    // no more data will follow
         rst = 3,    // the stream is over and what was not read is lost
         data = 4,   // announces a write, on a core whose writes carry no immediate; `argument` is the immediate
+        // A larger receive ring, see growth.hpp.
+        grow = 16,  // the window holds the sender up
+        offer = 17, // a ring of `argument` bytes; `address` and `key` stand in place of the first two totals
+        move = 18,  // the next byte, whose position ends in `argument`, and all behind it go to the ring offered last
     };
 
     static constexpr uint8_t flag_closed = 1; // with fin: nor will any data be read
@@ -30,6 +34,8 @@ struct Control {
     uint64_t consumed = 0;        // stream bytes that left the ring
     uint64_t data_arrived = 0;    // data messages received
     uint64_t control_arrived = 0; // control messages received (type data excluded)
+    uint64_t address = 0;         // of an offer only
+    uint64_t key = 0;
 
     void encode(std::span<std::byte, size> out) const;
 

@@ -13,6 +13,7 @@ void Link::open(const Hello& peer, bool headers, size_t max_chunk, Maps* maps) {
     // only iWARP adapters have headers agreed on.
     send_.open(peer.ring_size, peer.data_credits, std::min<size_t>(max_chunk, Immediate::max_length), headers);
     control_.open(peer.control_credits);
+    wish_.open({peer.ring_address, peer.ring_key, peer.ring_size}, (peer.features & Hello::feature_growth) != 0);
 }
 
 // Puts our counters into `control`, and notes them as told.
@@ -34,6 +35,28 @@ Post Link::control_post(Control::Type type, uint8_t flags) {
     return post;
 }
 
+// It has an address and a key in place of the totals, so they are not told by it.
+Post Link::offer_post() {
+    const RemoteRing& ring = supply_.offer();
+    Post post;
+    post.control.type = Control::Type::offer;
+    post.control.argument = static_cast<uint32_t>(ring.size);
+    post.control.address = ring.address;
+    post.control.key = ring.key;
+    post.reported = control_.report(std::numeric_limits<uint64_t>::max());
+    post.control.control_arrived = control_.reported();
+    control_.post();
+    return post;
+}
+
+Post Link::move_post() {
+    wish_.move();
+    send_.move_peer(wish_.ring().size);
+    Post post = control_post(Control::Type::move, 0);
+    post.control.argument = static_cast<uint32_t>(send_.sent());
+    return post;
+}
+
 bool Link::control_due() const {
     const Ending ending = ending_.load(std::memory_order_acquire);
     if (map_due() && control_.may_send_plain()) {
@@ -41,7 +64,7 @@ bool Link::control_due() const {
     }
     return control_.may_send() &&
            (recv_.credit_due() || control_.acknowledgement_due() || acknowledge_now_.load(std::memory_order_acquire) ||
-            (ending != Ending::none && ending != Ending::posted));
+            supply_.offer_due() || move_due(ending) || (ending != Ending::none && ending != Ending::posted));
 }
 
 std::optional<Post> Link::next() {
@@ -58,9 +81,8 @@ std::optional<Post> Link::next() {
         return post;
     }
     if (control_.may_send()) {
-        const bool now = acknowledge_now_.exchange(false, std::memory_order_acq_rel);
-        if (now || recv_.credit_due() || control_.acknowledgement_due()) {
-            return control_post(Control::Type::credit, 0);
+        if (auto post = urgent_control(ending)) {
+            return post;
         }
     }
     // What is sent behind the announcement of a map is not to come before it.
@@ -90,12 +112,44 @@ std::optional<Post> Link::next() {
         }
         return post;
     }
+    if (ending == Ending::none) {
+        if (send_.window_closed()) {
+            wish_.on_stall(send_.peer_consumed());
+        }
+        if (wish_.ask_due() && control_.may_send()) {
+            wish_.ask();
+            return control_post(Control::Type::grow, 0);
+        }
+    }
     if (ends && !send_.unposted() && control_.may_send()) {
         Post post = ending == Ending::rst_after_data
                         ? control_post(Control::Type::rst, 0)
                         : control_post(Control::Type::fin, ending == Ending::fin_closed ? Control::flag_closed : 0);
         end_is_posted(ending);
         return post;
+    }
+    return std::nullopt;
+}
+
+bool Link::held_up() {
+    if (send_.window() != 0) {
+        return true;
+    }
+    wish_.on_stall(send_.peer_consumed());
+    return false;
+}
+
+// What does not wait behind data.
+std::optional<Post> Link::urgent_control(Ending ending) {
+    const bool now = acknowledge_now_.exchange(false, std::memory_order_acq_rel);
+    if (now || recv_.credit_due() || control_.acknowledgement_due()) {
+        return control_post(Control::Type::credit, 0);
+    }
+    if (supply_.offer_due()) {
+        return offer_post();
+    }
+    if (move_due(ending)) {
+        return move_post();
     }
     return std::nullopt;
 }
@@ -122,6 +176,7 @@ Post Link::write_post() {
         const Extent from = send_.next_beside(post.write_before.length);
         post.kind = Post::Kind::write;
         post.chunk.staging_offset = from.offset;
+        post.chunk.staging_moved = from.moved;
         post.chunk.length = from.length;
         post.address = target->address;
         post.key = target->key;
@@ -204,14 +259,31 @@ void Link::undo(const Post& post) {
     case Post::Kind::control:
         break;
     }
-    recv_.revoke(post.granted_before);
     control_.unpost();
-    if (post.control.type == Control::Type::credit) {
-        acknowledge_now_.store(true, std::memory_order_release);
-    } else {
+    if (post.control.type == Control::Type::offer) {
+        supply_.unoffer();
+        return;
+    }
+    recv_.revoke(post.granted_before);
+    switch (post.control.type) {
+    case Control::Type::fin:
+    case Control::Type::rst:
         closed_posted_ = false;
         reset_posted_ = false;
         ending_.store(ending_before_, std::memory_order_release);
+        break;
+    case Control::Type::grow:
+        wish_.unask();
+        break;
+    case Control::Type::move:
+        wish_.unmove();
+        send_.move_peer(wish_.ring().size);
+        break;
+    case Control::Type::credit:
+    case Control::Type::data:
+    case Control::Type::offer:
+        acknowledge_now_.store(true, std::memory_order_release);
+        break;
     }
 }
 
@@ -259,10 +331,7 @@ const char* Link::on_control(const Control& control) {
     if (peer_reset() || (control.type == Control::Type::fin && (peer_closed() || (peer_finished() && !closes)))) {
         return "a control message behind the end of the stream";
     }
-    if (!send_.on_credit(control.consumed, control.data_arrived)) {
-        return "credit for what was not sent";
-    }
-    if (const char* broken = control_.on_total(control.control_arrived)) {
+    if (const char* broken = on_totals(control)) {
         return broken;
     }
     if (control.type == Control::Type::data) {
@@ -281,10 +350,42 @@ const char* Link::on_control(const Control& control) {
         peer_reset_.store(true, std::memory_order_release);
         acknowledge_now_.store(true, std::memory_order_release); // whoever closed waits for it
         break;
+    case Control::Type::grow:
+    case Control::Type::offer:
+    case Control::Type::move:
+        return on_growth(control);
     case Control::Type::credit:
     case Control::Type::data:
         break;
     }
+    return nullptr;
+}
+
+const char* Link::on_totals(const Control& control) {
+    if (control.type != Control::Type::offer && !send_.on_credit(control.consumed, control.data_arrived)) {
+        return "credit for what was not sent";
+    }
+    return control_.on_total(control.control_arrived);
+}
+
+const char* Link::on_growth(const Control& control) {
+    if (control.type == Control::Type::offer) {
+        return wish_.on_offer({control.address, control.key, control.argument});
+    }
+    if (peer_finished()) {
+        return "a larger ring for a stream that has ended";
+    }
+    if (control.type == Control::Type::grow) {
+        return supply_.on_grow();
+    }
+    size_t size = 0;
+    if (const char* broken = supply_.on_move(size)) {
+        return broken;
+    }
+    if (control.argument != static_cast<uint32_t>(recv_.received())) {
+        return "a move at another position than that of the data";
+    }
+    recv_.move(size);
     return nullptr;
 }
 

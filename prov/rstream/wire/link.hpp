@@ -5,7 +5,8 @@
 // network, and tells it what came. The provider drives it with a core endpoint, the tests with a queue.
 //
 // Threads: three sides, each for one thread at a time, which may run beside each other: posting (stage, next, undo,
-// bypass, finish, abort), reading (peek, consume), and progress (on_data, on_control, release).
+// bypass, finish, abort, and what has to do with the staging ring), reading (peek, consume, and what has to do with the
+// receive ring), and progress (on_data, on_control, release).
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 
 #include "prov/rstream/wire/control.hpp"
 #include "prov/rstream/wire/control_flow.hpp"
+#include "prov/rstream/wire/growth.hpp"
 #include "prov/rstream/wire/hello.hpp"
 #include "prov/rstream/wire/immediate.hpp"
 #include "prov/rstream/wire/maps.hpp"
@@ -51,23 +53,30 @@ class Link {
         size_t staging_size;
         size_t ring_size;
         uint64_t data_credits;
+        size_t ring_limit = 0; // up to which the receive ring may grow; 0 if it may not
     };
 
     explicit Link(const Config& config)
-        : send_(config.staging_size), recv_(config.ring_size, config.data_credits), data_credits_(config.data_credits) {
-    }
+        : send_(config.staging_size), recv_(config.ring_size, config.data_credits), supply_(config.ring_limit),
+          data_credits_(config.data_credits) {}
 
     [[nodiscard]] uint64_t data_credits() const { return data_credits_; }
+    // Of the rings; from any side.
+    [[nodiscard]] size_t staging_size() const { return send_.capacity(); }
+    [[nodiscard]] size_t ring_size() const { return recv_.capacity(); }
+    [[nodiscard]] size_t ring_limit() const { return supply_.limit(); } // 0: it does not grow
 
     // Opens the sending side. `headers`: data is announced by a message behind the write. `max_chunk`: of one write.
     // `maps`: if the two ends have agreed on any.
-    void open(const Hello& peer, bool headers, size_t max_chunk, Maps* maps = nullptr);
+    void open(const Hello& peer, bool headers, size_t max_chunk = Immediate::max_length, Maps* maps = nullptr);
 
     // ---- posting side
     [[nodiscard]] size_t space() const { return writes_full() ? 0 : send_.space(); }
-    [[nodiscard]] size_t unreleased() const { return send_.capacity() - send_.space(); }
+    [[nodiscard]] size_t unreleased() const { return send_.unreleased(); }
     [[nodiscard]] Extent room(size_t length) const { return writes_full() ? Extent{} : send_.room(length); }
     void stage(size_t length) { send_.stage(length); }
+    // The program has more than there is room for. False if that is for want of room in the peer's ring.
+    bool held_up();
     // What was copied to the room is for a map of the peer's.
     void stage_write(size_t length, const Maps::Target& target);
     // As `bypass`, for a map.
@@ -78,6 +87,14 @@ class Link {
     std::optional<Post> bypass(size_t length);
     std::optional<Post> next();
     void undo(const Post& post);
+    // Where the data of the last post goes: it changes with a post of type move, and what undoes it.
+    [[nodiscard]] const RemoteRing& peer_ring() const { return wish_.ring(); }
+    // What is staged from now on goes to a ring of that size, larger than before; not while it moves already. True from
+    // `settle_staging`, once, when no write from the ring before it is under way.
+    void move_staging(size_t size) { send_.move_staging(size); }
+    [[nodiscard]] bool staging_moves() const { return send_.staging_moves(); }
+    bool settle_staging() { return send_.settle_staging(); }
+    void limit_chunks(size_t max_chunk) { send_.limit_chunks(std::min<size_t>(max_chunk, Immediate::max_length)); }
     // Whether `next` would give something other than data: a credit or the end. Cheap, from any side.
     [[nodiscard]] bool control_due() const;
     [[nodiscard]] bool map_due() const { return maps_ != nullptr && maps_->pending(); }
@@ -91,6 +108,20 @@ class Link {
     [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const { return recv_.peek(length, skip); }
     void consume(size_t length) { recv_.consume(length); }
     void await_more() { recv_.await_more(); } // than is readable: the peer may need credit to send it
+    // The peer waits for a larger ring: from any side. `supply` offers it one, between the present size and the limit.
+    [[nodiscard]] bool growth_wanted() const {
+        return supply_.wanted() && recv_.capacity() < supply_.limit() && !peer_finished() && !peer_reset();
+    }
+    void supply(const RemoteRing& ring) { supply_.supply(ring); }
+    // True, once, when all that lies in the receive ring lies in the one supplied last: the one before it is not
+    // written to any more, and can go.
+    bool settle() {
+        if (!recv_.settle()) {
+            return false;
+        }
+        supply_.settled();
+        return true;
+    }
 
     // ---- progress side: null, or the rule that the peer broke
     const char* on_data(uint64_t raw_immediate);
@@ -116,15 +147,26 @@ class Link {
     enum class Ending : uint8_t { none, fin, fin_closed, rst_after_data, rst, posted };
 
     [[nodiscard]] bool writes_full() const { return maps_ != nullptr && maps_->writes().full(); }
+    std::optional<Post> urgent_control(Ending ending);
+    // Behind the end, nothing moves any more.
+    [[nodiscard]] bool move_due(Ending ending) const {
+        return wish_.move_due() && (ending == Ending::none || send_.unposted());
+    }
     Post control_post(Control::Type type, uint8_t flags);
+    Post offer_post();
+    Post move_post();
     std::optional<Post> map_post();
     Post write_post();
+    const char* on_totals(const Control& control);
+    const char* on_growth(const Control& control);
     void end_is_posted(Ending kind);
     void fill(Control& control, Post& post, uint64_t most_acks);
 
     SendFlow send_;
     RecvFlow recv_;
     ControlFlow control_;
+    RingWish wish_;
+    RingSupply supply_;
     uint64_t data_credits_;
     Maps* maps_ = nullptr;
     bool headers_ = false;

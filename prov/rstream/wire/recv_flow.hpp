@@ -5,8 +5,8 @@
 // when the peer is told. Bytes are returned when half the ring is consumed, messages when half the credits are used up,
 // and either at once when the peer says that it holds data back, or when the program waits for more than is there.
 //
-// Threads: `on_data` on the progress side, `consume` on the reading side, `grant` and `revoke` on the posting side; one
-// thread at a time on each.
+// Threads: `on_data` and `move` on the progress side, `consume` and `settle` on the reading side, `grant` and `revoke`
+// on the posting side; one thread at a time on each.
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,12 @@ class RecvFlow {
 
     // Counts a data message of `length` bytes. Null, or the rule that the peer broke.
     const char* on_data(uint64_t length, bool credit_wanted);
+
+    // What follows lies in a ring of that size.
+    void move(size_t ring_size) { ring_.move(received_.load(std::memory_order_relaxed), ring_size); }
+    // True, once, when nothing is left in the ring before it.
+    bool settle() { return ring_.settle(consumed_.load(std::memory_order_relaxed)); }
+    [[nodiscard]] size_t capacity() const { return ring_.capacity(); }
 
     [[nodiscard]] size_t readable() const {
         return received_.load(std::memory_order_acquire) - consumed_.load(std::memory_order_relaxed);
@@ -56,7 +62,7 @@ class RecvFlow {
     [[nodiscard]] uint64_t received() const { return received_.load(std::memory_order_acquire); }
 
   private:
-    Ring ring_;
+    MovingRing ring_;
     uint64_t credits_;
     std::atomic<uint64_t> received_{0};
     std::atomic<uint64_t> arrived_{0};

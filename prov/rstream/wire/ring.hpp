@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Positions in a stream are 64-bit counters that never wrap; a ring maps them to offsets in a buffer.
+// Positions in a stream are 64-bit counters that never wrap; a ring maps them to offsets in a buffer. A ring that moves
+// to a larger buffer does so at a position: what lies before it stays where it is until it was used.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,6 +15,7 @@ namespace rstream::wire {
 struct Extent {
     size_t offset = 0;
     size_t length = 0;
+    bool moved = false; // it lies in the new buffer of a ring that moves
 };
 
 class Ring {
@@ -29,6 +32,60 @@ class Ring {
 
   private:
     size_t capacity_;
+};
+
+// Threads: one thread at a time calls `move`, one at a time the rest, which may be another; `capacity` is for any. What
+// follows a `settle` must be known to the caller of the next `move`.
+class MovingRing {
+  public:
+    explicit MovingRing(size_t capacity = 1) : ring_(capacity), capacity_(capacity) {}
+
+    // Of the new buffer, from `move` on.
+    [[nodiscard]] size_t capacity() const { return capacity_.load(std::memory_order_acquire); }
+
+    // As for a ring; a piece lies in one buffer.
+    [[nodiscard]] Extent extent(uint64_t position, uint64_t length) const {
+        const uint64_t split = split_.load(std::memory_order_acquire);
+        if (position < split) {
+            return ring_.extent(position, std::min(length, split - position));
+        }
+        Extent extent = next_.extent(position, length);
+        extent.moved = true;
+        return extent;
+    }
+
+    // Bytes from `position` on lie in a buffer of that size. Not while it moves already.
+    void move(uint64_t position, size_t capacity) {
+        next_ = Ring(capacity);
+        capacity_.store(capacity, std::memory_order_release);
+        split_.store(position, std::memory_order_release);
+    }
+    [[nodiscard]] bool moving() const { return split_.load(std::memory_order_acquire) != never; }
+
+    // True if it has moved, and nothing from `position` on lies in the old buffer: the new one is the only one now.
+    bool settle(uint64_t position) {
+        if (position < split_.load(std::memory_order_acquire)) {
+            return false;
+        }
+        ring_ = next_;
+        split_.store(never, std::memory_order_release);
+        return true;
+    }
+
+    // No more will lie in the old buffer than there is.
+    void cut(uint64_t position) {
+        if (moving()) {
+            split_.store(std::min(position, split_.load(std::memory_order_relaxed)), std::memory_order_release);
+        }
+    }
+
+  private:
+    static constexpr uint64_t never = ~uint64_t{0};
+
+    Ring ring_;
+    Ring next_;
+    std::atomic<uint64_t> split_{never};
+    std::atomic<size_t> capacity_;
 };
 
 } // namespace rstream::wire

@@ -8,8 +8,17 @@ void SendFlow::open(size_t peer_ring, uint64_t credits, size_t max_chunk, bool k
     keep_small_in_page_ = keep_small_in_page;
     peer_ = Ring(peer_ring);
     credits_ = credits;
+    limit_chunks(max_chunk);
+}
+
+void SendFlow::limit_chunks(size_t max_chunk) {
     max_chunk_ = max_chunk;
     full_chunk_ = std::min(max_chunk, staging_.capacity() / 4);
+}
+
+void SendFlow::move_staging(size_t size) {
+    staging_.move(staged_.load(std::memory_order_relaxed), size);
+    full_chunk_ = std::min(max_chunk_, size / 4);
 }
 
 void SendFlow::stage(size_t length) {
@@ -17,7 +26,7 @@ void SendFlow::stage(size_t length) {
     if (holding_ && (length >= full_chunk_ || (!unposted() && in_flight() == 0))) {
         holding_ = false;
     }
-    staged_.fetch_add(length, std::memory_order_relaxed);
+    staged_.fetch_add(length, std::memory_order_release);
 }
 
 Extent SendFlow::piece(size_t length) const {
@@ -40,7 +49,7 @@ std::optional<Chunk> SendFlow::next(bool urgent, size_t limit) const {
     }
     const Extent from = piece(std::min({pending, open_window, max_chunk_}));
     const Extent to = peer_.extent(sent(), from.length);
-    return Chunk{from.offset, to.offset, to.length, false, wants_credit(to.length, flying), holding_};
+    return Chunk{from.offset, to.offset, to.length, false, from.moved, wants_credit(to.length, flying), holding_};
 }
 
 std::optional<Chunk> SendFlow::bypass(size_t length) {
@@ -61,7 +70,7 @@ std::optional<Chunk> SendFlow::bypass(size_t length) {
     if (to.length < length) {
         return std::nullopt;
     }
-    return Chunk{0, to.offset, length, true, wants_credit(length, flying), holding_};
+    return Chunk{0, to.offset, length, true, false, wants_credit(length, flying), holding_};
 }
 
 void SendFlow::post(const Chunk& chunk) {

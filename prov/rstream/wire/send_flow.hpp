@@ -24,6 +24,7 @@ struct Chunk {
     size_t ring_offset = 0;    // where it goes in the peer's receive ring
     size_t length = 0;
     bool bypass = false;
+    bool staging_moved = false; // the bytes lie in the new buffer of a staging ring that moves
     bool credit_wanted = false;
     bool held_before = false; // for undo
 };
@@ -41,15 +42,33 @@ class SendFlow {
     // What the peer offered. `max_chunk`: the most that one message may carry. `keep_small_in_page`: a small chunk does
     // not lie across two pages of the staging ring.
     void open(size_t peer_ring, uint64_t credits, size_t max_chunk, bool keep_small_in_page = false);
+    // What follows goes to a ring of that size, and in chunks of that size.
+    void move_peer(size_t peer_ring) { peer_ = Ring(peer_ring); }
+    void limit_chunks(size_t max_chunk);
+
+    // What follows is staged in a ring of that size, larger than before. Not while it moves already.
+    void move_staging(size_t size);
+    [[nodiscard]] bool staging_moves() const { return staging_.moving(); }
+    // True, once, when no write from the ring before it is under way any more.
+    bool settle_staging() { return staging_.settle(released_.load(std::memory_order_acquire)); }
 
     [[nodiscard]] size_t space() const {
+        const size_t taken = unreleased(); // first: the capacity only grows
+        return staging_.capacity() - taken;
+    }
+    // Staged bytes whose write is not complete.
+    [[nodiscard]] size_t unreleased() const {
         const uint64_t released = released_.load(std::memory_order_acquire); // first: it follows the other
-        return staging_.capacity() - (staged_.load(std::memory_order_relaxed) - released);
+        return staged_.load(std::memory_order_acquire) - released;
     }
     [[nodiscard]] bool unposted() const {
         return posted_.load(std::memory_order_relaxed) != staged_.load(std::memory_order_relaxed);
     }
     [[nodiscard]] size_t capacity() const { return staging_.capacity(); }
+    [[nodiscard]] uint64_t peer_consumed() const { return peer_consumed_.load(std::memory_order_acquire); }
+    // Bytes wait, and the peer's ring has no room for one of them.
+    [[nodiscard]] bool window_closed() const { return unposted() && window() == 0; }
+    [[nodiscard]] size_t window() const { return peer_.capacity() - (sent() - peer_consumed()); }
 
     // Where the next of at most `length` bytes are to be copied; then `stage` what was.
     [[nodiscard]] Extent room(size_t length) const {
@@ -58,7 +77,10 @@ class SendFlow {
     void stage(size_t length);
 
     // Drops what was staged and not posted.
-    void discard() { staged_.store(posted_.load()); }
+    void discard() {
+        staged_.store(posted_.load());
+        staging_.cut(staged_.load(std::memory_order_relaxed));
+    }
 
     // The next chunk that may go now, of the first `limit` bytes. `urgent`: without holding small ones back.
     [[nodiscard]] std::optional<Chunk> next(bool urgent, size_t limit = std::numeric_limits<size_t>::max()) const;
@@ -72,7 +94,7 @@ class SendFlow {
     void unpost(const Chunk& chunk); // the core did not take it
 
     // Bytes that wait in line with those of the stream, but take none of the peer's window or credit.
-    void stage_beside(size_t length) { staged_.fetch_add(length, std::memory_order_relaxed); }
+    void stage_beside(size_t length) { staged_.fetch_add(length, std::memory_order_release); }
     [[nodiscard]] Extent next_beside(size_t length) const { return piece(std::min(length, max_chunk_)); }
     void post_beside(size_t length) { posted_.fetch_add(length, std::memory_order_relaxed); }
     void unpost_beside(size_t length) { posted_.fetch_sub(length, std::memory_order_relaxed); }
@@ -96,11 +118,8 @@ class SendFlow {
         return holding_ || (flying + 1 >= burst && length < full_chunk_);
     }
     [[nodiscard]] Extent piece(size_t length) const; // of what is staged, that one message may carry
-    [[nodiscard]] size_t window() const {
-        return peer_.capacity() - (sent() - peer_consumed_.load(std::memory_order_acquire));
-    }
 
-    Ring staging_;
+    MovingRing staging_;
     Ring peer_;
     uint64_t credits_ = 0;
     size_t max_chunk_ = 0;

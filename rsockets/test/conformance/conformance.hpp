@@ -68,7 +68,15 @@ struct Api {
     int (*dup2)(int, int);
 };
 
+// The kernel's by system calls, whatever is preloaded before libc.
+extern const Api system_calls;
+
 struct Failure : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// What the case needs is not here.
+struct Skip : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
@@ -128,6 +136,10 @@ class Case {
     std::vector<std::thread> threads_;
 };
 
+// Of this machine: FABTESTS_NODE and FABTESTS_NODE6 name addresses of a device's.
+std::string node();
+// A case that names the loopback address by other means than the functions below.
+void need_loopback();
 sockaddr_in loopback(uint16_t port);
 sockaddr_in6 loopback6(uint16_t port);
 socklen_t length_of(const sockaddr_storage& address);

@@ -132,12 +132,32 @@ CASE(connect_to_a_group) {
 }
 
 CASE(connect_to_the_wildcard_reaches_this_machine) {
+    need_loopback();
     const int listener = c.make_listener();
     sockaddr_in to = loopback(port_of(c.address_of(listener)));
     to.sin_addr.s_addr = htonl(INADDR_ANY);
     const int fd = c.make_socket();
     SAY(c.s.connect(fd, generic(to), sizeof(to)));
     MAKE(c.s.accept(listener, nullptr, nullptr));
+}
+
+CASE(a_listener_on_the_wildcard_keeps_its_port) {
+    for (const int family : {AF_INET, AF_INET6}) {
+        const int listener = c.make_socket(family);
+        sockaddr_storage any{};
+        any.ss_family = static_cast<sa_family_t>(family);
+        SAY(c.s.bind(listener, generic(any), length_of(any)));
+        const sockaddr_storage bound = c.address_of(listener);
+        SAY(c.s.listen(listener, 4));
+        const sockaddr_storage listening = c.address_of(listener);
+        c.note(text_of(listening));
+        c.note(port_of(listening) == port_of(bound) ? "that port" : "another port");
+        const sockaddr_in four = loopback(port_of(bound));
+        const sockaddr_in6 six = loopback6(port_of(bound));
+        const int fd = c.make_socket(family);
+        SAY(c.s.connect(fd, family == AF_INET ? generic(four) : generic(six), length_of(any)));
+        MAKE(c.s.accept(listener, nullptr, nullptr));
+    }
 }
 
 CASE(connect_of_a_listener) {
@@ -331,7 +351,7 @@ CASE(an_ipv6_listener_takes_ipv4_connections) {
 CASE(an_ipv6_socket_connects_to_a_mapped_address) {
     const int listener = c.make_listener();
     sockaddr_in6 to = loopback6(port_of(c.address_of(listener)));
-    inet_pton(AF_INET6, "::ffff:127.0.0.1", &to.sin6_addr);
+    inet_pton(AF_INET6, ("::ffff:" + node()).c_str(), &to.sin6_addr);
     const int fd = c.make_socket(AF_INET6);
     SAY(c.s.connect(fd, generic(to), sizeof(to)));
     MAKE(c.s.accept(listener, nullptr, nullptr));
@@ -343,7 +363,7 @@ CASE(an_ipv6_socket_connects_to_a_mapped_address) {
 
 CASE(an_ipv6_only_socket_does_not) {
     sockaddr_in6 to = loopback6(closed_port());
-    inet_pton(AF_INET6, "::ffff:127.0.0.1", &to.sin6_addr);
+    inet_pton(AF_INET6, ("::ffff:" + node()).c_str(), &to.sin6_addr);
     const int fd = c.make_socket(AF_INET6);
     c.set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     SAY(c.s.connect(fd, generic(to), sizeof(to)));

@@ -127,6 +127,28 @@ CASE(options_of_a_connection_are_those_of_its_socket) {
     note_value(c, pair.client, SOL_SOCKET, SO_ACCEPTCONN);
 }
 
+CASE(options_of_a_listener_pass_to_what_it_accepts) {
+    const int listener = c.make_listener();
+    c.set(listener, SOL_SOCKET, SO_KEEPALIVE, 1);
+    c.set(listener, IPPROTO_TCP, TCP_KEEPIDLE, 44);
+    c.set(listener, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+    c.set(listener, IPPROTO_TCP, TCP_KEEPCNT, 6);
+    c.set(listener, IPPROTO_TCP, TCP_USER_TIMEOUT, 70000);
+    c.set(listener, IPPROTO_TCP, TCP_NODELAY, 1);
+    const linger some{1, 9};
+    SAY(c.s.setsockopt(listener, SOL_SOCKET, SO_LINGER, &some, sizeof(some)));
+    c.make_connected_to(listener);
+    const int fd = c.accept_from(listener);
+    note_value(c, fd, SOL_SOCKET, SO_KEEPALIVE);
+    for (const int name : {TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT, TCP_NODELAY}) {
+        note_value(c, fd, IPPROTO_TCP, name);
+    }
+    linger back{};
+    socklen_t length = sizeof(back);
+    SAY(c.s.getsockopt(fd, SOL_SOCKET, SO_LINGER, &back, &length));
+    c.note(std::to_string(back.l_onoff) + " " + std::to_string(back.l_linger));
+}
+
 CASE(tcp_info_knows_the_state) {
     const auto note_state = [&c](const char* what, int fd) {
         tcp_info info{};

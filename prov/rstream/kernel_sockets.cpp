@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/kernel_sockets.hpp"
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+#include <dirent.h>
+#include <linux/tcp.h> // its tcp_info counts bytes; that of <netinet/tcp.h> is older
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace rstream {
+
+namespace {
+
+constexpr int tcp_established = 1; // of the kernel's enumeration of states
+
+struct Name {
+    const void* address = nullptr;
+    size_t length = 0;
+    in_port_t port = 0;
+    bool wildcard = false;
+};
+
+Name name_of(const sockaddr& socket) {
+    switch (socket.sa_family) {
+    case AF_INET: {
+        const auto& four = reinterpret_cast<const sockaddr_in&>(socket);
+        return {&four.sin_addr, sizeof(four.sin_addr), four.sin_port, four.sin_addr.s_addr == htonl(INADDR_ANY)};
+    }
+    case AF_INET6: {
+        const auto& six = reinterpret_cast<const sockaddr_in6&>(socket);
+        return {&six.sin6_addr, sizeof(six.sin6_addr), six.sin6_port, IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr) != 0};
+    }
+    default:
+        return {};
+    }
+}
+
+// Whether `socket` is a name that something bound to `bound` can have.
+bool is_within(const sockaddr& socket, const sockaddr& bound) {
+    const Name a = name_of(socket);
+    const Name b = name_of(bound);
+    return a.length != 0 && a.length == b.length && a.port == b.port &&
+           (b.wildcard || memcmp(a.address, b.address, a.length) == 0);
+}
+
+using NameCall = int (*)(int, sockaddr*, socklen_t*);
+
+bool has_name(int fd, NameCall call, const sockaddr& wanted) {
+    sockaddr_storage name{};
+    socklen_t length = sizeof(name);
+    return call(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0 &&
+           is_within(reinterpret_cast<const sockaddr&>(name), wanted);
+}
+
+// Until `body` says true. 0 or -errno.
+int for_each_descriptor(const std::function<bool(int)>& body) {
+    struct Closer {
+        void operator()(DIR* d) const { closedir(d); }
+    };
+    const std::unique_ptr<DIR, Closer> fds(opendir("/proc/self/fd"));
+    if (!fds) {
+        return -errno;
+    }
+    while (const dirent* entry = readdir(fds.get())) {
+        const char* end = entry->d_name + strlen(entry->d_name);
+        int fd = -1;
+        if (std::from_chars(entry->d_name, end, fd).ptr == end && body(fd)) {
+            break;
+        }
+    }
+    return 0;
+}
+
+bool is_silent(int fd) {
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+           length >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received) &&
+           info.tcpi_state == tcp_established && info.tcpi_bytes_received == 0;
+}
+
+} // namespace
+
+int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
+    int found = -ENOENT;
+    const int ret = for_each_descriptor([&](int fd) {
+        const bool it = has_name(fd, getpeername, peer) && has_name(fd, getsockname, local);
+        found = it ? fd : found;
+        return it;
+    });
+    return ret != 0 ? ret : found;
+}
+
+size_t end_silent_visitors(const sockaddr& listening) {
+    size_t count = 0;
+    (void)for_each_descriptor([&](int fd) {
+        if (has_name(fd, getsockname, listening) && is_silent(fd) && ::shutdown(fd, SHUT_RDWR) == 0) {
+            ++count;
+        }
+        return false;
+    });
+    return count;
+}
+
+} // namespace rstream

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The kernel's TCP sockets below a core. No core gives their descriptors away: they are looked for among this process's
+// descriptors, by their names.
+#pragma once
+
+#include <cstddef>
+
+struct sockaddr;
+
+namespace rstream {
+
+// The socket between two addresses; -FI_ENOENT if there is none, or -errno.
+int find_kernel_socket(const sockaddr& local, const sockaddr& peer);
+
+// Shuts down what has come in by the listening socket of that name and has sent nothing yet. How many there were.
+size_t end_silent_visitors(const sockaddr& listening);
+
+} // namespace rstream

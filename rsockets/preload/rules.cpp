@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// System calls are made as such: the functions of libc are those that the preload library puts its own in place of.
+#include "rsockets/preload/rules.hpp"
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef RSOCKET_CONFIG_DIR // the build says where
+#define RSOCKET_CONFIG_DIR "/etc/rdma/rsocket"
+#endif
+
+namespace preload {
+
+// Where a text comes from, for the report. line 0: from the environment.
+struct Place {
+    const char* source;
+    size_t line;
+    const Report& report;
+
+    void say(std::string_view text, const char* what, size_t position) const;
+    void say(const char* what) const;
+};
+
+namespace {
+
+constexpr size_t largest_file = size_t{64} << 10;
+constexpr int af_ib = 27; // of Linux, which glibc does not name everywhere
+
+template <class... Arguments> void report_line(const Report& report, const char* format, Arguments... arguments) {
+    if (report.say != nullptr) {
+        std::array<char, 400> line{};
+        snprintf(line.data(), line.size(), format, arguments...);
+        report.say(report.context, line.data());
+    }
+}
+
+constexpr bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' || c == '\f'; }
+
+// Takes the next word of a text off it; empty at the end.
+std::string_view next_word(std::string_view& text) {
+    while (!text.empty() && is_blank(text.front())) {
+        text.remove_prefix(1);
+    }
+    size_t length = 0;
+    while (length < text.size() && !is_blank(text[length])) {
+        ++length;
+    }
+    const std::string_view word(text.data(), length);
+    text.remove_prefix(length);
+    return word;
+}
+
+bool same(std::string_view text, std::string_view wanted) {
+    return text.size() == wanted.size() && strncasecmp(text.data(), wanted.data(), text.size()) == 0;
+}
+
+struct Name {
+    std::string_view text;
+    int value;
+};
+constexpr std::array domains{Name{"*", -1},        Name{"INET", AF_INET},    Name{"INET6", AF_INET6},
+                             Name{"IB", af_ib},    Name{"AF_INET", AF_INET}, Name{"AF_INET6", AF_INET6},
+                             Name{"AF_IB", af_ib}, Name{"PF_INET", AF_INET}, Name{"PF_INET6", AF_INET6},
+                             Name{"PF_IB", af_ib}};
+constexpr std::array types{Name{"*", -1}, Name{"STREAM", SOCK_STREAM}, Name{"DGRAM", SOCK_DGRAM},
+                           Name{"SOCK_STREAM", SOCK_STREAM}, Name{"SOCK_DGRAM", SOCK_DGRAM}};
+constexpr std::array protocols{Name{"*", -1}, Name{"TCP", IPPROTO_TCP}, Name{"UDP", IPPROTO_UDP},
+                               Name{"IPPROTO_TCP", IPPROTO_TCP}, Name{"IPPROTO_UDP", IPPROTO_UDP}};
+
+template <size_t N> bool look_up(const std::array<Name, N>& names, std::string_view text, int& value) {
+    for (const Name& name : names) {
+        if (same(text, name.text)) {
+            value = name.value;
+            return true;
+        }
+    }
+    return false;
+}
+
+} // namespace
+
+void Place::say(std::string_view text, const char* what, size_t position) const {
+    std::array<char, 64> shown{}; // its end is cut off, and what cannot be printed
+    for (size_t i = 0; i + 1 < shown.size() && i < text.size(); ++i) {
+        shown[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+    }
+    if (line == 0) {
+        report_line(report, "%s: '%s' is left out: %s (at character %zu)", source, shown.data(), what, position + 1);
+    } else {
+        report_line(report, "%s:%zu: '%s' is left out: %s (at character %zu)", source, line, shown.data(), what,
+                    position + 1);
+    }
+}
+
+void Place::say(const char* what) const { report_line(report, "%s:%zu: the line is left out: %s", source, line, what); }
+
+bool Rules::add_rule(std::string_view text, Verdict verdict, const Place& place) {
+    if (rule_count_ == rules_.size()) {
+        place.say(text, "there are too many rules, 256 is the most", 0);
+        return false;
+    }
+    Rule rule;
+    rule.verdict = verdict;
+    Fault fault;
+    if (!parse_rule(text, rule, fault)) {
+        place.say(text, fault.what, fault.position);
+        return false;
+    }
+    rules_[rule_count_++] = rule;
+    return true;
+}
+
+bool Rules::add_words(std::string_view words, const Report& report) {
+    const Place place{"RSPRELOAD_RULES", 0, report};
+    bool any = false;
+    for (std::string_view word = next_word(words); !word.empty(); word = next_word(words)) {
+        any = true;
+        add_rule(word, Verdict::carry, place);
+    }
+    // Even if none of them can be read: who asked for a few sockets does not get all.
+    only_ = only_ || any;
+    return any;
+}
+
+void Rules::add_lines(std::string_view lines, std::string_view program, const char* source, const Report& report) {
+    for (size_t number = 1; !lines.empty(); ++number) {
+        const auto* const end = static_cast<const char*>(memchr(lines.data(), '\n', lines.size()));
+        const size_t length = end != nullptr ? static_cast<size_t>(end - lines.data()) : lines.size();
+        add_line({lines.data(), length}, program, Place{source, number, report});
+        lines.remove_prefix(end != nullptr ? length + 1 : length);
+    }
+}
+
+void Rules::add_line(std::string_view line, std::string_view program, const Place& place) {
+    std::array<std::string_view, 4> words{};
+    size_t count = 0;
+    for (std::string_view word = next_word(line); !word.empty() && count < words.size(); word = next_word(line)) {
+        if (word.front() == '#') {
+            break;
+        }
+        words[count++] = word;
+    }
+    switch (count) {
+    case 0:
+        return;
+    case 1:
+        only_ = add_rule(words[0], Verdict::carry, place) || only_;
+        return;
+    case 2:
+        if (same(words[0], "carry")) {
+            only_ = add_rule(words[1], Verdict::carry, place) || only_;
+        } else if (same(words[0], "kernel")) {
+            add_rule(words[1], Verdict::kernel, place);
+        } else {
+            place.say(words[0], "neither carry nor kernel", 0);
+        }
+        return;
+    case 3:
+        place.say("there are four columns, program domain type protocol, or a rule");
+        return;
+    default: // what follows is not looked at, as in rdma-core
+        add_kind(words.data(), program, place);
+    }
+}
+
+void Rules::add_kind(const std::string_view* columns, std::string_view program, const Place& place) {
+    Kind kind;
+    if (!look_up(domains, columns[1], kind.domain)) {
+        place.say(columns[1], "not a domain: *, INET, INET6 or IB", 0);
+        return;
+    }
+    if (!look_up(types, columns[2], kind.type)) {
+        place.say(columns[2], "not a type: *, STREAM or DGRAM", 0);
+        return;
+    }
+    if (!look_up(protocols, columns[3], kind.protocol)) {
+        place.say(columns[3], "not a protocol: *, TCP or UDP", 0);
+        return;
+    }
+    listed_ = true;
+    // The beginning of a name is enough, in letters of either case, as in rdma-core.
+    const std::string_view name = columns[0];
+    if (!same(name, "*") &&
+        (name.size() > program.size() || strncasecmp(name.data(), program.data(), name.size()) != 0)) {
+        return;
+    }
+    if (kind_count_ == kinds_.size()) {
+        place.say("there are too many for this program, 64 is the most");
+        return;
+    }
+    kinds_[kind_count_++] = kind;
+}
+
+Decision Rules::for_socket(int domain, int type, int protocol) const {
+    const int plain = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (domain != AF_INET && domain != AF_INET6) {
+        return {Verdict::kernel, "not an internet socket"};
+    }
+    if (plain != SOCK_STREAM) {
+        return {Verdict::kernel, "not a stream"};
+    }
+    if (protocol != 0 && protocol != IPPROTO_TCP) {
+        return {Verdict::kernel, "not TCP"};
+    }
+    if (!listed_) {
+        return {Verdict::carry, "a stream"};
+    }
+    for (size_t i = 0; i < kind_count_; ++i) {
+        const Kind& kind = kinds_[i];
+        if ((kind.domain == -1 || kind.domain == domain) && (kind.type == -1 || kind.type == plain) &&
+            (kind.protocol == -1 || kind.protocol == IPPROTO_TCP)) {
+            return {Verdict::carry, "listed in the configuration"};
+        }
+    }
+    return {Verdict::kernel, "not listed in the configuration"};
+}
+
+Decision Rules::by_default(const Endpoint& endpoint) const {
+    if (only_) {
+        return {Verdict::kernel, "no rule names the address"};
+    }
+    if (endpoint.is_loopback()) {
+        return {Verdict::kernel, "a loopback address"};
+    }
+    if (endpoint.is_multicast()) {
+        return {Verdict::kernel, "a multicast address"};
+    }
+    if (!device_) {
+        return {Verdict::kernel, "no RDMA device, and no rule names the address"};
+    }
+    return {Verdict::carry, "by default"};
+}
+
+namespace {
+
+Decision by_rule(const Rule& rule) {
+    return rule.verdict == Verdict::carry ? Decision{Verdict::carry, "a rule names the address"}
+                                          : Decision{Verdict::kernel, "a rule leaves the address to the kernel"};
+}
+
+} // namespace
+
+Decision Rules::for_connect(const sockaddr* address, socklen_t length) const {
+    Endpoint endpoint;
+    if (!endpoint.take(address, length)) {
+        return {Verdict::kernel, "not an internet address"};
+    }
+    if (endpoint.is_wildcard()) { // Linux connects to this host then
+        endpoint.address = {};
+        endpoint.address[endpoint.family == Family::ipv4 ? 3 : 15] = 1;
+        if (endpoint.family == Family::ipv4) {
+            endpoint.address[0] = 127;
+        }
+    }
+    for (size_t i = 0; i < rule_count_; ++i) {
+        if (rules_[i].matches(endpoint)) {
+            return by_rule(rules_[i]);
+        }
+    }
+    return by_default(endpoint);
+}
+
+Decision Rules::for_listen(const sockaddr* address, socklen_t length) const {
+    Endpoint endpoint;
+    if (!endpoint.take(address, length)) {
+        return {Verdict::kernel, "not an internet address"};
+    }
+    const bool all = endpoint.is_wildcard();
+    for (size_t i = 0; i < rule_count_; ++i) {
+        if (all ? rules_[i].matches_listener_on_all(endpoint) : rules_[i].matches(endpoint)) {
+            return by_rule(rules_[i]);
+        }
+    }
+    return by_default(endpoint);
+}
+
+void Rules::load_file(const char* path, bool named, const Report& report) {
+    const long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        if (named || errno != ENOENT) {
+            report_line(report, "%s cannot be opened: error %d", path, errno);
+        }
+        return;
+    }
+    void* const room =
+        mmap(nullptr, largest_file, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t size = 0;
+    while (room != MAP_FAILED && size < largest_file) {
+        const long got = syscall(SYS_read, fd, static_cast<char*>(room) + size, largest_file - size);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            report_line(report, "%s cannot be read: error %d", path, errno);
+        }
+        if (got <= 0) {
+            break;
+        }
+        size += static_cast<size_t>(got);
+    }
+    syscall(SYS_close, fd);
+    if (room == MAP_FAILED) {
+        report_line(report, "%s is not read: there is no memory", path);
+        return;
+    }
+    if (size == largest_file) {
+        report_line(report, "%s is too large: what follows its first %zu bytes is left out", path, largest_file);
+    }
+    add_lines({static_cast<const char*>(room), size}, program_invocation_short_name, path, report);
+    munmap(room, largest_file);
+}
+
+void Rules::look_for_device(const char* sys, const char* cores) {
+    device_ = false;
+    if (cores != nullptr && *cores != '\0' && strstr(cores, "verbs") == nullptr) {
+        return;
+    }
+    std::array<char, 256> path{};
+    snprintf(path.data(), path.size(), "%s/class/infiniband", sys);
+    const long fd = syscall(SYS_openat, AT_FDCWD, path.data(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+    if (fd < 0) {
+        return;
+    }
+    // Besides "." and "..", which are one of 24 bytes each at most.
+    alignas(8) std::array<char, 1024> entries{};
+    device_ = syscall(SYS_getdents64, fd, entries.data(), entries.size()) > 48;
+    syscall(SYS_close, fd);
+}
+
+void Rules::load(const Report& report) {
+    look_for_device("/sys", getenv("FI_RSTREAM_CORE"));
+    const char* words = getenv("RSPRELOAD_RULES");
+    if (words != nullptr && add_words(words, report)) {
+        return;
+    }
+    const char* named = getenv("RSPRELOAD_CONFIG");
+    const bool is_named = named != nullptr && *named != '\0';
+    load_file(is_named ? named : RSOCKET_CONFIG_DIR "/preload_config", is_named, report);
+}
+
+namespace {
+
+void append_to_log(void* /*context*/, const char* text) {
+    const char* path = getenv("RSPRELOAD_LOG");
+    if (path == nullptr || *path == '\0') {
+        return;
+    }
+    const long fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0600);
+    if (fd < 0) {
+        return;
+    }
+    std::array<char, 480> line{};
+    const int length = snprintf(line.data(), line.size(), "rspreload[%d] warn: %s\n", getpid(), text);
+    (void)!syscall(SYS_write, fd, line.data(), static_cast<size_t>(length));
+    syscall(SYS_close, fd);
+}
+
+void count(void* context, const char* /*line*/) { ++*static_cast<size_t*>(context); }
+
+constinit std::atomic<const Rules*> loaded{nullptr};
+constinit const Rules none; // where there is no memory for others
+
+} // namespace
+
+// Threads, or a signal handler and what it interrupted, may read them at the same time: nobody waits, and the first who
+// has them wins, and alone names the lines that cannot be read.
+const Rules& Rules::get() {
+    if (const Rules* rules = loaded.load(std::memory_order_acquire)) {
+        return *rules;
+    }
+    const int saved = errno;
+    void* const room = mmap(nullptr, sizeof(Rules), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* mine = room == MAP_FAILED ? nullptr : new (room) Rules;
+    size_t faults = 0;
+    if (mine != nullptr) {
+        mine->load({count, &faults});
+    }
+    const Rules* first = nullptr;
+    const bool won = loaded.compare_exchange_strong(first, mine != nullptr ? mine : &none, std::memory_order_acq_rel);
+    if (mine != nullptr && won && faults != 0) {
+        void* const scratch = mmap(nullptr, sizeof(Rules), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (scratch != MAP_FAILED) {
+            (new (scratch) Rules)->load({append_to_log, nullptr});
+            munmap(scratch, sizeof(Rules));
+        }
+    } else if (mine != nullptr && !won) {
+        munmap(room, sizeof(Rules));
+    }
+    errno = saved;
+    return *loaded.load(std::memory_order_acquire);
+}
+
+} // namespace preload

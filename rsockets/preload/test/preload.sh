@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+#
+# What scripts that preload the library have in common, to be read by them: $builddir, $preload with the settings that
+# carry loopback over tcp, and $scratch, a folder that goes with the script.
+builddir=${FABTESTS_BIN:?the folder of the build}
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/preload.XXXXXX") || exit 1
+trap 'rm -rf "$scratch"' EXIT
+shim=$builddir/.libs/librspreload-ofi.so
+# A sanitizer's library has to be the first.
+first=$(ldd "${RSOCKET_LIBRARY:?}" | awk '$1 ~ /^lib[at]san/ { printf "%s:", $3 }')
+preload="LD_PRELOAD=$first$shim RSPRELOAD_LIBRARY=$RSOCKET_LIBRARY RSPRELOAD_RULES=127.0.0.0/8 FI_RSTREAM_CORE=tcp"

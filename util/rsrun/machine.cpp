@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/rsrun/machine.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <sys/resource.h>
+
+#include <fmt/format.h>
+
+namespace rsrun {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int cap_ipc_lock = 14; // capabilities(7)
+constexpr uint64_t few_connections = 4;
+
+// Effective capabilities, as /proc/self/status has them.
+bool has_capability(int number) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with("CapEff:")) {
+            return ((strtoull(line.c_str() + 7, nullptr, 16) >> number) & 1) != 0;
+        }
+    }
+    return false;
+}
+
+bool names(const std::string& cores, const std::string& wanted) {
+    std::istringstream all(cores);
+    for (std::string core; std::getline(all, core, ',');) {
+        if (core == wanted) {
+            return true;
+        }
+    }
+    return false;
+}
+
+} // namespace
+
+Machine Machine::look(const std::string& sys) {
+    Machine machine;
+    std::error_code error;
+    for (const auto& device : fs::directory_iterator(sys + "/class/infiniband", error)) {
+        machine.has_device = true;
+        std::error_code no_ports;
+        for (const auto& port : fs::directory_iterator(device.path() / "ports", no_ports)) {
+            std::ifstream state(port.path() / "state");
+            std::string line;
+            machine.has_active_port =
+                machine.has_active_port || (std::getline(state, line) && line.find("ACTIVE") != std::string::npos);
+        }
+    }
+    rlimit limit{};
+    machine.memlock =
+        getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? limit.rlim_cur : UINT64_MAX;
+    machine.may_pin_all = has_capability(cap_ipc_lock);
+    return machine;
+}
+
+std::vector<std::string> troubles(const Machine& machine, const std::string& core, uint64_t per_connection,
+                                  bool rules) {
+    std::vector<std::string> found;
+    const bool verbs = names(core, "verbs");
+    if (!verbs || !machine.has_active_port) {
+        const char* const what = !verbs               ? "verbs is not among the cores"
+                                 : machine.has_device ? "no port of an RDMA device is active"
+                                                      : "this machine has no RDMA device";
+        if (core == "verbs") {
+            found.push_back(
+                fmt::format("{}: all sockets stay with the kernel (--core tcp --only RULE carries some without "
+                            "a device, for tests)",
+                            what));
+        } else if (!rules) {
+            found.push_back(
+                fmt::format("{}, and no rule names what else is to be carried (--only): all sockets stay with "
+                            "the kernel",
+                            what));
+        }
+        return found;
+    }
+    const uint64_t enough = machine.memlock / per_connection;
+    if (!machine.may_pin_all && machine.memlock != UINT64_MAX && enough < few_connections) {
+        const std::string what =
+            enough == 0 ? fmt::format("too low for one connection, which pins {} KiB: all", per_connection / 1024)
+                        : fmt::format("enough for no more than {} connections, each of which pins {} KiB: others",
+                                      enough, per_connection / 1024);
+        found.push_back(
+            fmt::format("the limit of locked memory, {} KiB, is {} stay with the kernel. Raise it: ulimit -l "
+                        "unlimited, LimitMEMLOCK=infinity in a unit of systemd, or limits.conf(5)",
+                        machine.memlock / 1024, what));
+    }
+    return found;
+}
+
+} // namespace rsrun

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// rsrun: runs a program with its TCP sockets over an RDMA fabric. See man/rsrun.1.md.
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "util/common/failure.hpp"
+#include "util/common/program.hpp"
+#include "util/rsrun/machine.hpp"
+#include "util/rsrun/options.hpp"
+#include "util/rsrun/parts.hpp"
+#include "util/rsrun/records.hpp"
+#include "util/rsrun/session.hpp"
+#include "util/rsrun/target.hpp"
+
+#ifndef RSRUN_CONFIG_DIR // the build says where
+#define RSRUN_CONFIG_DIR "/etc/rdma/rsocket"
+#endif
+
+namespace {
+
+using rsrun::Environment;
+using rsrun::Options;
+using rsrun::Parts;
+using util::fail;
+
+// Apart from what programs themselves return.
+constexpr int own_failure = 125;
+
+// Where the program tells of its sockets; gone with this process. In a folder of its own, and open to all, since a
+// program of root's may have become another user by then.
+class RecordsFile {
+  public:
+    RecordsFile() {
+        const char* parent = getenv("TMPDIR");
+        folder_ = std::string(parent != nullptr && *parent == '/' ? parent : "/tmp") + "/rsrun.XXXXXX";
+        if (mkdtemp(folder_.data()) == nullptr) {
+            fail("--explain: no folder {} can be made: {}", folder_, strerror(errno));
+        }
+        const bool root = geteuid() == 0;
+        const int fd = open(path().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        const bool made = fd >= 0 && (!root || (fchmod(fd, 0666) == 0 && chmod(folder_.c_str(), 0711) == 0));
+        const int error = errno;
+        if (fd >= 0) {
+            close(fd);
+        }
+        if (!made) {
+            remove();
+            fail("--explain: {} cannot be made: {}", path(), strerror(error));
+        }
+    }
+    RecordsFile(const RecordsFile&) = delete;
+    RecordsFile& operator=(const RecordsFile&) = delete;
+    ~RecordsFile() { remove(); }
+    [[nodiscard]] std::string path() const { return folder_ + "/records"; }
+
+  private:
+    void remove() const {
+        unlink(path().c_str());
+        rmdir(folder_.c_str());
+    }
+    std::string folder_;
+};
+
+std::string variable(const char* name) {
+    const char* value = getenv(name);
+    return value != nullptr ? value : "";
+}
+
+// first, and then what is there already.
+std::string in_front(const std::string& first, const std::string& rest) {
+    return rest.empty() ? first : first + ":" + rest;
+}
+
+std::string absolute(const std::string& path) { return std::filesystem::absolute(path).string(); }
+
+std::string joined(const std::vector<std::string>& words) {
+    std::string text;
+    for (const auto& word : words) {
+        text += (text.empty() ? "" : " ") + word;
+    }
+    return text;
+}
+
+// Verbs alone unless something else is asked for: the handshake of the core tcp is data to servers that do not expect
+// it.
+std::string cores(const Options& options) {
+    const std::string set = variable("FI_RSTREAM_CORE");
+    return !options.core.empty() ? options.core : !set.empty() ? set : "verbs";
+}
+
+// Whether there are rules. Those of a file are not read here.
+bool has_rules(const Options& options) {
+    return !options.only.empty() || !options.config.empty() || !variable("RSPRELOAD_RULES").empty() ||
+           !variable("RSPRELOAD_CONFIG").empty() || access(RSRUN_CONFIG_DIR "/preload_config", R_OK) == 0;
+}
+
+Environment environment_for(const Options& options, const Parts& parts, bool preload, const std::string& records) {
+    Environment result;
+    if (preload) {
+        result.emplace_back("LD_PRELOAD", in_front(parts.shim, variable("LD_PRELOAD")));
+    }
+    result.emplace_back("RSPRELOAD_LIBRARY", parts.library);
+    result.emplace_back("FI_PROVIDER_PATH", in_front(parts.provider_folder, variable("FI_PROVIDER_PATH")));
+    if (!options.only.empty()) {
+        result.emplace_back("RSPRELOAD_RULES", joined(options.only));
+    }
+    if (!options.config.empty()) {
+        result.emplace_back("RSPRELOAD_CONFIG", absolute(options.config));
+    }
+    if (!options.log.empty()) {
+        result.emplace_back("RSPRELOAD_LOG", absolute(options.log));
+    }
+    if (!records.empty()) {
+        result.emplace_back("RSPRELOAD_EXPLAIN", records);
+    }
+    result.emplace_back("FI_RSTREAM_CORE", cores(options));
+    if (options.send_buffer) {
+        result.emplace_back("RS_WMEM_DEFAULT", fmt::format("{}", *options.send_buffer));
+    }
+    if (options.recv_buffer) {
+        result.emplace_back("RS_MEM_DEFAULT", fmt::format("{}", *options.recv_buffer));
+    }
+    return result;
+}
+
+// What a connection pins: its buffers, and a little that is its own.
+uint64_t pinned_by_one(const Options& options) {
+    constexpr uint64_t default_buffer = uint64_t{512} << 10;
+    constexpr uint64_t beside = uint64_t{16} << 10;
+    return options.send_buffer.value_or(default_buffer) + options.recv_buffer.value_or(default_buffer) + beside;
+}
+
+void check_readable(const char* option, const std::string& path) {
+    if (!path.empty() && access(path.c_str(), R_OK) != 0) {
+        fail("{} {}: {}", option, path, strerror(errno));
+    }
+}
+
+void check_writable(const char* option, const std::string& path) {
+    if (!path.empty() && !std::ofstream(path, std::ios::app)) {
+        fail("{} {}: cannot be written: {}", option, path, strerror(errno));
+    }
+}
+
+void tell(const std::string& trouble) { fmt::print(stderr, "rsrun: {}\n", trouble); }
+
+void explain(const std::string& records, const std::string& file) {
+    std::ifstream stream(records);
+    std::stringstream text;
+    text << stream.rdbuf();
+    if (file.empty()) {
+        std::istringstream lines(explanation(rsrun::read_records(text.str())));
+        for (std::string line; std::getline(lines, line);) {
+            tell(line);
+        }
+    } else if (std::ofstream out(file, std::ios::trunc); !(out << text.str() << std::flush)) {
+        fail("--explain={}: cannot be written: {}", file, strerror(errno));
+    }
+}
+
+int run(const Options& options) {
+    const std::string program = rsrun::find_program(options.command.front(), getenv("PATH"));
+    check_readable("--config", options.config);
+    check_writable("--log", options.log);
+    check_writable("--explain", options.explain_file);
+    const Parts parts = rsrun::find_parts(rsrun::own_folder(), variable("FI_PROVIDER_PATH"));
+    const rsrun::Target target = rsrun::look_at(program);
+    if (!target.untouched.empty()) {
+        tell(target.untouched + "; its sockets stay with the kernel");
+    } else {
+        for (const auto& trouble :
+             troubles(rsrun::Machine::look(), cores(options), pinned_by_one(options), has_rules(options))) {
+            tell(trouble);
+        }
+    }
+    std::optional<RecordsFile> records;
+    if (options.explain) {
+        records.emplace();
+    }
+    const Environment environment =
+        environment_for(options, parts, target.preload, records ? records->path() : std::string());
+    if (options.verbose) {
+        for (const auto& [name, value] : environment) {
+            tell(fmt::format("{}={}", name, value));
+        }
+        tell("runs " + program);
+    }
+    if (!records) {
+        return rsrun::become(options.command, environment);
+    }
+    const int status = rsrun::run_child(options.command, environment);
+    explain(records->path(), options.explain_file);
+    return status;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    const std::string name = util::program_name(argv[0]);
+    try {
+        const Options options = rsrun::parse_options({argv, argv + argc});
+        if (options.help) {
+            fmt::print("{}", rsrun::help_text(name));
+            return 0;
+        }
+        if (options.version) {
+            fmt::print("rsrun of rstream {}\n", PACKAGE_VERSION);
+            return 0;
+        }
+        return run(options);
+    } catch (const rsrun::NoProgram& e) {
+        tell(e.why);
+        return e.status;
+    } catch (const std::exception& e) {
+        tell(e.what());
+    }
+    return own_failure;
+}

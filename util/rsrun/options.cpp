@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/rsrun/options.hpp"
+
+#include "rsockets/preload/rule.hpp"
+#include "util/common/failure.hpp"
+#include "util/common/number.hpp"
+#include "util/common/program.hpp"
+
+namespace rsrun {
+
+using util::fail;
+using util::parse_number;
+
+namespace {
+
+// What the socket library takes.
+constexpr uint64_t largest_buffer = uint64_t{1} << 30;
+
+enum : int { core_option = 300, sndbuf_option, rcvbuf_option, only_option, config_option, log_option, explain_option };
+const option longs[] = {{"core", required_argument, nullptr, core_option},
+                        {"sndbuf", required_argument, nullptr, sndbuf_option},
+                        {"rcvbuf", required_argument, nullptr, rcvbuf_option},
+                        {"only", required_argument, nullptr, only_option},
+                        {"config", required_argument, nullptr, config_option},
+                        {"log", required_argument, nullptr, log_option},
+                        {"explain", optional_argument, nullptr, explain_option},
+                        {"verbose", no_argument, nullptr, 'v'},
+                        {"help", no_argument, nullptr, 'h'},
+                        {"version", no_argument, nullptr, util::version_option},
+                        {}};
+
+void check_rule(const std::string& text) {
+    preload::Rule rule;
+    preload::Fault fault;
+    if (!parse_rule(text, rule, fault)) {
+        fail("--only {}: {} (at character {}); a rule is ADDRESS[/PREFIX][:PORT[-PORT]] or :PORT[-PORT], "
+             "with IPv6 in brackets",
+             text.empty() ? "''" : text, fault.what, fault.position + 1);
+    }
+}
+
+const std::string& not_empty(const char* option, const std::string& value) {
+    if (value.empty()) {
+        fail("{} '': there is nothing in it", option);
+    }
+    return value;
+}
+
+} // namespace
+
+Options parse_options(const std::vector<std::string>& arguments) {
+    Options options;
+    options.command = util::parse_options(arguments, "+vh", longs, [&](int letter, const std::string& value) {
+        switch (letter) {
+        case core_option:
+            options.core = not_empty("--core", value);
+            break;
+        case sndbuf_option:
+            options.send_buffer = parse_number("--sndbuf", value, 1, largest_buffer, true);
+            break;
+        case rcvbuf_option:
+            options.recv_buffer = parse_number("--rcvbuf", value, 1, largest_buffer, true);
+            break;
+        case only_option:
+            check_rule(value);
+            options.only.push_back(value);
+            break;
+        case config_option:
+            options.config = not_empty("--config", value);
+            break;
+        case log_option:
+            options.log = not_empty("--log", value);
+            break;
+        case explain_option:
+            options.explain = true;
+            options.explain_file = value;
+            break;
+        case 'v':
+            options.verbose = true;
+            break;
+        case 'h':
+            options.help = true;
+            break;
+        default:
+            options.version = true;
+            break;
+        }
+    });
+    if (!options.help && !options.version && options.command.empty()) {
+        fail("there is no program to run; try --help");
+    }
+    return options;
+}
+
+std::string help_text(const std::string& program) {
+    return fmt::format(
+        "{0}: runs a program with its TCP sockets over an RDMA fabric\n\n"
+        "  {0} [OPTIONS] PROGRAM [ARGUMENTS...]\n\n"
+        "      --core NAMES      the core providers to try, in this order (default verbs)\n"
+        "      --sndbuf BYTES    buffer for sending of each socket, with K, M or G behind it\n"
+        "      --rcvbuf BYTES    buffer for receiving\n"
+        "      --only RULE       carry what the rule names and nothing else; several are any of them:\n"
+        "                        ADDRESS[/PREFIX][:PORT[-PORT]] or :PORT[-PORT], IPv6 in brackets\n"
+        "      --config FILE     another file of rules than the administrator's\n"
+        "      --log FILE        append what goes wrong\n"
+        "      --explain[=FILE]  when the program has ended, a line for each of its sockets: whether it\n"
+        "                        was carried, and why not; to FILE, separated by tabs\n"
+        "  -v, --verbose         say what is set before the program starts\n"
+        "  -h, --help            this text\n"
+        "      --version\n",
+        program);
+}
+
+} // namespace rsrun

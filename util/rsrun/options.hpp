@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The command line of rsrun.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace rsrun {
+
+struct Options {
+    std::string core;                    // empty: verbs
+    std::optional<uint64_t> send_buffer; // bytes
+    std::optional<uint64_t> recv_buffer;
+    std::vector<std::string> only; // rules, each of which can be read
+    std::string config;            // empty: the administrator's
+    std::string log;
+    bool explain = false;
+    std::string explain_file; // empty: the standard error
+    bool verbose = false;
+    bool help = false;
+    bool version = false;
+    std::vector<std::string> command; // the program and its arguments
+};
+
+// A Failure says what is wrong. With --help or --version nothing else is looked at.
+Options parse_options(const std::vector<std::string>& arguments);
+std::string help_text(const std::string& program);
+
+} // namespace rsrun

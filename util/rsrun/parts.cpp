@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/rsrun/parts.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include <unistd.h>
+
+#include "util/common/failure.hpp"
+
+#ifndef RSRUN_BINDIR // the build says where
+#define RSRUN_BINDIR "/usr/bin"
+#define RSRUN_LIBDIR "/usr/lib"
+#define RSRUN_PRELOAD_DIR "/usr/lib/rsocket-ofi"
+#define RSRUN_PROVIDER_DIR "/usr/lib/libfabric"
+#endif
+
+namespace rsrun {
+
+namespace {
+
+constexpr const char* shim_name = "librspreload-ofi.so";
+constexpr const char* plugin_name = "librstream-fi.so";
+
+bool exists(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
+
+// What lies before the folder of programs when an installation is staged.
+std::string stage_of(const std::string& folder) {
+    const std::string bindir = RSRUN_BINDIR;
+    return folder.ends_with(bindir) ? folder.substr(0, folder.size() - bindir.size()) : "";
+}
+
+std::string folder_in(const std::string& path, const char* file) {
+    std::istringstream folders(path);
+    for (std::string folder; std::getline(folders, folder, ':');) {
+        if (!folder.empty() && exists(folder + "/" + file)) {
+            return folder;
+        }
+    }
+    return "";
+}
+
+} // namespace
+
+std::string own_folder() {
+    std::error_code error;
+    const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+    if (error) {
+        util::fail("/proc/self/exe cannot be read ({}), which tells where rsrun's libraries are", error.message());
+    }
+    return path.parent_path().string();
+}
+
+Parts find_parts(const std::string& folder, const std::string& provider_path) {
+    Parts parts;
+    const std::string built = folder + "/.libs";
+    if (exists(built + "/" + shim_name)) {
+        parts = {built + "/" + shim_name, built + "/librsocket-ofi.so.1", built};
+    } else {
+        const std::string stage = stage_of(folder);
+        parts = {stage + RSRUN_PRELOAD_DIR "/" + shim_name, stage + RSRUN_LIBDIR "/librsocket-ofi.so.1",
+                 stage + RSRUN_PROVIDER_DIR};
+    }
+    for (const std::string* file : {&parts.shim, &parts.library}) {
+        if (!exists(*file)) {
+            util::fail("{} is missing ({}): rsrun is not completely installed", *file, strerror(errno));
+        }
+    }
+    if (parts.shim.find_first_of(" :") != std::string::npos) {
+        util::fail("{}: the dynamic linker cannot preload what has a blank or a colon in its path", parts.shim);
+    }
+    if (!exists(parts.provider_folder + "/" + plugin_name)) {
+        const std::string other = folder_in(provider_path, plugin_name);
+        if (other.empty()) {
+            util::fail("the plugin {} is found neither in {} nor in a folder of FI_PROVIDER_PATH{}", plugin_name,
+                       parts.provider_folder,
+                       provider_path.empty() ? ", which is not set" : " (" + provider_path + ")");
+        }
+        parts.provider_folder = other;
+    }
+    return parts;
+}
+
+} // namespace rsrun

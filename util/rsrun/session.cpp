@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/rsrun/session.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "util/common/failure.hpp"
+
+namespace rsrun {
+
+int become(const std::vector<std::string>& command, const Environment& environment) {
+    for (const auto& [name, value] : environment) {
+        setenv(name.c_str(), value.c_str(), 1);
+    }
+    std::vector<char*> argv;
+    argv.reserve(command.size() + 1);
+    for (const auto& word : command) {
+        argv.push_back(const_cast<char*>(word.c_str()));
+    }
+    argv.push_back(nullptr);
+    execvp(argv[0], argv.data());
+    const int status = errno == ENOENT ? 127 : 126;
+    fmt::print(stderr, "rsrun: {}: {}\n", command.front(), strerror(errno));
+    return status;
+}
+
+namespace {
+
+// What the terminal sends goes to all of its processes, so that the child has it already.
+bool is_for_child(const siginfo_t& info) { return info.si_code != SI_KERNEL; }
+
+// The child's status if it has ended; -1 if it runs on.
+int after_change(pid_t child) {
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG | WUNTRACED) != child) {
+        return -1;
+    }
+    if (WIFSTOPPED(status)) {
+        // Whoever waits for rsrun, a shell for one, sees it stop too; what continues it continues the child.
+        raise(SIGSTOP);
+        kill(child, SIGCONT);
+        return -1;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+} // namespace
+
+int run_child(const std::vector<std::string>& command, const Environment& environment) {
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    for (const int fatal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS}) {
+        sigdelset(&all, fatal); // rsrun's own
+    }
+    sigprocmask(SIG_SETMASK, &all, &before);
+    // An inherited SIG_IGN would have the kernel reap the child itself.
+    struct sigaction plain {};
+    struct sigaction inherited {};
+    plain.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &plain, &inherited);
+    const pid_t child = fork();
+    if (child == 0) {
+        sigaction(SIGCHLD, &inherited, nullptr);
+        sigprocmask(SIG_SETMASK, &before, nullptr);
+        _exit(become(command, environment));
+    }
+    if (child < 0) {
+        util::fail("no process can be made: {}", strerror(errno));
+    }
+    for (;;) {
+        siginfo_t info{};
+        const int number = sigwaitinfo(&all, &info);
+        if (number == SIGCHLD) {
+            if (const int status = after_change(child); status >= 0) {
+                sigprocmask(SIG_SETMASK, &before, nullptr);
+                return status;
+            }
+        } else if (number > 0 && is_for_child(info)) {
+            kill(child, number);
+        }
+    }
+}
+
+} // namespace rsrun

@@ -478,7 +478,7 @@ class Fuzz {
         require(in_flight(messages_, believed_.data_arrived) <= peer_.data_credits);
         require(in_flight(controls_, believed_.control_arrived) <= peer_.control_credits);
         require(!link_.peer_closed() || link_.peer_finished());
-        require(link_.unreleased() <= staging_);
+        require(link_.unreleased() <= std::max(staging_, next_staging_));
         (void)link_.control_due();
         (void)link_.all_arrived();
         (void)link_.anything_unacknowledged();

@@ -9,6 +9,7 @@
 
 #include <sys/mman.h>
 
+#include "fabtests/functional/maps.hpp"
 #include "prov/rstream/test/hostile_peer.hpp"
 
 using namespace fabtests;
@@ -17,16 +18,6 @@ using namespace hostile;
 namespace {
 
 using Type = wire::MapMessage::Type;
-
-fi_ops_rstream_map& ops_of(Stream& s) {
-    void* ops = nullptr;
-    check("fi_open_ops", fi_open_ops(&s.ep->fid, FI_RSTREAM_MAP_OPS, 0, &ops, nullptr));
-    return *static_cast<fi_ops_rstream_map*>(ops);
-}
-
-ssize_t write(Stream& s, const void* data, size_t length, uint64_t offset) {
-    return ops_of(s).write(s.get(), data, length, offset, 0);
-}
 
 wire::MapMessage announced(uint64_t offset, uint64_t length, uint64_t address = 0, uint64_t key = 77) {
     return {Type::map, offset, length, address, key};

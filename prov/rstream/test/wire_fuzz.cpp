@@ -268,7 +268,8 @@ class Fuzz {
         }
         require(maps_.covers(offset, target->length) && target->length <= 256);
         const Extent room = link_.room(std::min<uint64_t>(length, target->length));
-        require(room.length == 0 || (room.offset < staging_ && room.length <= staging_ - room.offset));
+        const size_t staging = room.moved ? next_staging_ : staging_;
+        require(room.length == 0 || (room.offset < staging && room.length <= staging - room.offset));
         if (room.length != 0) {
             link_.stage_write(room.length, *target);
         }

@@ -70,6 +70,7 @@ int Connection::open(Transport& transport, fi_info& info, EventTarget* target, c
 Connection::~Connection() {
     if (ep_) {
         forget_target();
+        transport_.mapped(-maps_.load());
     }
 }
 
@@ -122,6 +123,7 @@ int64_t Connection::map(void* buffer, size_t length, bool writable, int64_t offs
         return ret == -FI_ENOSPC ? -ENOMEM : ret; // as rdma-core says that the table is full
     }
     maps_.fetch_add(1);
+    transport_.mapped(1);
     return static_cast<int64_t>(at);
 }
 
@@ -129,6 +131,7 @@ int Connection::unmap(void* buffer, size_t length, bool attended) {
     const int ret = map_ops_->unmap(ep_.get(), buffer, length, attended ? 0 : FI_RSTREAM_UNATTENDED);
     if (ret == 0) {
         maps_.fetch_sub(1);
+        transport_.mapped(-1);
     }
     return ret;
 }

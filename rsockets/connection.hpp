@@ -91,7 +91,7 @@ class Connection {
     Transport& transport_;
     Owned<fid_ep> ep_;
     fi_ops_rstream_map* map_ops_ = nullptr;
-    std::atomic<size_t> maps_{0};
+    std::atomic<int> maps_{0};
     int wait_fd_ = -1;
 };
 

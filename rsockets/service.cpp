@@ -121,14 +121,16 @@ void Service::run() {
         for (Transport* transport : transports) {
             events += transport->pump();
         }
+        bool mapped = false;
         for (Transport* transport : transports) {
             may_sleep = transport->may_sleep() && may_sleep;
+            mapped = mapped || transport->has_maps();
         }
         const bool tending = tend();
         if (!may_sleep) {
             continue;
         }
-        resting = data && events == 0;
+        resting = data && events == 0 && !mapped;
         sleep(resting, tending, data);
     }
 }

@@ -5,6 +5,7 @@
 // requests, and one for connections, which wakes up for their data too. Events go to whoever was added for their fid.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -49,6 +50,10 @@ class Transport {
     [[nodiscard]] int listen_fd() const { return listen_fd_; }
     [[nodiscard]] int connection_fd() const { return connection_fd_; }
 
+    // Memory that peers write to: a program may look at nothing but that, so that their writes are for others to move.
+    void mapped(int by) { mapped_.fetch_add(by, std::memory_order_relaxed); }
+    [[nodiscard]] bool has_maps() const { return mapped_.load(std::memory_order_relaxed) != 0; }
+
     // Waits, as long as the provider is set to, for what is on its way of closed connections.
     void finish();
 
@@ -63,6 +68,7 @@ class Transport {
     Owned<fid_eq> connection_eq_;
     int listen_fd_ = -1;
     int connection_fd_ = -1;
+    std::atomic<int> mapped_{0};
 
     std::mutex domains_mutex_;
     std::unordered_map<std::string, Owned<fid_domain>> domains_;

@@ -33,7 +33,7 @@ t() { # NAME COMMAND...
 }
 
 # A program without a sanitizer does not run with a library that has one: then it is only compiled.
-sanitized=$(readelf -d "$library" | grep -c 'lib[at]san\.so')
+sanitized=$(nm -D --undefined-only "$library" | grep -cE '__(asan|tsan)_')
 # compiles LANGUAGE COMPILER OPTIONS...
 compiles() {
     language=$1 compiler=$2

@@ -110,6 +110,28 @@ void test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took
     }
 }
 
+// As one does who is woken by edges: a receive that took all there was is known to be the last one.
+void test_bytes_behind_a_receive_that_took_all_wake_a_sleeper_although_another_call_took_them() {
+    auto pair = connected();
+    await_idle(pair, *pair.server);
+    pair.client->send_all("ab", 2);
+    EXPECT_EQ(await_readable(*pair.server, 2), 2);
+    for (int round = 0; round < 100; ++round) {
+        EXPECT_RESULT(peek_recv(*pair.server), 2);
+        await_idle(pair, *pair.server);
+        char bytes[10];
+        EXPECT_RESULT(recv(*pair.server, bytes, sizeof(bytes)), 2);
+        pair.client->send_all("cd", 2);
+        const auto start = Clock::now();
+        while (status_of(*pair.server).readable != 2) { // the queue's reader moves it in
+            EXPECT(milliseconds_since(start) < patience(10000));
+            uint32_t event = 0;
+            (void)fi_eq_read(pair.own_host->eq.get(), &event, nullptr, 0, FI_PEEK);
+        }
+        EXPECT(readable(wait_fd(&pair.server->ep->fid), patience(1000)));
+    }
+}
+
 void test_trywait_says_no_until_the_end_was_told() {
     auto pair = connected();
     await_idle(pair, *pair.server);
@@ -289,6 +311,7 @@ int main() {
         FABTEST(test_trywait_says_no_while_bytes_were_neither_taken_nor_told_of),
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper),
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took_them),
+        FABTEST(test_bytes_behind_a_receive_that_took_all_wake_a_sleeper_although_another_call_took_them),
         FABTEST(test_trywait_says_no_until_the_end_was_told),
         FABTEST(test_trywait_says_no_until_the_end_behind_bytes_told_of_was_told),
         FABTEST(test_trywait_says_no_until_the_loss_was_told),

@@ -72,6 +72,12 @@ def sockets_of_port(port, state):
     return found
 
 
+def default_signals():
+    """Who is started in the background ignores an interrupt, which ends some servers; so would its children."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Program:
     """One that was started: its output, its errors and its records are files of the trial's folder."""
 
@@ -92,7 +98,8 @@ class Program:
                     "--"] + argv
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.process = subprocess.Popen(argv, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err, env=full,
-                                            cwd=trial.folder, start_new_session=True)
+                                            cwd=trial.folder, start_new_session=True,
+                                            preexec_fn=default_signals)
         self.status = None
 
     def output(self):

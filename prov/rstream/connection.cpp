@@ -421,6 +421,7 @@ bool Connection::close(std::chrono::milliseconds linger) {
         starved->store(false);
     }
     peeked_.store(0);
+    took_.store(false);
     progress();
     bool unmapped = release_regions(); // asks for them before the end is said
     {

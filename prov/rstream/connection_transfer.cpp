@@ -215,7 +215,11 @@ ssize_t Connection::recv_from_ring(const iovec* iov, size_t count, RegisteredBuf
     peeked_.store(0);
     ssize_t result = readable_or_end();
     if (result > 0) {
-        result = static_cast<ssize_t>(copy_out(iov, count, true));
+        const auto there = static_cast<size_t>(result);
+        const size_t taken = copy_out(iov, count, true);
+        result = static_cast<ssize_t>(taken);
+        left_.store(there - std::min(there, taken));
+        took_.store(true);
         recv_starved_.store(false);
     }
     if (link_.settle()) {
@@ -265,6 +269,7 @@ ssize_t Connection::peek_ring(const iovec* iov, size_t count) {
     if (peeked_.exchange(static_cast<size_t>(readable)) == static_cast<size_t>(readable)) {
         await_more();
     }
+    took_.store(false); // after what it was told now
     return total_length(iov, count) == 0 ? readable : static_cast<ssize_t>(copy_out(iov, count, false));
 }
 
@@ -277,11 +282,12 @@ void Connection::await_more() {
 }
 
 // Whether there is something for the program to do that it asked for in vain before, or that is behind what it was told
-// of.
+// of, or behind what there was when it last received: who takes all there is need not ask in vain before it sleeps.
 bool Connection::wakes_someone() const {
     const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
     const size_t told = peeked_.load();
     return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
+           (took_.load() && link_.readable() > left_.load()) ||
            (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
            (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over() ||
            (awaits_core_.load() && all_with_core());

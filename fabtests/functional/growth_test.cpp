@@ -253,6 +253,15 @@ void test_what_was_sent_arrives_though_the_sender_closes_while_buffers_grow() {
 // Streams that have grown leave nothing behind but what a first one has left too.
 void test_larger_buffers_are_given_back() {
     Host host(here());
+    // A closed end may wait in the background for the peer's last word; the queue's reader lets go of it.
+    const auto settled_fds = [&](size_t wanted) {
+        const auto start = Clock::now();
+        while (open_fds() > wanted && milliseconds_since(start) < patience(5000)) {
+            uint32_t event = 0;
+            (void)fi_eq_read(host.eq.get(), &event, nullptr, 0, FI_PEEK);
+        }
+        return open_fds();
+    };
     size_t fds = 0;
     size_t maps = 0;
     for (int i = 0; i < 12; ++i) {
@@ -264,7 +273,7 @@ void test_larger_buffers_are_given_back() {
             maps = mappings();
         }
         if (i == 11) {
-            EXPECT_EQ(open_fds(), fds);
+            EXPECT(settled_fds(fds) <= fds);
             EXPECT(mappings() <= maps + 3); // the heap's own
         }
     }

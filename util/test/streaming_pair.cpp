@@ -13,14 +13,18 @@ namespace util_test {
 
 namespace {
 
-// Where this program is instrumented, its library needs the same runtime, which must be the first of a process.
+// Where this program is instrumented, its library needs the same runtimes, of which that for memory or threads must be
+// the first of a process.
 std::string sanitizer_runtime() {
     std::string found;
     dl_iterate_phdr(
         [](dl_phdr_info* info, size_t /*size*/, void* to) {
             const std::string name = info->dlpi_name;
+            auto& runtimes = *static_cast<std::string*>(to);
             if (name.find("libasan") != std::string::npos || name.find("libtsan") != std::string::npos) {
-                *static_cast<std::string*>(to) = name + ":";
+                runtimes.insert(0, name + ":");
+            } else if (name.find("libubsan") != std::string::npos) {
+                runtimes += name + ":";
             }
             return 0;
         },

@@ -314,6 +314,7 @@ void test_threads_write_map_and_send_at_once() {
     constexpr int rounds = 50;
     std::vector<Bytes> memory(writers, Bytes(30000));
     std::vector<uint64_t> offsets;
+    offsets.reserve(writers);
     for (Bytes& one : memory) {
         offsets.push_back(mapped(*ends.server, one));
     }

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "prov/rstream/test/wire_test.hpp"
@@ -94,7 +95,7 @@ class Rings {
         return {0, newest_, size};
     }
     void settle() {
-        current = std::move(next_);
+        current = std::exchange(next_, nullptr);
         const std::lock_guard lock(mutex_);
         by_key_.erase(newest_ - 1);
     }

@@ -158,9 +158,9 @@ int Socket::outcome() const {
 std::string Socket::core() const {
     const std::lock_guard lock(mutex_);
     const Connection* present = connection();
-    const std::string fabric = listener_            ? listener_->transport->name()
-                               : present != nullptr ? present->fabric_name()
-                                                    : std::string();
+    std::string fabric = listener_            ? listener_->transport->name()
+                         : present != nullptr ? present->fabric_name()
+                                              : std::string();
     return fabric;
 }
 

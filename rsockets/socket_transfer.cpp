@@ -110,7 +110,7 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
 // One try; -EAGAIN if there is no room.
 ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
     Connection* present = nullptr;
-    if (const ssize_t error = sendable(present); error != 0) {
+    if (const ssize_t error = sendable(present); error != 0 || present == nullptr) {
         return error;
     }
     return sending_result(present->send(iov, count, more), Segments(iov, count).left());

@@ -457,6 +457,7 @@ void test_threads_write_to_maps_of_one_socket() {
     constexpr size_t writers = 4;
     std::vector<std::string> memory(writers, std::string(100000, '\0'));
     std::vector<off_t> offsets;
+    offsets.reserve(writers);
     for (std::string& one : memory) {
         offsets.push_back(mapped(ends.server, one));
     }

@@ -37,6 +37,7 @@ Process::Process(const std::string& program, const std::vector<std::string>& arg
     }
     argv.push_back(nullptr);
     std::vector<char*> envp;
+    envp.reserve(environment.size() + 1);
     for (const auto& variable : environment) {
         envp.push_back(const_cast<char*>(variable.c_str()));
     }

@@ -58,7 +58,8 @@ extern "C" {
  *                         no progress and changes nothing, fi_trywait's answers included. Thread safe.
  *
  * FI_OPT_RSTREAM_MAPS     size_t; 0 to 4096, larger values count as 4096; 0 by default; before the endpoint is enabled,
- *                         -FI_EOPBADSTATE after that. How many maps of the peer's the endpoint can be told of: see below.
+ *                         -FI_EOPBADSTATE after that. How many maps of the peer's the endpoint can be told of: see
+ * below.
  *
  * Errors: -FI_EINVAL for a value out of range or of another width. Setting keepalive on a connected endpoint also gives
  * whatever keeps it from being in force.
@@ -97,8 +98,8 @@ struct fi_rstream_status {
  */
 #define FI_RSTREAM_MAP_OPS "rstream_map_1"
 
-#define FI_RSTREAM_MAP_ANY UINT64_MAX       /* an offset of the provider's choice */
-#define FI_RSTREAM_UNATTENDED (1ULL << 0)   /* unmap: nobody waits for the answer */
+#define FI_RSTREAM_MAP_ANY UINT64_MAX     /* an offset of the provider's choice */
+#define FI_RSTREAM_UNATTENDED (1ULL << 0) /* unmap: nobody waits for the answer */
 
 struct fi_ops_rstream_map {
     size_t size; /* of this structure */
@@ -113,7 +114,7 @@ struct fi_ops_rstream_map {
      * FI_OPT_RSTREAM_MAPS); -FI_EADDRINUSE: some of these offsets are mapped; -FI_ECONNRESET, -FI_ETIMEDOUT,
      * -FI_ECONNABORTED: the connection is lost; or what keeps the core from registering the memory.
      */
-    int (*map)(struct fid_ep *ep, void *buf, size_t len, uint64_t access, uint64_t *offset);
+    int (*map)(struct fid_ep* ep, void* buf, size_t len, uint64_t access, uint64_t* offset);
 
     /*
      * Ends the map that was made with this `buf` and `len`. The peer is asked to write there no more; the map is gone
@@ -123,7 +124,7 @@ struct fi_ops_rstream_map {
      * called again when the endpoint's descriptor is readable (fi_trywait tells too, until this call was made again,
      * or was made with FI_RSTREAM_UNATTENDED); -FI_EINVAL: no such map, or an unknown flag.
      */
-    int (*unmap)(struct fid_ep *ep, void *buf, size_t len, uint64_t flags);
+    int (*unmap)(struct fid_ep* ep, void* buf, size_t len, uint64_t flags);
 
     /*
      * Writes to what the peer has mapped at `offset` and behind it. Part of the stream as to order, room and errors: it
@@ -134,7 +135,7 @@ struct fi_ops_rstream_map {
      * mapped all of them, or has asked for some of them back; nothing was written; or an error of fi_send. Bytes that
      * were taken and that the peer asks back before they are on their way are dropped.
      */
-    ssize_t (*write)(struct fid_ep *ep, const void *buf, size_t len, uint64_t offset, uint64_t flags);
+    ssize_t (*write)(struct fid_ep* ep, const void* buf, size_t len, uint64_t offset, uint64_t flags);
 };
 
 #ifdef __cplusplus

@@ -81,19 +81,19 @@ int rioctl(int socket, unsigned long request, ... /* int * */);
  * Memory that the peer writes to directly, beside the stream: see riomap(3).
  *
  * riomap maps `len` bytes at `buf` to an offset, and returns it: the given one (0 to 2^63-1), or one of the library's
- * choice for -1. With PROT_WRITE the peer's riowrite reaches them there; with PROT_NONE they are registered and no more.
- * `flags` is not looked at, as in rdma-core. The peer can count on it once it received what was sent after riomap.
- *   -1: EINVAL (prot, range, len of 0), ENOTCONN, ENOMEM (the peer knows as many maps as its RDMA_IOMAPSIZE says, or
- *   the memory cannot be registered), EADDRINUSE (another map covers some of these offsets)
+ * choice for -1. With PROT_WRITE the peer's riowrite reaches them there; with PROT_NONE they are registered and no
+ * more. `flags` is not looked at, as in rdma-core. The peer can count on it once it received what was sent after
+ * riomap. -1: EINVAL (prot, range, len of 0), ENOTCONN, ENOMEM (the peer knows as many maps as its RDMA_IOMAPSIZE says,
+ * or the memory cannot be registered), EADDRINUSE (another map covers some of these offsets)
  *
  * riounmap ends what riomap began with the same `buf` and `len`. When it returns 0, the peer writes there no more: it
  * waits for the peer's word, O_NONBLOCK or not, SO_SNDTIMEO at most; at the end of the connection it has that word.
  *   -1: EINVAL (not mapped), EINTR, EAGAIN (the time is over; to be called again)
  *
- * riowrite writes to what the peer has mapped at `offset`, and returns how much was taken, as rsend does; (size_t)-1 with
- * errno for an error. It is there before the peer receives what is sent afterwards. `buf` may be used again at once.
- * Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE.
- *   (size_t)-1: those of rsend, and EINVAL if the peer has not mapped all of these offsets: then nothing was written
+ * riowrite writes to what the peer has mapped at `offset`, and returns how much was taken, as rsend does; (size_t)-1
+ * with errno for an error. It is there before the peer receives what is sent afterwards. `buf` may be used again at
+ * once. Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE. (size_t)-1: those of rsend, and EINVAL if the peer has not mapped
+ * all of these offsets: then nothing was written
  */
 off_t riomap(int socket, void* buf, size_t len, int prot, int flags, off_t offset);
 int riounmap(int socket, void* buf, size_t len);

@@ -312,7 +312,7 @@ class Connection final : public EqTarget {
     std::atomic<size_t> peeked_{0};         // readable bytes that it was told of and left
     std::atomic<bool> took_{false};         // it has received since it last asked, and left this many
     std::atomic<size_t> left_{0};
-    std::atomic<bool> end_told_{false};     // it was told of the end or of an error
+    std::atomic<bool> end_told_{false}; // it was told of the end or of an error
 
     std::chrono::steady_clock::time_point linger_deadline_;
 

@@ -56,8 +56,9 @@ def sha256(path):
 
 
 def sockets_of_port(port, state):
-    """Kernel TCP sockets of this host that have the port at one of their ends and are in the state (0A: LISTEN)."""
-    found = 0
+    """The inodes of this host's kernel TCP sockets that have the port at one of their ends and are in the state (0A:
+    LISTEN)."""
+    found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table) as file:
@@ -68,8 +69,27 @@ def sockets_of_port(port, state):
             words = line.split()
             ports = [int(word.rpartition(":")[2], 16) for word in words[1:3]]
             if words[3] == state and port in (ports if state == "01" else ports[:1]):
-                found += 1
+                found.append(words[9])
     return found
+
+
+def held_by_programs(inodes):
+    """Those of the sockets that some process has open. The others are the kernel's own: soft-iWARP has a TCP connection for
+    each of its queue pairs."""
+    wanted = {"socket:[%s]" % inode for inode in inodes}
+    held = set()
+    for process in os.listdir("/proc") if wanted else ():
+        folder = "/proc/%s/fd" % process
+        try:
+            numbers = os.listdir(folder) if process.isdigit() else ()
+        except OSError:
+            continue
+        for number in numbers:
+            try:
+                held.update(wanted & {os.readlink("%s/%s" % (folder, number))})
+            except OSError:
+                pass
+    return held
 
 
 def default_signals():
@@ -170,7 +190,7 @@ class Trial:
         # Below those that the kernel gives to clients.
         while True:
             port = random.randrange(15000, 32000)
-            if sockets_of_port(port, "0A") == 0 and sockets_of_port(port, "01") == 0:
+            if not sockets_of_port(port, "0A") and not sockets_of_port(port, "01"):
                 return port
 
     def scale(self, large, small):
@@ -214,7 +234,7 @@ class Trial:
         return server
 
     def listening(self, server):
-        if not self.fabric_only and sockets_of_port(self.port, "0A") == 0:
+        if not self.fabric_only and not sockets_of_port(self.port, "0A"):
             return False
         if not self.fabric_only and (not server.carried or self.suite.core != "verbs"):
             return True
@@ -239,7 +259,7 @@ class Trial:
 
     def watch(self):
         while not self.over.wait(0.02):
-            self.kernel_connections = max(self.kernel_connections, sockets_of_port(self.port, "01"))
+            self.kernel_connections = max(self.kernel_connections, len(held_by_programs(sockets_of_port(self.port, "01"))))
 
     def perform(self, body):
         watcher = None

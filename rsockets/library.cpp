@@ -46,7 +46,7 @@ Library& Library::get() {
     return *made;
 }
 
-int Library::transport_for(const fi_info& info, Transport*& out) {
+int Library::transport_for(fi_info& info, Transport*& out) {
     bool added = false;
     {
         const std::lock_guard lock(mutex_);
@@ -65,6 +65,12 @@ int Library::transport_for(const fi_info& info, Transport*& out) {
             transports_.push_back(std::move(opened));
             added = true;
         }
+    }
+    if (!service_.started()) {
+        // The first domain of verbs makes libfabric rewrite libc's munmap and others in place (its memhooks): no thread of
+        // ours is to be in one of them. Whether it opens is for those to say who need it.
+        fid_domain* first = nullptr;
+        (void)out->domain(info, first);
     }
     if (const int error = service_.start(); error != 0) {
         return -error;

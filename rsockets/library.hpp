@@ -41,7 +41,7 @@ class Library {
     Service& service() { return service_; }
 
     // The transport of an info's fabric, opened if need be; the service thread runs from then on. 0 or -FI_E*.
-    int transport_for(const fi_info& info, Transport*& out);
+    int transport_for(fi_info& info, Transport*& out);
     std::vector<Transport*> transports();
 
     // Connections that are being made.

@@ -37,6 +37,11 @@ constexpr auto longest_linger = std::chrono::seconds(60);
 Service::Service(Library& library) : library_(library) {}
 Service::~Service() = default;
 
+bool Service::started() {
+    const std::lock_guard lock(mutex_);
+    return running_;
+}
+
 int Service::start() {
     const std::lock_guard lock(mutex_);
     if (running_) {

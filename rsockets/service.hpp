@@ -30,6 +30,7 @@ class Service {
     Service(const Service&) = delete;
     Service& operator=(const Service&) = delete;
 
+    [[nodiscard]] bool started();
     // 0 or an errno. Once is enough.
     int start();
     void stop();

@@ -311,6 +311,7 @@ bool has_line(const std::string& text, const std::string& line) { return holds("
 void test_the_program_alone_gets_the_environment() {
     const Stage stage;
     setenv("FI_PROVIDER_PATH", "/others", 1);
+    unsetenv("FI_MR_CACHE_MONITOR");
     const auto ended = stage.run({"--core", "tcp", "--sndbuf", "64K", "--rcvbuf", "1M", "--only", ":80", "--only",
                                   "10.0.0.0/8", "--log", "log", "env"});
     unsetenv("FI_PROVIDER_PATH");
@@ -325,6 +326,7 @@ void test_the_program_alone_gets_the_environment() {
     EXPECT(has_line(ended.output, "RSPRELOAD_LOG=" + log));
     EXPECT(has_line(ended.output, "FI_RSTREAM_CORE=tcp"));
     EXPECT(has_line(ended.output, "RS_WMEM_DEFAULT=65536") && has_line(ended.output, "RS_MEM_DEFAULT=1048576"));
+    EXPECT(has_line(ended.output, "FI_MR_CACHE_MONITOR=disabled"));
     EXPECT(!holds(ended.output, "RSPRELOAD_EXPLAIN") && !holds(ended.output, "RSPRELOAD_CONFIG"));
 }
 

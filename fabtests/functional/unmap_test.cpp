@@ -320,6 +320,7 @@ void test_threads_write_map_and_send_at_once() {
     }
     pass_a_byte(*ends.server, *ends.client);
     std::atomic<size_t> left{writers};
+    std::atomic<bool> mapping{true};
     Threads threads;
     for (size_t i = 0; i < writers; ++i) {
         threads.start([&, i] {
@@ -348,9 +349,10 @@ void test_threads_write_map_and_send_at_once() {
             }
             EXPECT_RESULT(ret, 0);
         }
+        mapping = false;
     });
-    threads.start([&] {
-        while (left != 0) {
+    threads.start([&] { // until the last unmap has its answer
+        while (left != 0 || mapping) {
             (void)peek_recv(*ends.client);
             (void)peek_recv(*ends.server);
         }

@@ -26,6 +26,9 @@ dpkg -x "$work"/libfabric-dev_*.deb "$work/root"
 headers=$work/root/usr/include
 grep -q 'FI_MAJOR_VERSION 2' "$headers/rdma/fabric.h" || skip "what was fetched is not libfabric 2.x"
 
+# Folders of an installation, which the build knows.
+folders='-DRSRUN_BINDIR="" -DRSRUN_LIBDIR="" -DRSRUN_PRELOAD_DIR="" -DRSRUN_PROVIDER_DIR=""'
+# shellcheck disable=SC2086
 git ls-files '*.cpp' | grep -v '/wire_fuzz' | xargs -P "$(nproc)" -n 1 \
-    "${CXX:-g++}" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -isystem "$headers" -I. -Iinclude || exit 1
+    "${CXX:-g++}" -std=c++20 -Wall -Wextra -Werror -fsyntax-only $folders -isystem "$headers" -I. -Iinclude || exit 1
 echo "compiled against $(basename "$work"/libfabric-dev_*.deb .deb)"

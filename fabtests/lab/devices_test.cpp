@@ -66,19 +66,22 @@ void test_one_thread_moves_bytes_over_all_kinds_in_turns() {
         flows.emplace_back(*all.pairs[i]->server, *all.pairs[i]->client, 300007, 16384, i + 10);
     }
     for (;;) {
-        Flow* waiting = nullptr;
         bool moved = false;
+        bool done = true;
         for (Flow& flow : flows) {
-            if (!flow.done()) {
-                moved = flow.step() || moved;
-                waiting = &flow;
-            }
+            moved = (!flow.done() && flow.step()) || moved;
+            done = done && flow.done();
         }
-        if (waiting == nullptr) {
+        if (done) {
             return;
         }
-        if (!moved) {
-            (void)waiting->to.wait(1);
+        if (!moved) { // what an end could not send yet goes at the next call on it
+            for (Flow& flow : flows) {
+                if (!flow.done()) {
+                    (void)flow.from.wait(1);
+                    (void)flow.to.wait(1);
+                }
+            }
         }
     }
 }

@@ -84,18 +84,37 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
         }
         return -EINVAL;
     }
+    const int error = reserve(address, length);
+    bound_ = error == 0;
+    return -error;
+}
+
+// With the mutex held. 0 or an errno.
+int Socket::reserve(const sockaddr* address, socklen_t length) {
     Descriptor made = options_.socket({{SOL_SOCKET, SO_REUSEADDR},
                                        {SOL_SOCKET, SO_REUSEPORT},
                                        {IPPROTO_IPV6, IPV6_V6ONLY},
                                        {IPPROTO_IP, IP_FREEBIND}});
     if (!made.open() || ::bind(made.get(), address, length) != 0) {
-        return -errno;
+        return errno;
     }
     // The core is to bind to the same address once there is something to listen or connect with.
     const int on = 1;
     (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     reserved_ = std::move(made);
     return 0;
+}
+
+// A listener that is shut down keeps the address that it was bound to, and may listen again.
+void Socket::shut_listener() {
+    Address kept;
+    kept.length = sizeof(kept.storage);
+    const bool named = name(kept.get(), &kept.length) == 0;
+    stop_listening();
+    const std::lock_guard lock(mutex_);
+    if (bound_ && named && !reserved_.open()) {
+        (void)reserve(kept.get(), kept.length);
+    }
 }
 
 Address Socket::bound_name() const {
@@ -162,7 +181,7 @@ int Socket::shutdown(int how) {
         break;
     case State::listening:
         if (receive) {
-            stop_listening();
+            shut_listener();
         }
         break;
     case State::connecting: {

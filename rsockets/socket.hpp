@@ -151,6 +151,8 @@ class Socket final : public Object, private EventTarget {
     int open_passive(const Address& address, Listener& listener);
     [[nodiscard]] bool kernel_listens() const;
     void stop_listening();
+    void shut_listener();
+    int reserve(const sockaddr* address, socklen_t length);
     void open_request(Info request);
     void serve_waiting();
     void child_connected(Socket& child);
@@ -199,6 +201,7 @@ class Socket final : public Object, private EventTarget {
     mutable std::mutex mutex_;
     std::atomic<State> state_{State::closed};
     Bell bell_;
+    bool bound_ = false;  // by the program
     Descriptor reserved_; // a socket of the kernel's that holds the address that was bound
     std::atomic<Connection*> connection_{nullptr};
     std::vector<std::unique_ptr<Connection>> connections_; // the present one last; others may still be in use

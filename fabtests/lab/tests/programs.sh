@@ -3,7 +3,6 @@
 # shellcheck shell=sh
 # on: rxe siw
 # limit: 300
-# only: if named
 #
 # Real programs, unchanged, over RoCE and iWARP: those of fabtests/programs that are marked for the lab, with less data.
 # Their behaviour on kernel TCP is tested outside; emulation is slow.

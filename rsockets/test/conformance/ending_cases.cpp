@@ -303,8 +303,13 @@ CASE(shutdown_of_a_listener) {
 
 CASE(a_listener_that_was_shut_down_may_listen_again) {
     const int listener = c.make_listener();
+    const sockaddr_storage before = c.address_of(listener);
     SAY(c.s.shutdown(listener, SHUT_RDWR));
+    const sockaddr_storage between = c.address_of(listener);
+    c.note(port_of(between) == port_of(before) ? "keeps its port" : "loses its port");
     SAY(c.s.listen(listener, 1));
+    const sockaddr_storage after = c.address_of(listener);
+    c.note(text_of(after) == text_of(before) ? "the same address" : "another"); // the kernel takes another port by itself
     c.make_connected_to(listener);
     c.accept_from(listener);
 }

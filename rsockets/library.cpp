@@ -67,8 +67,8 @@ int Library::transport_for(fi_info& info, Transport*& out) {
         }
     }
     if (!service_.started()) {
-        // The first domain of verbs makes libfabric rewrite libc's munmap and others in place (its memhooks): no thread of
-        // ours is to be in one of them. Whether it opens is for those to say who need it.
+        // The first domain of verbs makes libfabric rewrite libc's munmap and others in place (its memhooks): no thread
+        // of ours is to be in one of them. Whether it opens is for those to say who need it.
         fid_domain* first = nullptr;
         (void)out->domain(info, first);
     }

@@ -125,8 +125,8 @@ Environment environment_for(const Options& options, const Parts& parts, bool pre
         result.emplace_back("RSPRELOAD_EXPLAIN", records);
     }
     result.emplace_back("FI_RSTREAM_CORE", cores(options));
-    // libfabric's memhooks rewrite libc's munmap, mmap and others in place as a device is opened: a thread of the program's
-    // that is in one of them then crashes. They serve a cache of registrations, which rsockets do not need.
+    // libfabric's memhooks rewrite libc's munmap, mmap and others in place as a device is opened: a thread of the
+    // program's that is in one of them then crashes. They serve a cache of registrations, which rsockets do not need.
     if (variable("FI_MR_CACHE_MONITOR").empty()) {
         result.emplace_back("FI_MR_CACHE_MONITOR", "disabled");
     }

@@ -309,7 +309,8 @@ CASE(a_listener_that_was_shut_down_may_listen_again) {
     c.note(port_of(between) == port_of(before) ? "keeps its port" : "loses its port");
     SAY(c.s.listen(listener, 1));
     const sockaddr_storage after = c.address_of(listener);
-    c.note(text_of(after) == text_of(before) ? "the same address" : "another"); // the kernel takes another port by itself
+    c.note(text_of(after) == text_of(before) ? "the same address"
+                                             : "another"); // the kernel takes another port by itself
     c.make_connected_to(listener);
     c.accept_from(listener);
 }

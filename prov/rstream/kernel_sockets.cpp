@@ -4,6 +4,8 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -11,6 +13,7 @@
 #include <dirent.h>
 #include <linux/tcp.h> // its tcp_info counts bytes; that of <netinet/tcp.h> is older
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace rstream {
@@ -18,6 +21,7 @@ namespace rstream {
 namespace {
 
 constexpr int tcp_established = 1; // of the kernel's enumeration of states
+constexpr int tcp_close_wait = 8;
 
 struct Name {
     const void* address = nullptr;
@@ -77,12 +81,27 @@ int for_each_descriptor(const std::function<bool(int)>& body) {
     return 0;
 }
 
-bool is_silent(int fd) {
+// Whether nobody has read a byte of it. The kernel counts the end of the stream as one that was received.
+bool is_unread(int fd) {
     tcp_info info{};
     socklen_t length = sizeof(info);
-    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
-           length >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received) &&
-           info.tcpi_state == tcp_established && info.tcpi_bytes_received == 0;
+    int queued = 0;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
+        length < offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received) ||
+        ioctl(fd, FIONREAD, &queued) != 0) {
+        return false;
+    }
+    const auto waiting = static_cast<uint64_t>(queued);
+    return (info.tcpi_state == tcp_established && info.tcpi_bytes_received <= waiting) ||
+           (info.tcpi_state == tcp_close_wait && info.tcpi_bytes_received <= waiting + 1);
+}
+
+// Nothing can be read from it any more, not even what was there.
+void end(int fd) {
+    std::byte scratch[4096];
+    (void)::shutdown(fd, SHUT_RDWR);
+    while (recv(fd, scratch, sizeof(scratch), MSG_DONTWAIT) > 0) {
+    }
 }
 
 } // namespace
@@ -97,10 +116,11 @@ int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
     return ret != 0 ? ret : found;
 }
 
-size_t end_silent_visitors(const sockaddr& listening) {
+size_t end_unread_visitors(const sockaddr& listening) {
     size_t count = 0;
     (void)for_each_descriptor([&](int fd) {
-        if (has_name(fd, getsockname, listening) && is_silent(fd) && ::shutdown(fd, SHUT_RDWR) == 0) {
+        if (has_name(fd, getsockname, listening) && is_unread(fd)) {
+            end(fd);
             ++count;
         }
         return false;

@@ -237,17 +237,17 @@ void PassiveEndpoint::refuse(const ConnectionRequest& request) {
     (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
 }
 
-// A peer that has connected and has not sent its request yet: tcp does not survive that it comes after the passive
+// A peer that has connected and whose request was not read yet: tcp does not survive that it is read after the passive
 // endpoint has gone (libfabric 1.17). True if there was any; the core is to notice.
-bool PassiveEndpoint::end_silent_peers() {
+bool PassiveEndpoint::end_unread_peers() {
     sockaddr_storage local{};
     size_t length = sizeof(local);
     if (!kernel_tcp_ || !listening_ || fi_getname(&core_->fid, &local, &length) != 0) {
         return false;
     }
-    const size_t count = end_silent_visitors(reinterpret_cast<const sockaddr&>(local));
+    const size_t count = end_unread_visitors(reinterpret_cast<const sockaddr&>(local));
     if (count != 0) {
-        RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu peers had connected and asked for nothing yet\n", count);
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu peers had connected, and were not listened to yet\n", count);
     }
     return count != 0;
 }
@@ -258,7 +258,7 @@ int PassiveEndpoint::close() {
         std::unique_lock<std::recursive_mutex> lock; // no further peer may come in before it is gone
         if (queue_ != nullptr) {
             lock = queue_->pump()->lock();
-            queue_->pump()->remove(&core_->fid, this, closing_quiet, [this] { return end_silent_peers(); });
+            queue_->pump()->remove(&core_->fid, this, closing_quiet, [this] { return end_unread_peers(); });
             queue_->forget(&fid);
         }
         for (const AnyFid* handle : fabric_.requests().of(this)) {

@@ -31,7 +31,7 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
 
   private:
     explicit PassiveEndpoint(Fabric& fabric) : fid_pep{}, fabric_(fabric) {}
-    bool end_silent_peers();
+    bool end_unread_peers();
     int on_request(Info core_info, std::span<const std::byte> data);
     void turn_down(const fi_info& core_info, wire::Reject::Reason reason);
     int reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data);

@@ -84,22 +84,25 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
         }
         return -EINVAL;
     }
-    const int error = reserve(address, length);
+    const int error = reserve(address, length, false);
     bound_ = error == 0;
     return -error;
 }
 
-// With the mutex held. 0 or an errno.
-int Socket::reserve(const sockaddr* address, socklen_t length) {
+// With the mutex held. `again`: it was ours, and connections that were accepted there may live on. 0 or an errno.
+int Socket::reserve(const sockaddr* address, socklen_t length, bool again) {
     Descriptor made = options_.socket({{SOL_SOCKET, SO_REUSEADDR},
                                        {SOL_SOCKET, SO_REUSEPORT},
                                        {IPPROTO_IPV6, IPV6_V6ONLY},
                                        {IPPROTO_IP, IP_FREEBIND}});
+    const int on = 1;
+    if (made.open() && again) {
+        (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    }
     if (!made.open() || ::bind(made.get(), address, length) != 0) {
         return errno;
     }
     // The core is to bind to the same address once there is something to listen or connect with.
-    const int on = 1;
     (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     reserved_ = std::move(made);
     return 0;
@@ -113,7 +116,7 @@ void Socket::shut_listener() {
     stop_listening();
     const std::lock_guard lock(mutex_);
     if (bound_ && named && !reserved_.open()) {
-        (void)reserve(kept.get(), kept.length);
+        (void)reserve(kept.get(), kept.length, true);
     }
 }
 

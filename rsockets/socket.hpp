@@ -152,7 +152,7 @@ class Socket final : public Object, private EventTarget {
     [[nodiscard]] bool kernel_listens() const;
     void stop_listening();
     void shut_listener();
-    int reserve(const sockaddr* address, socklen_t length);
+    int reserve(const sockaddr* address, socklen_t length, bool again);
     void open_request(Info request);
     void serve_waiting();
     void child_connected(Socket& child);

@@ -303,6 +303,8 @@ CASE(shutdown_of_a_listener) {
 
 CASE(a_listener_that_was_shut_down_may_listen_again) {
     const int listener = c.make_listener();
+    c.make_connected_to(listener); // which stays
+    c.accept_from(listener);
     const sockaddr_storage before = c.address_of(listener);
     SAY(c.s.shutdown(listener, SHUT_RDWR));
     const sockaddr_storage between = c.address_of(listener);

@@ -269,16 +269,16 @@ void EpollSet::make_candidate(Interest& interest) {
 }
 
 void EpollSet::take_heard() {
-    std::vector<uint64_t> heard;
+    hearing_.clear();
     {
         const std::lock_guard lock(heard_mutex_);
-        heard.swap(heard_);
-        if (!heard.empty()) {
+        hearing_.swap(heard_);
+        if (!hearing_.empty()) {
             uint64_t count = 0;
             (void)!::read(wake_.get(), &count, sizeof(count));
         }
     }
-    for (const uint64_t id : heard) {
+    for (const uint64_t id : hearing_) {
         if (const auto found = by_id_.find(id); found != by_id_.end()) {
             if (found->second->object_->closed()) {
                 erase({found->second->fd_, found->second->object_.get()});
@@ -342,13 +342,13 @@ bool EpollSet::arm(Interest& interest) {
 int EpollSet::look(epoll_event* events, int most, bool& may_sleep, bool& stale) {
     take_heard();
     int count = 0;
-    std::vector<Interest*> looking;
-    looking.swap(candidates_);
-    for (size_t i = 0; i < looking.size(); ++i) {
-        Interest& interest = *looking[i];
+    looking_.clear();
+    looking_.swap(candidates_);
+    for (size_t i = 0; i < looking_.size(); ++i) {
+        Interest& interest = *looking_[i];
         const auto look = look_at(interest);
         if (count == most) {
-            candidates_.insert(candidates_.begin(), looking.begin() + static_cast<ptrdiff_t>(i), looking.end());
+            candidates_.insert(candidates_.begin(), looking_.begin() + static_cast<ptrdiff_t>(i), looking_.end());
             break; // the others come first next time
         }
         interest.candidate_ = false;

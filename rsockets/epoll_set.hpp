@@ -94,6 +94,8 @@ class EpollSet final : public Object {
     std::map<Key, std::unique_ptr<Interest>> interests_;
     std::unordered_map<uint64_t, Interest*> by_id_;
     std::vector<Interest*> candidates_;
+    std::vector<Interest*> looking_; // candidates_ and heard_ of the present look: kept, so that no look takes memory
+    std::vector<uint64_t> hearing_;
     uint64_t next_id_ = 16;
 
     std::mutex heard_mutex_; // a leaf: nothing else is locked under it

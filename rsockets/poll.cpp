@@ -2,7 +2,10 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/poll.hpp"
 
+#include <array>
 #include <cerrno>
+#include <cstddef>
+#include <memory_resource>
 #include <vector>
 
 #include "rsockets/epoll_set.hpp"
@@ -17,10 +20,12 @@ namespace {
 
 constexpr int always = POLLERR | POLLHUP | POLLNVAL;
 constexpr int most_looks = 64;
+constexpr size_t room_for_few = 2048; // bytes: what a set of some dozens takes stays on the stack
 
 class Poll {
   public:
-    Poll(pollfd* fds, nfds_t count) : fds_(fds), count_(count), objects_(count) {
+    Poll(pollfd* fds, nfds_t count) : fds_(fds), count_(count), objects_(count, &memory_) {
+        kernel_.reserve(count);
         for (nfds_t i = 0; i < count; ++i) {
             objects_[i] = fd_table::find(fds[i].fd);
             ours_ = ours_ || static_cast<bool>(objects_[i]);
@@ -71,16 +76,16 @@ class Poll {
     }
 
     int sleep(const Sleeper& sleeper, const timespec* time, const sigset_t* mask) {
-        std::vector<pollfd> fds = kernel_;
-        fds.push_back({sleeper.fd(), POLLIN, 0});
+        waited_.assign(kernel_.begin(), kernel_.end());
+        waited_.push_back({sleeper.fd(), POLLIN, 0});
         for (const Use& object : objects_) {
             if (auto* socket = object.as<Socket>(); socket != nullptr && socket->wait_fd() >= 0) {
-                fds.push_back({socket->wait_fd(), POLLIN, 0});
+                waited_.push_back({socket->wait_fd(), POLLIN, 0});
             } else if (auto* set = object.as<EpollSet>(); set != nullptr) {
-                fds.push_back({set->wait_fd(), POLLIN, 0});
+                waited_.push_back({set->wait_fd(), POLLIN, 0});
             }
         }
-        return ::ppoll(fds.data(), fds.size(), time, mask) < 0 ? -errno : 0;
+        return ::ppoll(waited_.data(), waited_.size(), time, mask) < 0 ? -errno : 0;
     }
 
   private:
@@ -98,8 +103,11 @@ class Poll {
 
     pollfd* fds_;
     nfds_t count_;
-    std::vector<Use> objects_;
-    std::vector<pollfd> kernel_; // those that are not ours
+    std::array<std::byte, room_for_few> room_;
+    std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
+    std::pmr::vector<Use> objects_;
+    std::pmr::vector<pollfd> kernel_{&memory_}; // those that are not ours
+    std::pmr::vector<pollfd> waited_{&memory_}; // and what tells of ours
     bool ours_ = false;
 };
 
@@ -156,7 +164,9 @@ int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadlin
     }
     constexpr int read_events = POLLIN | POLLRDNORM;
     constexpr int write_events = POLLOUT | POLLWRNORM;
-    std::vector<pollfd> fds;
+    std::array<std::byte, room_for_few> memory;
+    std::pmr::monotonic_buffer_resource resource(memory.data(), memory.size());
+    std::pmr::vector<pollfd> fds(&resource);
     for (int fd = 0; fd < count; ++fd) {
         const auto wanted = [fd](const fd_set* set) { return set != nullptr && FD_ISSET(fd, set); };
         const int events = (wanted(read) ? read_events : 0) | (wanted(write) ? write_events : 0) |

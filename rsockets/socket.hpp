@@ -179,7 +179,10 @@ class Socket final : public Object, private EventTarget {
     // socket_poll.cpp
     // Repeats `attempt` until it gives something other than -EAGAIN: at most `limit` (0: no limit), if `wait`; then
     // -EAGAIN. -EINTR after a signal, as the kernel.
-    ssize_t repeat(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt);
+    template <class Attempt> ssize_t repeat(bool wait, Nanoseconds limit, const Attempt& attempt) {
+        return repeat_call(wait, limit, std::ref(attempt)); // whose captures stay where they are: no memory is taken
+    }
+    ssize_t repeat_call(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt);
     short events_connected(Connection& connection, short interest);
 
     // socket_options.cpp

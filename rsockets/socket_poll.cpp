@@ -121,7 +121,7 @@ int Socket::wait_fd() const {
                                                          : -1;
 }
 
-ssize_t Socket::repeat(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt) {
+ssize_t Socket::repeat_call(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt) {
     ssize_t ret = attempt();
     if (ret != -EAGAIN || !wait) {
         return ret;

@@ -305,6 +305,39 @@ void test_the_descriptor_wakes_for_a_shutdown_by_the_peer() {
     }
 }
 
+// What one thread reads is not lost to another that has made sure that it may sleep.
+void test_a_sleeper_hears_of_the_end_although_another_reads_the_queue() {
+    Pair pair(core_name(), 0, node_name());
+    Host& host = *pair.own_host;
+    const int fd = wait_fd(&host.eq->fid);
+    fi_eq_entry entry{};
+    uint32_t type = 0;
+    while (try_wait(host, &host.eq->fid) != 0) {
+        EXPECT_RESULT(read(host, entry, type), -FI_EAGAIN);
+    }
+    pair.client->send_all("x", 1);
+    EXPECT(readable(fd, patience(10000)));
+    EXPECT_RESULT(read(host, entry, type), -FI_EAGAIN); // the other one: there is only data
+    pair.client.reset();
+    EXPECT(readable(fd, patience(10000)));
+    sleep_for_event(host);
+    host.expect(FI_SHUTDOWN, &pair.server->ep->fid, 0);
+}
+
+void test_a_reader_that_never_sleeps_hears_of_the_end() {
+    Pair pair(core_name(), 0, node_name());
+    pair.client.reset();
+    fi_eq_cm_entry entry{};
+    uint32_t type = 0;
+    ssize_t got = -FI_EAGAIN;
+    for (const auto start = Clock::now(); got == -FI_EAGAIN && milliseconds_since(start) < patience(10000);) {
+        got = fi_eq_read(pair.own_host->eq.get(), &type, &entry, sizeof(entry), 0);
+    }
+    EXPECT_RESULT(got, sizeof(entry));
+    EXPECT_EQ(type, static_cast<uint32_t>(FI_SHUTDOWN));
+    EXPECT(entry.fid == &pair.server->ep->fid);
+}
+
 void test_a_queue_without_a_wait_object_can_only_be_read() {
     auto host = host_with(FI_WAIT_NONE);
     int fd = -1;
@@ -370,6 +403,8 @@ int main() {
         FABTEST(test_the_descriptor_wakes_for_requests_and_connections),
         FABTEST(test_the_descriptor_wakes_for_a_refusal),
         FABTEST(test_the_descriptor_wakes_for_a_shutdown_by_the_peer),
+        FABTEST(test_a_sleeper_hears_of_the_end_although_another_reads_the_queue),
+        FABTEST(test_a_reader_that_never_sleeps_hears_of_the_end),
         FABTEST(test_a_queue_without_a_wait_object_can_only_be_read),
         FABTEST(test_other_wait_objects_are_refused),
         FABTEST(test_the_context_and_the_wait_object_are_what_was_asked_for),

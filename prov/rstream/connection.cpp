@@ -154,7 +154,8 @@ void Connection::drop_endpoint() {
 
 // Nothing that comes now is worth waking up for.
 void Connection::leave_watch() {
-    for (const int fd : {cq_fd_, events_fd_, timer_fd_.get()}) {
+    pump_->unwatch_data(this);
+    for (const int fd : {events_fd_, timer_fd_.get()}) {
         pump_->unwatch(fd, this);
     }
 }
@@ -290,7 +291,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     }
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
-    pump_->watch(cq_fd_, this);
+    pump_->watch_data(cq_fd_, this);
     (void)apply_keepalive(keepalive_settings_); // the log says what could not be
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);

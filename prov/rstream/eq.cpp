@@ -6,6 +6,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
+#include <limits>
+#include <utility>
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -21,11 +24,24 @@ namespace {
 
 constexpr int rest_of_watch = 10; // milliseconds
 constexpr int most_rounds = 64;
+constexpr std::chrono::microseconds look_interval{1000};
+constexpr std::chrono::microseconds look_cost{10};
 
 // A core event and the most private data that any core delivers with one.
 union CoreEvent {
     fi_eq_cm_entry entry;
     std::byte bytes[sizeof(fi_eq_cm_entry) + 1024];
+};
+
+class Sleeping {
+  public:
+    explicit Sleeping(Pump& pump) : pump_(pump) { pump_.expect_sleeper(); }
+    Sleeping(const Sleeping&) = delete;
+    Sleeping& operator=(const Sleeping&) = delete;
+    ~Sleeping() { pump_.sleeper_awake(); }
+
+  private:
+    Pump& pump_;
 };
 
 } // namespace
@@ -66,11 +82,13 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target, int quiet, const std::func
     } while (++rounds < most_rounds && (poll(&event, 1, quiet) > 0 || (more && more())));
     targets_.erase(core_fid);
     set_needy(target, false);
+    unwatch_data(target); // it may have been connected by the last event
 }
 
-bool Pump::run() {
+Pump::Ran Pump::run() {
     const std::lock_guard lock(mutex_);
     drain(core_.get());
+    Ran ran;
     epoll_event ready[64];
     const int count = epoll_wait(watch_fd_.get(), ready, 64, 0);
     for (int i = 0; i < count; ++i) {
@@ -78,21 +96,43 @@ bool Pump::run() {
         {
             const std::lock_guard leaf(needy_mutex_);
             unarmed_.insert(target);
+            if (const auto data = data_.find(target); data != data_.end() && data->second.watched) {
+                epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, data->second.fd, nullptr);
+                data->second.watched = false;
+                ran.dropped = true;
+            }
         }
         target->progress(); // none can leave meanwhile: `remove` waits for `mutex_`
     }
-    if (needy_count_.load(std::memory_order_acquire) == 0) {
-        return count > 0;
-    }
-    std::vector<EqTarget*> needy;
+    ran.moved = count > 0;
+    std::vector<EqTarget*> rest;
     {
-        const std::lock_guard needy_lock(needy_mutex_);
-        needy.assign(needy_.begin(), needy_.end());
+        const std::lock_guard leaf(needy_mutex_);
+        ran.dropped = std::exchange(fresh_, false) || ran.dropped;
+        rest.assign(needy_.begin(), needy_.end());
+        if (look_due()) {
+            std::copy_if(unarmed_.begin(), unarmed_.end(), std::back_inserter(rest),
+                         [this](EqTarget* target) { return data_.contains(target) && !needy_.contains(target); });
+        }
     }
-    for (EqTarget* target : needy) {
+    for (EqTarget* target : rest) {
         target->progress();
     }
-    return count > 0;
+    return ran;
+}
+
+// Whether those that nothing tells of are to be looked at: not at each read, as a look costs a system call, and less
+// often the more they are.
+bool Pump::look_due() {
+    if (unarmed_.empty()) {
+        return false;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_look_) {
+        return false;
+    }
+    next_look_ = now + look_interval + look_cost * unarmed_.size();
+    return true;
 }
 
 int Pump::arm(bool watched) {
@@ -105,6 +145,9 @@ int Pump::arm(bool watched) {
     {
         const std::lock_guard leaf(needy_mutex_);
         unarmed.swap(unarmed_);
+        for (EqTarget* target : unarmed) {
+            watch_again(target);
+        }
     }
     int result = 0;
     for (EqTarget* target : unarmed) { // none can leave meanwhile: `remove` waits for `mutex_`
@@ -118,22 +161,50 @@ int Pump::arm(bool watched) {
 }
 
 void Pump::watch(int fd, EqTarget* target) {
-    {
-        const std::lock_guard leaf(needy_mutex_);
-        unarmed_.insert(target);
-    }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.ptr = target;
-    if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-        RSTREAM_WARN(FI_LOG_EQ, "a connection cannot be watched: %s\n", fi_strerror(errno));
-    }
+    const std::lock_guard leaf(needy_mutex_);
+    unarmed_.insert(target);
+    add_watch(fd, target);
 }
 
 void Pump::unwatch(int fd, EqTarget* target) {
     epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, fd, nullptr);
     const std::lock_guard leaf(needy_mutex_);
     unarmed_.erase(target);
+}
+
+void Pump::watch_data(int fd, EqTarget* target) {
+    const std::lock_guard leaf(needy_mutex_);
+    unarmed_.insert(target);
+    data_[target] = {fd, false};
+    fresh_ = true;
+}
+
+void Pump::unwatch_data(EqTarget* target) {
+    const std::lock_guard leaf(needy_mutex_);
+    unarmed_.erase(target);
+    if (const auto data = data_.find(target); data != data_.end()) {
+        if (data->second.watched) {
+            epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, data->second.fd, nullptr);
+        }
+        data_.erase(data);
+    }
+}
+
+void Pump::watch_again(EqTarget* target) {
+    if (const auto data = data_.find(target); data != data_.end() && !data->second.watched) {
+        data->second.watched = add_watch(data->second.fd, target);
+    }
+}
+
+bool Pump::add_watch(int fd, EqTarget* target) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = target;
+    if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+        RSTREAM_WARN(FI_LOG_EQ, "a connection cannot be watched: %s\n", fi_strerror(errno));
+        return false;
+    }
+    return true;
 }
 
 void Pump::drain(fid_eq* queue) {
@@ -180,7 +251,6 @@ void Pump::set_needy(EqTarget* target, bool needy) {
     } else {
         needy_.erase(target);
     }
-    needy_count_.store(needy_.size(), std::memory_order_release);
 }
 
 // ---- EventQueue
@@ -255,18 +325,36 @@ int EventQueue::close() {
 void EventQueue::add(Event&& event) {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
-    if (events_.size() == 1 && signal_fd_ >= 0) {
-        const uint64_t one = 1;
-        (void)!::write(signal_fd_, &one, sizeof(one));
-    }
+    show();
 }
 
 void EventQueue::pop_front() {
     events_.pop_front();
-    if (events_.empty() && signal_fd_ >= 0) {
-        uint64_t count = 0;
-        (void)!::read(signal_fd_, &count, sizeof(count));
+    show();
+}
+
+// With `mutex_` held.
+void EventQueue::show() {
+    const bool wanted = !events_.empty() || kicked_;
+    if (wanted == signaled_ || signal_fd_ < 0) {
+        return;
     }
+    signaled_ = wanted;
+    uint64_t count = 1;
+    (void)!(wanted ? ::write(signal_fd_, &count, sizeof(count)) : ::read(signal_fd_, &count, sizeof(count)));
+}
+
+// Another thread may sleep on what was dropped, and is not woken by what comes next.
+void EventQueue::kick() {
+    const std::lock_guard lock(mutex_);
+    kicked_ = true;
+    show();
+}
+
+void EventQueue::arm_again() {
+    const std::lock_guard lock(mutex_);
+    kicked_ = false;
+    show();
 }
 
 void EventQueue::push(uint32_t event, AnyFid* subject, fi_info* info, std::span<const std::byte> data) {
@@ -296,30 +384,29 @@ void EventQueue::push_error(const fi_eq_err_entry& entry, std::span<const std::b
 
 void EventQueue::forget(const AnyFid* subject) {
     const std::lock_guard lock(mutex_);
-    const bool any = !events_.empty();
     std::erase_if(events_, [subject](const Event& e) { return e.subject == subject; });
-    if (any && events_.empty() && signal_fd_ >= 0) {
-        uint64_t count = 0;
-        (void)!::read(signal_fd_, &count, sizeof(count));
-    }
+    show();
 }
 
-bool EventQueue::move_events() {
-    const bool moved = pump_->run();
+bool EventQueue::move_events(int awake) {
+    const Pump::Ran ran = pump_->run();
+    if (ran.dropped && pump_->sleepers() > awake) {
+        kick();
+    }
     fabric_.reap_lingering();
-    return moved;
+    return ran.moved;
 }
 
 ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags) {
     bool moved = false;
-    return read(event, buf, len, flags, moved);
+    return read(event, buf, len, flags, 0, moved);
 }
 
-ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags, bool& moved) {
+ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags, int awake, bool& moved) {
     if ((flags & ~FI_PEEK) != 0 || event == nullptr || (buf == nullptr && len != 0)) {
         return -FI_EINVAL;
     }
-    moved = move_events();
+    moved = move_events(awake);
     const std::lock_guard lock(mutex_);
     if (events_.empty()) {
         return -FI_EAGAIN;
@@ -347,12 +434,15 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
     }
     using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout, 0));
+    const Sleeping sleeping(*pump_);
     for (;;) {
         bool moved = false;
-        const ssize_t got = read(event, buf, len, flags, moved);
+        const ssize_t got = read(event, buf, len, flags, 1, moved);
         if (got != -FI_EAGAIN) {
             return got;
         }
+        moved = moved && pump_->sleepers() == 1; // the others need all to be watched
+        arm_again();
         // While data flows, whoever receives it needs no help: the connections are not looked at again for a moment.
         if (pump_->arm(!moved) != 0) {
             continue;
@@ -435,7 +525,11 @@ int EventQueue::control(int command, void* arg) {
 }
 
 int EventQueue::try_wait() {
-    move_events();
+    if (!descriptor_used_.exchange(true)) {
+        pump_->expect_sleeper();
+    }
+    move_events(std::numeric_limits<int>::max()); // what is dropped is watched again below
+    arm_again();
     {
         const std::lock_guard lock(mutex_);
         if (!events_.empty()) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -46,11 +47,20 @@ class Pump {
     // `quiet`: until that many milliseconds have brought nothing, and then `more`, if given, says that nothing is left.
     void remove(AnyFid* core_fid, EqTarget* target, int quiet = 0, const std::function<bool()>& more = {});
 
-    // Moves events until the core has none, then everything that waits for progress. True if a watched target moved.
-    bool run();
+    // Moves events until the core has none, then everything that waits for progress.
+    struct Ran {
+        bool moved = false;   // a watched target
+        bool dropped = false; // some are not watched: whoever sleeps is to be woken, and arms again
+    };
+    Ran run();
     // Before someone sleeps on the queue's descriptor, and on the watched ones if `watched`: 0, or -FI_EAGAIN if
     // something has come already.
     int arm(bool watched);
+
+    // Who sleeps, or may: told before `arm`. Those that sleep on the descriptor never say when they are awake.
+    void expect_sleeper() { sleepers_.fetch_add(1); }
+    void sleeper_awake() { sleepers_.fetch_sub(1); }
+    [[nodiscard]] int sleepers() const { return sleepers_.load(); }
 
     // Hands on what came on a core queue: ours, or one that a target has for itself.
     void drain(fid_eq* queue);
@@ -66,12 +76,20 @@ class Pump {
     // progress.
     void watch(int fd, EqTarget* target);
     void unwatch(int fd, EqTarget* target);
+    // The same for a descriptor on which data comes. It is watched only while someone sleeps, since every packet pays
+    // for each descriptor that has to be told of it; whoever only reads the queue hears of an end a little later.
+    void watch_data(int fd, EqTarget* target);
+    void unwatch_data(EqTarget* target);
     [[nodiscard]] int watch_fd() const { return watch_fd_.get(); }
 
     [[nodiscard]] fid_eq* core() const { return core_.get(); }
     [[nodiscard]] int wait_fd() const { return wait_fd_; }
 
   private:
+    bool look_due();
+    void watch_again(EqTarget* target);
+    bool add_watch(int fd, EqTarget* target);
+
     std::recursive_mutex mutex_; // a target may take itself off from within its own call
     fid_fabric* core_fabric_ = nullptr;
     Owned<fid_eq> core_;
@@ -80,7 +98,14 @@ class Pump {
     std::mutex needy_mutex_; // a leaf: nothing else is locked under it
     std::unordered_set<EqTarget*> needy_;
     std::unordered_set<EqTarget*> unarmed_; // watched, and not armed since they were last readable
-    std::atomic<size_t> needy_count_{0};
+    struct DataWatch {
+        int fd = -1;
+        bool watched = false;
+    };
+    std::unordered_map<EqTarget*, DataWatch> data_; // with `needy_mutex_` held, as the sets
+    bool fresh_ = false;                            // some of them have come since the last `run`
+    std::atomic<int> sleepers_{0};
+    std::chrono::steady_clock::time_point next_look_;
     Descriptor watch_fd_;
 };
 
@@ -101,7 +126,7 @@ class EventQueue : public fid_eq {
     void release() { users_.fetch_sub(1, std::memory_order_release); }
 
     ssize_t read(uint32_t* event, void* buf, size_t len, uint64_t flags);
-    ssize_t read(uint32_t* event, void* buf, size_t len, uint64_t flags, bool& moved);
+    ssize_t read(uint32_t* event, void* buf, size_t len, uint64_t flags, int awake, bool& moved);
     ssize_t sread(uint32_t* event, void* buf, size_t len, int timeout, uint64_t flags);
     ssize_t read_error(fi_eq_err_entry* buf, uint64_t flags);
     ssize_t write(uint32_t event, const void* buf, size_t len, uint64_t flags);
@@ -123,13 +148,20 @@ class EventQueue : public fid_eq {
     ~EventQueue();
     void add(Event&& event);
     void pop_front();
-    bool move_events();
+    // `awake`: of those that may sleep, how many are known not to.
+    bool move_events(int awake);
+    void show();
+    void kick();
+    void arm_again();
 
     Fabric& fabric_;
     std::shared_ptr<Pump> pump_;
     fi_wait_obj wait_object_ = FI_WAIT_NONE;
     int epoll_fd_ = -1;  // gathers the core's descriptor and ours
-    int signal_fd_ = -1; // readable while `events_` is not empty
+    int signal_fd_ = -1; // readable while `events_` is not empty, or `kicked_`
+    bool signaled_ = false;
+    bool kicked_ = false; // whoever sleeps is to arm again
+    std::atomic<bool> descriptor_used_{false};
     std::atomic<size_t> users_{0};
     std::mutex mutex_; // a leaf: nothing else is locked under it
     std::deque<Event> events_;

@@ -63,34 +63,44 @@ take() {
     keep "$taken_case" "$taken_provider"
 }
 
-# values CASE PROVIDER FIELD: one a line, sorted.
+# values CASE PROVIDER FIELD: one a line, in the order of the rounds.
 values() {
     awk -v want="$1 $2 " -v field="\"$3\":" '
         index($0, want) == 1 {
             at = index($0, field)
             if (at) { rest = substr($0, at + length(field)); sub(/[,}].*/, "", rest); print rest + 0 }
-        }' "$work/all" | sort -n
+        }' "$work/all"
+}
+
+middle() {
+    sort -g | awk '{ v[NR] = $1 } END { print NR ? (NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2) : 0 }'
 }
 
 # median CASE PROVIDER FIELD, and the least and the greatest: 0 if there is none.
-median() {
-    values "$@" | awk '{ v[NR] = $1 }
-        END { print NR ? (NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2) : 0 }'
-}
-least() { values "$@" | awk 'NR == 1 { least = $1 } END { print least + 0 }'; }
-greatest() { values "$@" | awk '{ greatest = $1 } END { print greatest + 0 }'; }
+median() { values "$@" | middle; }
+least() { values "$@" | sort -g | awk 'NR == 1 { least = $1 } END { print least + 0 }'; }
+greatest() { values "$@" | sort -g | awk '{ greatest = $1 } END { print greatest + 0 }'; }
 
-# compare_row TEXT OURS THEIRS WHOSE [RELATION TARGET]
+# paired OPERATOR CASE PROVIDER FIELD OTHER [OTHER_FIELD [FACTOR]]: the median of what the rounds give, ours times FACTOR /
+# or - the other's of the same round. The machine may be quick in one round and slow in the next: the two of a round
+# were measured one after the other.
+paired() {
+    values "$2" "$3" "$4" >"$work/ours"
+    values "$2" "$5" "${6:-$4}" >"$work/others"
+    paste "$work/ours" "$work/others" | awk -v operator="$1" -v factor="${7:-1}" '
+        NF == 2 && (operator == "-" || $2 > 0) { print operator == "-" ? $1 * factor - $2 : $1 * factor / $2 }' | middle
+}
+
+# compare_row TEXT OURS THEIRS WHOSE RATIO [RELATION TARGET]
 compare_row() {
-    ratio=$(awk -v a="$2" -v b="$3" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else print "-" }')
     met=
-    if [ $# -gt 4 ]; then
+    if [ $# -gt 5 ]; then
         met=NO
-        if [ "$ratio" != - ] && awk -v r="$ratio" -v t="$6" "BEGIN { exit !(r $5 t) }"; then
+        if awk -v r="$5" -v t="$7" "BEGIN { exit !(r > 0 && r $6 t) }"; then
             met=yes
         else
             missed=$((missed + 1))
         fi
     fi
-    printf '%-34s %10s %10s %-11s %6s  %s %-5s %s\n' "$1" "$2" "$3" "$4" "$ratio" "${5:-}" "${6:-}" "$met" | sed 's/ *$//'
+    printf '%-34s %10s %10s %-11s %6.2f  %s %-5s %s\n' "$1" "$2" "$3" "$4" "$5" "${6:-}" "${7:-}" "$met" | sed 's/ *$//'
 }

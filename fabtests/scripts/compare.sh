@@ -10,7 +10,7 @@ usage() {
     cat <<EOF
 usage: ${0##*/} [-n ROUNDS] [-c CORE] [-a ADDRESS] [-B DIR] [-q] [-x] [--json FILE]
 
-  -n ROUNDS   measurements of each case (default 5); the median is shown
+  -n ROUNDS   measurements of each case (default 5); medians are shown, and the median of the rounds' ratios
   -c CORE     the core provider (default tcp)
   -a ADDRESS  where the server listens (default 127.0.0.1)
   -B DIR      where the fi_stream_* programs are (default: PATH)
@@ -51,7 +51,10 @@ sample() {
 }
 
 # row CASE TEXT FIELD REFERENCE RELATION TARGET
-row() { compare_row "$2" "$(median "$1" rstream "$3")" "$(median "$1" "$4" "$3")" "$4" "$5" "$6"; }
+row() {
+    compare_row "$2" "$(median "$1" rstream "$3")" "$(median "$1" "$4" "$3")" "$4" "$(paired / "$1" rstream "$3" "$4")" \
+        "$5" "$6"
+}
 
 if [ -n "$quick" ]; then
     bulk=4000 huge=400 small=200000 pings=5000
@@ -63,15 +66,12 @@ i=0
 while [ "$i" -lt "$rounds" ]; do
     i=$((i + 1))
     [ -t 2 ] && printf '\rround %s of %s ' "$i" "$rounds" >&2
-    for p in rstream "$core"; do
-        sample bw64k-512k "$p" fi_stream_bw -S 64K -b 512K -I $bulk
-        sample bw1m-1m "$p" fi_stream_bw -S 1M -b 1M -I $huge
-        sample lat64 "$p" fi_stream_pingpong -S 64 -I $pings
-    done
-    for p in rstream kernel; do
-        sample bw64k $p fi_stream_bw -S 64K -I $bulk
-        sample bw64 $p fi_stream_bw -S 64 -I $small
-    done
+    # What is compared is measured one after the other.
+    for p in rstream "$core"; do sample bw64k-512k "$p" fi_stream_bw -S 64K -b 512K -I $bulk; done
+    for p in rstream "$core"; do sample bw1m-1m "$p" fi_stream_bw -S 1M -b 1M -I $huge; done
+    for p in rstream "$core"; do sample lat64 "$p" fi_stream_pingpong -S 64 -I $pings; done
+    for p in rstream kernel; do sample bw64k $p fi_stream_bw -S 64K -I $bulk; done
+    for p in rstream kernel; do sample bw64 $p fi_stream_bw -S 64 -I $small; done
     sample lat64 kernel fi_stream_pingpong -S 64 -I $pings
     sample poll64 rstream fi_stream_pingpong -S 64 -I $pings --wait poll
     sample poll64 kernel fi_stream_pingpong -S 64 -I $pings --wait poll

@@ -22,6 +22,8 @@ constexpr Option options[] = {
     {FI_OPT_RSTREAM_MAPS, &Sizes::maps},
 };
 
+constexpr int many_looks = 16; // in a turn: the program spins, or is busy with this connection
+
 constexpr auto longest_linger = std::chrono::seconds(3600); // that the provider takes
 
 fi_msg message_of(const iovec* iov, size_t count) {
@@ -88,7 +90,23 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
     return fi_sendmsg(ep_.get(), &message, more ? FI_MORE : 0);
 }
 
+// Each look moves what the peer writes to maps too.
+void Connection::note_look() {
+    const int maps = maps_.load(std::memory_order_relaxed);
+    if (maps == 0) {
+        return;
+    }
+    const uint32_t turn = transport_.turn();
+    if (turn_.exchange(turn, std::memory_order_relaxed) != turn) {
+        looks_.store(0, std::memory_order_relaxed);
+    }
+    if (looks_.fetch_add(1, std::memory_order_relaxed) + 1 == many_looks) {
+        transport_.attended(maps);
+    }
+}
+
 ssize_t Connection::recv(const iovec* iov, size_t count) {
+    note_look();
     if (count == 1) {
         return fi_recv(ep_.get(), iov->iov_base, iov->iov_len, nullptr, FI_ADDR_UNSPEC, nullptr);
     }
@@ -97,6 +115,7 @@ ssize_t Connection::recv(const iovec* iov, size_t count) {
 }
 
 ssize_t Connection::peek(const iovec* iov, size_t count) {
+    note_look();
     const fi_msg message = message_of(iov, count);
     return fi_recvmsg(ep_.get(), &message, FI_PEEK);
 }

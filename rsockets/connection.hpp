@@ -87,11 +87,14 @@ class Connection {
   private:
     explicit Connection(Transport& transport) : transport_(transport) {}
     int enable();
+    void note_look();
 
     Transport& transport_;
     Owned<fid_ep> ep_;
     fi_ops_rstream_map* map_ops_ = nullptr;
     std::atomic<int> maps_{0};
+    std::atomic<int> looks_{0}; // for bytes, in the present turn
+    std::atomic<uint32_t> turn_{0};
     int wait_fd_ = -1;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <iterator>
 #include <system_error>
@@ -24,7 +25,8 @@ namespace {
 
 // While data flows, milliseconds between two looks: the fewer, the less the receiving thread is disturbed.
 constexpr int rest = 10;
-// The same while connections are being made, whose events come on the same queue.
+// The same while connections are being made, whose events come on the same queue, and where there are maps, which the
+// program may stop to attend to.
 constexpr int short_rest = 1;
 // How long a socket must not have sent anything to count as quiet.
 constexpr int quiet = 10;
@@ -126,17 +128,21 @@ void Service::run() {
         for (Transport* transport : transports) {
             events += transport->pump();
         }
-        bool mapped = false;
+        bool maps = false;
+        bool awaited = false; // what is written to them, while the program looks at nothing else
         for (Transport* transport : transports) {
             may_sleep = transport->may_sleep() && may_sleep;
-            mapped = mapped || transport->has_maps();
+            if (transport->has_maps()) {
+                maps = true;
+                awaited = !transport->all_attended(std::chrono::steady_clock::now()) || awaited;
+            }
         }
         const bool tending = tend();
         if (!may_sleep) {
             continue;
         }
-        resting = data && events == 0 && !mapped;
-        sleep(resting, tending, data);
+        resting = data && events == 0 && !awaited;
+        sleep(resting, maps, tending, data);
     }
 }
 
@@ -153,7 +159,7 @@ bool Service::tend() {
     return !tended_.empty() || !kept_.empty();
 }
 
-void Service::sleep(bool resting, bool tending, bool& data) {
+void Service::sleep(bool resting, bool maps, bool tending, bool& data) {
     std::vector<pollfd> fds{{wake_fd_.get(), POLLIN, 0}};
     for (Transport* transport : library_.transports()) {
         fds.push_back({transport->listen_fd(), POLLIN, 0});
@@ -163,7 +169,7 @@ void Service::sleep(bool resting, bool tending, bool& data) {
     }
     int timeout = -1;
     if (resting) {
-        timeout = library_.setting_up() ? short_rest : rest;
+        timeout = library_.setting_up() || maps ? short_rest : rest;
     } else if (tending) {
         timeout = quiet;
     } else {

@@ -48,7 +48,7 @@ class Service {
   private:
     void run();
     bool tend(); // the sockets that were touched; true if some are to be looked at again
-    void sleep(bool resting, bool tending, bool& data);
+    void sleep(bool resting, bool maps, bool tending, bool& data);
 
     Library& library_;
     std::mutex mutex_; // starting and stopping

@@ -9,6 +9,15 @@
 
 namespace rsockets {
 
+namespace {
+
+// Within it, calls are counted that show that the program itself looks after its maps. A turn that lasted longer, since
+// nothing came, shows nothing.
+constexpr auto shortest_turn = std::chrono::microseconds(200);
+constexpr auto longest_turn = std::chrono::milliseconds(3);
+
+} // namespace
+
 int Transport::open(const fi_info& info, std::unique_ptr<Transport>& out) {
     std::unique_ptr<Transport> transport(new Transport);
     transport->name_ = info.fabric_attr->name;
@@ -112,6 +121,17 @@ size_t Transport::pump(fid_eq& eq) {
             break;
         }
     }
+}
+
+bool Transport::all_attended(std::chrono::steady_clock::time_point now) {
+    const auto lasted = now - turn_began_;
+    if (lasted >= shortest_turn) {
+        attended_ = attending_.exchange(0, std::memory_order_relaxed) >= mapped_.load(std::memory_order_relaxed) &&
+                    lasted <= longest_turn; // else those calls were few
+        turn_.fetch_add(1, std::memory_order_relaxed);
+        turn_began_ = now;
+    }
+    return attended_;
 }
 
 bool Transport::may_sleep() {

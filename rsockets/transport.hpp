@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -53,6 +54,12 @@ class Transport {
     // Memory that peers write to: a program may look at nothing but that, so that their writes are for others to move.
     void mapped(int by) { mapped_.fetch_add(by, std::memory_order_relaxed); }
     [[nodiscard]] bool has_maps() const { return mapped_.load(std::memory_order_relaxed) != 0; }
+    // The program itself moves the writes of a connection with so many maps: it makes many calls a turn.
+    void attended(int maps) { attending_.fetch_add(maps, std::memory_order_relaxed); }
+    [[nodiscard]] uint32_t turn() const { return turn_.load(std::memory_order_relaxed); }
+    // True if it did so in the last turn for all that have maps; a turn ends by this call, when it has lasted. For one
+    // thread.
+    bool all_attended(std::chrono::steady_clock::time_point now);
 
     // Waits, as long as the provider is set to, for what is on its way of closed connections.
     void finish();
@@ -69,6 +76,10 @@ class Transport {
     int listen_fd_ = -1;
     int connection_fd_ = -1;
     std::atomic<int> mapped_{0};
+    std::atomic<int> attending_{0};
+    std::atomic<uint32_t> turn_{0};
+    std::chrono::steady_clock::time_point turn_began_;
+    bool attended_ = false;
 
     std::mutex domains_mutex_;
     std::unordered_map<std::string, Owned<fid_domain>> domains_;

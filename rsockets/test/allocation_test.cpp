@@ -20,18 +20,21 @@ namespace {
 
 thread_local int allocations = 0; // of this thread: the library's own may take what it needs
 
+// By pointers: compilers and analyzers would take malloc and free for the wrong partners of new and delete.
+void* (*volatile take)(size_t) = malloc;
+void (*volatile give)(void*) = free;
+
 } // namespace
 
-// Not inlined: GCC would take free for the wrong partner of new.
-__attribute__((noinline)) void* operator new(size_t size) {
+void* operator new(size_t size) {
     ++allocations;
-    if (void* memory = malloc(size)) {
+    if (void* memory = take(size)) {
         return memory;
     }
     throw std::bad_alloc();
 }
-__attribute__((noinline)) void operator delete(void* memory) noexcept { free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, size_t /*size*/) noexcept { free(memory); }
+void operator delete(void* memory) noexcept { give(memory); }
+void operator delete(void* memory, size_t /*size*/) noexcept { give(memory); }
 
 namespace {
 

@@ -266,7 +266,7 @@ class Fuzz {
         if ((modes_ & 4) == 0 || !target) {
             return;
         }
-        require(maps_.covers(offset, target->length) && target->length <= 256);
+        require(maps_.covers(offset, target->length) && target->length <= MapMessage::end_of_offsets - offset);
         const Extent room = link_.room(std::min<uint64_t>(length, target->length));
         const size_t staging = room.moved ? next_staging_ : staging_;
         require(room.length == 0 || (room.offset < staging && room.length <= staging - room.offset));

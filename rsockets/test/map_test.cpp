@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fcntl.h>
@@ -191,6 +192,32 @@ void test_a_writer_that_never_calls_again_is_served() {
 }
 
 // ---- errors
+
+// A program that has spun on its connection, so that the library left it alone, goes on to look at nothing but its
+// memory.
+void test_a_reader_that_looks_at_nothing_but_its_memory_is_served() {
+#ifdef __SANITIZE_THREAD__
+    throw Skip("ThreadSanitizer knows of nothing that orders a peer's write and a look at the memory");
+#endif
+    const Ends ends = connected_with(1);
+    std::string memory(64, '\0');
+    const off_t at = mapped(ends.server, memory);
+    pass_a_byte(ends.server, ends.client);
+    const std::atomic_ref<char> last(memory.back());
+    for (char round = 1; round <= 50; ++round) {
+        char byte = 0;
+        for (int look = 0; look < 3000; ++look) {
+            EXPECT(rrecv(ends.server, &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+        }
+        const std::string data(memory.size(), round);
+        EXPECT_EQ(riowrite(ends.client, data.data(), data.size(), at, 0), data.size());
+        for (const auto start = Clock::now(); last.load(std::memory_order_acquire) != round;) {
+            EXPECT(milliseconds_since(start) < patience(10000));
+            std::this_thread::yield();
+        }
+        EXPECT_EQ(memory, data);
+    }
+}
 
 void test_a_write_outside_of_a_map_or_after_it_fails_at_the_writer_alone() {
     const Ends ends = connected_with(2);
@@ -493,6 +520,7 @@ int main(int argc, char** argv) {
         FABTEST(test_a_write_waits_behind_a_stream_that_is_full_unless_told_not_to),
         FABTEST(test_room_for_a_write_shows_in_poll),
         FABTEST(test_a_writer_that_never_calls_again_is_served),
+        FABTEST(test_a_reader_that_looks_at_nothing_but_its_memory_is_served),
         FABTEST(test_a_write_outside_of_a_map_or_after_it_fails_at_the_writer_alone),
         FABTEST(test_arguments_that_make_no_sense_are_refused),
         FABTEST(test_a_socket_that_is_not_connected_maps_nothing),

@@ -13,8 +13,8 @@ namespace {
 
 // Within it, calls are counted that show that the program itself looks after its maps. A turn that lasted longer, since
 // nothing came, shows nothing.
-constexpr auto shortest_turn = std::chrono::microseconds(200);
-constexpr auto longest_turn = std::chrono::milliseconds(3);
+constexpr auto shortest_turn = std::chrono::milliseconds(1);
+constexpr auto longest_turn = std::chrono::milliseconds(5);
 
 } // namespace
 

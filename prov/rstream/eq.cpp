@@ -146,7 +146,9 @@ int Pump::arm(bool watched) {
         const std::lock_guard leaf(needy_mutex_);
         unarmed.swap(unarmed_);
         for (EqTarget* target : unarmed) {
-            watch_again(target);
+            if (!watch_again(target)) {
+                unarmed_.insert(target); // it stays with those that are looked at, and is tried again
+            }
         }
     }
     int result = 0;
@@ -190,10 +192,13 @@ void Pump::unwatch_data(EqTarget* target) {
     }
 }
 
-void Pump::watch_again(EqTarget* target) {
-    if (const auto data = data_.find(target); data != data_.end() && !data->second.watched) {
-        data->second.watched = add_watch(data->second.fd, target);
+bool Pump::watch_again(EqTarget* target) {
+    const auto data = data_.find(target);
+    if (data == data_.end()) {
+        return true;
     }
+    data->second.watched = data->second.watched || add_watch(data->second.fd, target);
+    return data->second.watched;
 }
 
 bool Pump::add_watch(int fd, EqTarget* target) {

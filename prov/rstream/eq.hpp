@@ -87,7 +87,7 @@ class Pump {
 
   private:
     bool look_due();
-    void watch_again(EqTarget* target);
+    bool watch_again(EqTarget* target); // false if it cannot be watched
     bool add_watch(int fd, EqTarget* target);
 
     std::recursive_mutex mutex_; // a target may take itself off from within its own call

@@ -64,7 +64,7 @@ void test_a_byte_there_and_back_takes_no_memory() {
     const Ends ends = connected();
     char byte = 'x';
     for (const int flags : {0, static_cast<int>(MSG_WAITALL), static_cast<int>(MSG_DONTWAIT)}) {
-        const auto take = [&](int fd) {
+        const auto receive = [&](int fd) {
             ssize_t n = -1;
             while ((n = rrecv(fd, &byte, 1, flags)) == -1 && errno == EAGAIN) {
             }
@@ -72,9 +72,9 @@ void test_a_byte_there_and_back_takes_no_memory() {
         };
         EXPECT_EQ(allocations_of([&] {
                       EXPECT_EQ(rsend(ends.client, &byte, 1, 0), 1);
-                      take(ends.server);
+                      receive(ends.server);
                       EXPECT_EQ(rsend(ends.server, &byte, 1, 0), 1);
-                      take(ends.client);
+                      receive(ends.client);
                   }),
                   0);
     }

@@ -191,8 +191,6 @@ void test_a_writer_that_never_calls_again_is_served() {
     EXPECT(memory.compare(0, data.size(), data) == 0);
 }
 
-// ---- errors
-
 // A program that has spun on its connection, so that the library left it alone, goes on to look at nothing but its
 // memory.
 void test_a_reader_that_looks_at_nothing_but_its_memory_is_served() {
@@ -218,6 +216,8 @@ void test_a_reader_that_looks_at_nothing_but_its_memory_is_served() {
         EXPECT_EQ(memory, data);
     }
 }
+
+// ---- errors
 
 void test_a_write_outside_of_a_map_or_after_it_fails_at_the_writer_alone() {
     const Ends ends = connected_with(2);

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Connections that come about: events, private data, names and addresses of both ends.
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -159,7 +160,15 @@ void test_events_of_many_connections_name_the_right_fids() {
     }
     std::vector<std::unique_ptr<Stream>> servers(count);
     for (size_t events = 0; events < 3 * count; ++events) {
-        const Event event = host.next_event(patience(20000));
+        Event event;
+        try {
+            event = host.next_event(patience(20000));
+        } catch (const Error& error) { // which of them are missing
+            const auto requested = std::count_if(servers.begin(), servers.end(), [](const auto& s) { return !!s; });
+            throw Failure(std::string(error.what()) + ": of " + std::to_string(count) + " there were " +
+                          std::to_string(requested) + " requests, and " +
+                          std::to_string(events - static_cast<size_t>(requested)) + " ends are connected");
+        }
         EXPECT(!event.error);
         if (event.type == FI_CONNREQ) {
             EXPECT(event.subject == &listener.pep->fid);

@@ -179,6 +179,19 @@ void test_closing_a_passive_endpoint_refuses_requests_nobody_has_read() {
     EXPECT_RESULT(fi_eq_read(server.eq.get(), &type, &entry, sizeof(entry), 0), -FI_EAGAIN);
 }
 
+// The host, which has closed its listener, hears of the client's request only now; and carries on.
+void expect_refused_late(Host& host, Host& elsewhere, Stream& client) {
+    uint32_t type = 0;
+    fi_eq_cm_entry entry{};
+    const auto start = Clock::now();
+    while (fi_eq_read(elsewhere.eq.get(), &type, &entry, sizeof(entry), 0) != -FI_EAVAIL) {
+        EXPECT(milliseconds_since(start) < patience(20000));
+        EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &entry, sizeof(entry), 10, 0), -FI_EAGAIN);
+    }
+    expect_refused(elsewhere, client);
+    expect_alive(host, Listener(host));
+}
+
 // On tcp, the request follows once the client's event queue is looked at: here that is after nobody listens any more.
 void test_closing_a_passive_endpoint_survives_a_request_that_is_late() {
     need_core("tcp");
@@ -200,14 +213,37 @@ void test_closing_a_passive_endpoint_survives_a_request_that_is_late() {
         // The core takes the connection meanwhile.
         EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &entry, sizeof(entry), 100, 0), -FI_EAGAIN);
         listener.reset();
-        const auto start = Clock::now();
-        while (fi_eq_read(elsewhere.eq.get(), &type, &entry, sizeof(entry), 0) != -FI_EAVAIL) {
-            EXPECT(milliseconds_since(start) < patience(20000));
-            EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &entry, sizeof(entry), 10, 0), -FI_EAGAIN);
-        }
-        expect_refused(elsewhere, client);
-        expect_alive(host, Listener(host));
+        expect_refused_late(host, elsewhere, client);
     }
+}
+
+// As before, where an event has come and was read without a sleep: the core's descriptor still tells of it.
+void test_closing_a_passive_endpoint_survives_a_request_that_is_later_than_another() {
+    need_core("tcp");
+    Host host(here());
+    Host first(here());
+    Host elsewhere(here());
+    auto listener = std::make_unique<Listener>(host);
+    const auto to = listener->name();
+    uint32_t type = 0;
+    fi_eq_cm_entry entry{};
+    Stream early(first);
+    early.connect(to.data());
+    for (const auto start = Clock::now(); fi_eq_read(host.eq.get(), &type, &entry, sizeof(entry), 0) < 0;) {
+        EXPECT(milliseconds_since(start) < patience(20000));
+        EXPECT_RESULT(fi_eq_read(first.eq.get(), &type, &entry, sizeof(entry), 0), -FI_EAGAIN);
+    }
+    EXPECT_EQ(type, FI_CONNREQ);
+    const Info request(entry.info);
+    Stream client(elsewhere);
+    client.connect(to.data());
+    // The core takes the connection meanwhile.
+    for (const auto start = Clock::now(); milliseconds_since(start) < 100;) {
+        EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, &entry, sizeof(entry), 0), -FI_EAGAIN);
+    }
+    listener.reset();
+    expect_refused_late(host, elsewhere, client);
+    expect_refused(first, early);
 }
 
 void test_closing_an_endpoint_that_was_not_accepted_refuses_the_peer() {
@@ -421,6 +457,7 @@ int main(int argc, char** argv) {
         FABTEST(test_closing_a_passive_endpoint_refuses_its_pending_requests),
         FABTEST(test_closing_a_passive_endpoint_refuses_requests_nobody_has_read),
         FABTEST(test_closing_a_passive_endpoint_survives_a_request_that_is_late),
+        FABTEST(test_closing_a_passive_endpoint_survives_a_request_that_is_later_than_another),
         FABTEST(test_closing_an_endpoint_that_was_not_accepted_refuses_the_peer),
         FABTEST(test_a_listener_turns_away_garbage_and_carries_on),
         FABTEST(test_a_listener_is_not_held_up_by_visitors_that_say_little),

@@ -299,26 +299,58 @@ void test_closing_without_linger_returns_at_once_and_delivers() {
 }
 
 fi_rstream_status status_of(Stream& s) { return get<fi_rstream_status>(s, FI_OPT_RSTREAM_STATUS); }
+// But for the one that tells what the core is like.
+uint64_t flags_of(Stream& s) { return status_of(s).flags & ~FI_RSTREAM_MANUAL; }
 
 void test_the_status_tells_of_an_end_that_bytes_are_in_front_of() {
     auto pair = Pair(core_name(), 0, node_name());
-    EXPECT_EQ(status_of(*pair.server).flags, 0U);
+    EXPECT_EQ(flags_of(*pair.server), 0U);
     EXPECT_EQ(status_of(*pair.server).readable, 0U);
     EXPECT_EQ(status_of(*pair.server).writable, 32768U);
     EXPECT_EQ(status_of(*pair.server).unsent, 0U);
     pair.client->send_all("abc", 3);
     EXPECT_RESULT(fi_shutdown(pair.client->get(), FI_RSTREAM_SHUT_WR), 0);
     EXPECT_EQ(await_readable(*pair.server, 3), 3);
-    while (status_of(*pair.server).flags == 0) {
+    while (flags_of(*pair.server) == 0) {
         (void)peek_recv(*pair.server);
     }
-    EXPECT_EQ(status_of(*pair.server).flags, FI_RSTREAM_PEER_FINISHED);
+    EXPECT_EQ(flags_of(*pair.server), FI_RSTREAM_PEER_FINISHED);
     EXPECT_EQ(status_of(*pair.server).readable, 3U);
     EXPECT_RESULT(fi_shutdown(pair.client->get(), 0), 0);
     while ((status_of(*pair.server).flags & FI_RSTREAM_PEER_CLOSED) == 0) {
         (void)peek_recv(*pair.server);
     }
     EXPECT_RESULT(set<size_t>(*pair.client, FI_OPT_RSTREAM_STATUS, 0), -FI_ENOPROTOOPT);
+}
+
+void test_the_status_tells_whether_the_core_needs_calls() {
+    auto pair = Pair(core_name(), 0, node_name());
+    const bool manual = (status_of(*pair.client).flags & FI_RSTREAM_MANUAL) != 0;
+    EXPECT_EQ(manual, std::string(core_name()) == "tcp");
+}
+
+void test_the_status_tells_what_goes_on_within_calls_only() {
+    auto pair = Pair(core_name(), 0, node_name());
+    EXPECT_EQ(status_of(*pair.client).flags & FI_RSTREAM_WAITING, 0U);
+    uint64_t sent = 0;
+    std::vector<char> bytes(100000);
+    for (;;) { // more than the peer has room for
+        const ssize_t n = fi_send(pair.client->get(), bytes.data(), bytes.size(), nullptr, FI_ADDR_UNSPEC, nullptr);
+        if (n == -FI_EAGAIN) {
+            break;
+        }
+        EXPECT(n > 0);
+        sent += static_cast<uint64_t>(n);
+    }
+    EXPECT_EQ(status_of(*pair.client).flags & FI_RSTREAM_WAITING, FI_RSTREAM_WAITING);
+    for (uint64_t got = 0; got < sent;) { // its end is looked at by nothing but what makes progress
+        const ssize_t n = fi_recv(pair.server->get(), bytes.data(), bytes.size(), nullptr, FI_ADDR_UNSPEC, nullptr);
+        got += n > 0 ? static_cast<uint64_t>(n) : 0;
+        (void)peek_recv(*pair.client);
+    }
+    while ((status_of(*pair.client).flags & FI_RSTREAM_WAITING) != 0) {
+        (void)peek_recv(*pair.client);
+    }
 }
 
 void test_the_status_tells_of_a_reset() {
@@ -358,6 +390,8 @@ int main(int argc, char** argv) {
         FABTEST(test_without_immediates_the_stream_is_the_same),
         FABTEST(test_closing_without_linger_returns_at_once_and_delivers),
         FABTEST(test_the_status_tells_of_an_end_that_bytes_are_in_front_of),
+        FABTEST(test_the_status_tells_whether_the_core_needs_calls),
+        FABTEST(test_the_status_tells_what_goes_on_within_calls_only),
         FABTEST(test_the_status_tells_of_a_reset),
         FABTEST(test_the_environment_sets_the_linger_time),
     };

@@ -132,6 +132,43 @@ void test_bytes_behind_a_receive_that_took_all_wake_a_sleeper_although_another_c
     }
 }
 
+// The end moves in as the bytes do: nobody asked for it in vain, since the last receive took all there was. What waits
+// to be sent makes the reader of the queue ready the endpoint for a sleep of its own, which quiets the core.
+void test_the_end_behind_a_receive_that_took_all_wakes_a_sleeper_although_another_call_took_it() {
+    for (const uint64_t how : {uint64_t{0}, uint64_t{FI_RSTREAM_SHUT_WR}, uint64_t{FI_RSTREAM_ABORT}}) {
+        auto pair = connected();
+        Pattern pattern(1);
+        fill_up(*pair.server, pattern);
+        pair.client->send_all("ab", 2);
+        const auto start = Clock::now();
+        while (status_of(*pair.server).readable != 2) {
+            EXPECT(milliseconds_since(start) < patience(10000));
+            uint32_t event = 0;
+            (void)fi_eq_read(pair.own_host->eq.get(), &event, nullptr, 0, FI_PEEK);
+        }
+        char bytes[10];
+        EXPECT_RESULT(recv(*pair.server, bytes, sizeof(bytes)), 2);
+        await_idle(pair, *pair.server);
+        EXPECT_RESULT(fi_shutdown(pair.client->get(), how), 0);
+        fi_eq_cm_entry entry{};
+        do { // the queue is that of both ends
+            EXPECT(milliseconds_since(start) < patience(10000));
+            uint32_t event = 0;
+            const ssize_t got = fi_eq_read(pair.own_host->eq.get(), &event, &entry, sizeof(entry), 0);
+            EXPECT(got == -FI_EAGAIN || (got == sizeof(entry) && event == FI_SHUTDOWN));
+        } while (entry.fid != &pair.server->ep->fid);
+        for (int ready = -FI_EAGAIN; ready != 0;) {
+            EXPECT(milliseconds_since(start) < patience(10000));
+            fi_eq_cm_entry other{};
+            uint32_t event = 0;
+            (void)fi_eq_read(pair.own_host->eq.get(), &event, &other, sizeof(other), 0);
+            ready = try_wait(*pair.own_host, &pair.own_host->eq->fid);
+        }
+        EXPECT(readable(wait_fd(&pair.server->ep->fid), patience(20000)));
+        EXPECT_RESULT(recv(*pair.server, bytes, sizeof(bytes)), how == FI_RSTREAM_ABORT ? -FI_ECONNRESET : 0);
+    }
+}
+
 void test_trywait_says_no_until_the_end_was_told() {
     auto pair = connected();
     await_idle(pair, *pair.server);
@@ -312,6 +349,7 @@ int main() {
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper),
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took_them),
         FABTEST(test_bytes_behind_a_receive_that_took_all_wake_a_sleeper_although_another_call_took_them),
+        FABTEST(test_the_end_behind_a_receive_that_took_all_wakes_a_sleeper_although_another_call_took_it),
         FABTEST(test_trywait_says_no_until_the_end_was_told),
         FABTEST(test_trywait_says_no_until_the_end_behind_bytes_told_of_was_told),
         FABTEST(test_trywait_says_no_until_the_loss_was_told),

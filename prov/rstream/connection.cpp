@@ -105,7 +105,11 @@ int Connection::open_endpoint() {
             return ret;
         }
         events_.reset(events);
+        const std::lock_guard lock(wait_mutex_);
         if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
+            return ret;
+        }
+        if (wait_fd_.get() >= 0 && (ret = gather(wait_fd_, events_fd_)) != 0) { // the program has that already
             return ret;
         }
     }
@@ -193,6 +197,7 @@ wire::Hello Connection::hello(size_t user_length) const {
     wire::Hello h;
     h.features = traits_.immediates ? 0 : wire::Hello::feature_headers;
     h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
+    h.features |= wire::Hello::feature_data_acks;
     h.session = session_;
     const wire::RemoteRing ring = offered(ring_);
     h.ring_address = ring.address;

@@ -187,6 +187,7 @@ class Connection final : public EqTarget {
 
     // connection_transfer.cpp
     int send_error();
+    [[nodiscard]] bool waiting() const; // for us to call the core, with what was sent
     // What a send leaves to be done once it no longer holds the posting side.
     struct Leftover {
         bool look = false;    // enough was held back meanwhile to see whether credit has come

@@ -259,7 +259,8 @@ void Connection::progress() {
     if (keepalive_on_.load(std::memory_order_acquire)) {
         look_at_keepalive();
     }
-    if (flush_wanted_.load(std::memory_order_acquire) || link_.control_due()) {
+    // What is due without anything having come was so before, and is noted if it could not go then.
+    if (flush_wanted_.load(std::memory_order_acquire) || (drained != Drained::nothing && link_.control_due())) {
         kick();
     }
     tell_sleepers();
@@ -267,10 +268,7 @@ void Connection::progress() {
 
 int Connection::arm() {
     // A socket is readable for as long as there is something, but that it can be written to has to be asked for.
-    const bool sending =
-        flush_wanted_.load(std::memory_order_acquire) ||
-        signals_added_.load(std::memory_order_acquire) != signals_taken_.load(std::memory_order_acquire);
-    if ((traits_.kernel_tcp && !sending) || state_.load(std::memory_order_acquire) != State::connected) {
+    if ((traits_.kernel_tcp && !waiting()) || state_.load(std::memory_order_acquire) != State::connected) {
         return 0;
     }
     AnyFid* cq = &cq_->fid;
@@ -280,7 +278,9 @@ int Connection::arm() {
 // A program that only spins on its endpoint must hear of the connection's end too. The clock is read now and then only,
 // and a look costs a system call.
 bool Connection::events_due() {
-    if (vain_looks_.fetch_add(1, std::memory_order_relaxed) % looks_a_clock != 0) {
+    const uint32_t looks = vain_looks_.load(std::memory_order_relaxed); // a count that is nearly right will do
+    vain_looks_.store(looks + 1, std::memory_order_relaxed);
+    if (looks % looks_a_clock != 0) {
         return false;
     }
     const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -190,7 +190,7 @@ ssize_t Connection::try_write_map(const void* buffer, size_t length, uint64_t of
     if (length == 0) {
         return 0;
     }
-    if (!more && length <= traits_.inject_size && !header_pending_) {
+    if (!more && length <= traits_.inject_size && !header_pending_ && !signal_due(0)) {
         if (const auto direct = link_.bypass_write(length, offset)) {
             if (post(*direct, buffer) == 0) {
                 return static_cast<ssize_t>(length);
@@ -208,7 +208,7 @@ ssize_t Connection::write_map(const void* buffer, size_t length, uint64_t offset
         progress();
         written = try_write_map(buffer, length, offset, more);
     }
-    send_starved_.store(written == -FI_EAGAIN);
+    wire::put(send_starved_, written == -FI_EAGAIN);
     return written;
 }
 

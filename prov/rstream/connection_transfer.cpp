@@ -96,7 +96,7 @@ ssize_t Connection::try_send(const iovec* iov, size_t count, bool more, Leftover
     if (length == 0) {
         return 0;
     }
-    if (count == 1 && !more && length <= traits_.inject_size && !header_pending_) {
+    if (count == 1 && !more && length <= traits_.inject_size && !header_pending_ && !signal_due(0)) {
         if (const auto direct = link_.bypass(length)) {
             if (post(*direct, iov[0].iov_base) == 0) {
                 return static_cast<ssize_t>(length);
@@ -129,14 +129,14 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
     if (left.staging) {
         grow_staging();
     }
-    send_starved_.store(sent == -FI_EAGAIN);
+    wire::put(send_starved_, sent == -FI_EAGAIN);
     return sent;
 }
 
 // What could not go yet: the next call of any kind tries again, and so does the event queue.
 void Connection::note_needs() {
     const bool left = link_.unposted() || header_pending_ || link_.map_due() || unsignaled_staged_ != 0 ||
-                      (link_.finishing() && !link_.end_posted());
+                      (link_.finishing() && !link_.end_posted()) || link_.control_due();
     flush_wanted_.store(left, std::memory_order_release);
     if (left != needy_) {
         needy_ = left;
@@ -150,7 +150,7 @@ ssize_t Connection::peek_send() {
         return error;
     }
     const size_t space = link_.space();
-    send_starved_.store(space == 0);
+    wire::put(send_starved_, space == 0);
     return space != 0 ? static_cast<ssize_t>(space) : -FI_EAGAIN;
 }
 
@@ -205,22 +205,22 @@ ssize_t Connection::readable_or_end() {
         if (receive_shut_.load()) {
             return 0;
         }
-        recv_starved_.store(true);
+        wire::put(recv_starved_, true);
         return -FI_EAGAIN;
     }
 }
 
 ssize_t Connection::recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied) {
     const std::lock_guard lock(rx_mutex_);
-    peeked_.store(0);
+    wire::put(peeked_, size_t{0});
     ssize_t result = readable_or_end();
     if (result > 0) {
         const auto there = static_cast<size_t>(result);
         const size_t taken = copy_out(iov, count, true);
         result = static_cast<ssize_t>(taken);
-        left_.store(there - std::min(there, taken));
-        took_.store(true);
-        recv_starved_.store(false);
+        wire::put(left_, there - std::min(there, taken));
+        wire::put(took_, true);
+        wire::put(recv_starved_, false);
     }
     if (link_.settle()) {
         std::swap(emptied, ring_);
@@ -287,7 +287,7 @@ bool Connection::wakes_someone() const {
     const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
     const size_t told = peeked_.load();
     return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
-           (took_.load() && link_.readable() > left_.load()) ||
+           (took_.load() && (link_.readable() > left_.load() || (ended && !end_told_.load()))) ||
            (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
            (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over() ||
            (awaits_core_.load() && all_with_core());
@@ -320,17 +320,29 @@ int Connection::gather(const Descriptor& into, int fd) {
     return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
+// A core over the kernel's TCP may hold on to what does not fit into the socket; an adapter needs nobody's help.
+bool Connection::waiting() const {
+    return flush_wanted_.load(std::memory_order_acquire) ||
+           (traits_.kernel_tcp &&
+            signals_added_.load(std::memory_order_acquire) != signals_taken_.load(std::memory_order_acquire));
+}
+
 fi_rstream_status Connection::status() const {
     fi_rstream_status status{};
     // What comes last is looked at first: who sees the loss sees the end that came before it, and who sees the end sees
     // all bytes in front of it.
     const bool lost = state_.load(std::memory_order_acquire) == State::failed;
+    if (!was_connected_.load(std::memory_order_acquire)) { // there is no link yet
+        status.flags = (lost ? FI_RSTREAM_LOST : 0) | (traits_.kernel_tcp ? FI_RSTREAM_MANUAL : 0);
+        return status;
+    }
     const bool reset = link_.peer_reset();
     const bool closed = link_.peer_closed();
     const bool finished = link_.peer_finished();
     status.flags = (finished ? FI_RSTREAM_PEER_FINISHED : 0) | (closed ? FI_RSTREAM_PEER_CLOSED : 0) |
                    (reset ? FI_RSTREAM_PEER_RESET : 0) | (lost ? FI_RSTREAM_LOST : 0) |
-                   (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0);
+                   (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0) | (waiting() ? FI_RSTREAM_WAITING : 0) |
+                   (traits_.kernel_tcp ? FI_RSTREAM_MANUAL : 0);
     status.readable = link_.readable();
     status.writable = link_.space();
     status.unsent = link_.unreleased();

@@ -156,6 +156,7 @@ int Domain::close() {
     if (users_.load(std::memory_order_acquire) != 0) {
         return -FI_EBUSY;
     }
+    fabric_.remove(this); // first: from the return on, nobody else reaps what we wait for
     using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::milliseconds(fabric_.params().linger);
     for (reap(); !lingering_.empty(); reap()) {
@@ -171,7 +172,6 @@ int Domain::close() {
         lingering_.front()->wait_for_core(std::min<int64_t>(left, lingering_.size() > 1 ? 10 : left));
     }
     Fabric& fabric = fabric_;
-    fabric.remove(this);
     delete this;
     fabric.release();
     return 0;

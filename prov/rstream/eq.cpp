@@ -75,11 +75,14 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target, int quiet, const std::func
     const std::lock_guard lock(mutex_);
     // tcp takes a connection in one step and its request in another, and does not survive that its passive endpoint
     // goes in between: as long as there is something to be done, it is done first.
+    AnyFid* core = &core_->fid;
     pollfd event{wait_fd_, POLLIN, 0};
     int rounds = 0;
     do {
         drain(core_.get());
-    } while (++rounds < most_rounds && (poll(&event, 1, quiet) > 0 || (more && more())));
+        // Without this, the descriptor stays readable after any event, and nothing would be waited for.
+    } while (++rounds < most_rounds &&
+             (fi_trywait(core_fabric_, &core, 1) != 0 || poll(&event, 1, quiet) > 0 || (more && more())));
     targets_.erase(core_fid);
     set_needy(target, false);
     unwatch_data(target); // it may have been connected by the last event

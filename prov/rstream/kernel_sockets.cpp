@@ -81,8 +81,9 @@ int for_each_descriptor(const std::function<bool(int)>& body) {
     return 0;
 }
 
-// Whether nobody has read a byte of it. The kernel counts the end of the stream as one that was received.
-bool is_unread(int fd) {
+// Whether nobody has read more than `least` bytes of it. The kernel counts the end of the stream as one that was
+// received.
+bool is_unread(int fd, size_t least) {
     tcp_info info{};
     socklen_t length = sizeof(info);
     int queued = 0;
@@ -91,7 +92,7 @@ bool is_unread(int fd) {
         ioctl(fd, FIONREAD, &queued) != 0) {
         return false;
     }
-    const auto waiting = static_cast<uint64_t>(queued);
+    const auto waiting = static_cast<uint64_t>(queued) + least;
     return (info.tcpi_state == tcp_established && info.tcpi_bytes_received <= waiting) ||
            (info.tcpi_state == tcp_close_wait && info.tcpi_bytes_received <= waiting + 1);
 }
@@ -116,10 +117,10 @@ int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
     return ret != 0 ? ret : found;
 }
 
-size_t end_unread_visitors(const sockaddr& listening) {
+size_t end_unread_visitors(const sockaddr& listening, size_t least) {
     size_t count = 0;
     (void)for_each_descriptor([&](int fd) {
-        if (has_name(fd, getsockname, listening) && is_unread(fd)) {
+        if (has_name(fd, getsockname, listening) && is_unread(fd, least)) {
             end(fd);
             ++count;
         }

@@ -237,15 +237,16 @@ void PassiveEndpoint::refuse(const ConnectionRequest& request) {
     (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
 }
 
-// A peer that has connected and whose request was not read yet: tcp does not survive that it is read after the passive
-// endpoint has gone (libfabric 1.17). True if there was any; the core is to notice.
+// A peer that has connected and whose request was not read yet, or only begun with, as tcp sends and reads it in two
+// parts: tcp does not survive that it is read after the passive endpoint has gone (libfabric 1.17). True if there was
+// any; the core is to notice. A request is longer than the hello in it, and one that is shorter is not one of ours.
 bool PassiveEndpoint::end_unread_peers() {
     sockaddr_storage local{};
     size_t length = sizeof(local);
     if (!kernel_tcp_ || !listening_ || fi_getname(&core_->fid, &local, &length) != 0) {
         return false;
     }
-    const size_t count = end_unread_visitors(reinterpret_cast<const sockaddr&>(local));
+    const size_t count = end_unread_visitors(reinterpret_cast<const sockaddr&>(local), wire::Hello::size);
     if (count != 0) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu peers had connected, and were not listened to yet\n", count);
     }

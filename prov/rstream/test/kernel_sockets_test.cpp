@@ -64,7 +64,7 @@ struct Visit {
         pollfd one{accepted, POLLRDHUP, 0};
         EXPECT_EQ(poll(&one, 1, 10000), 1);
     }
-    size_t end() { return rstream::end_unread_visitors(*address()); }
+    size_t end(size_t least = 0) { return rstream::end_unread_visitors(*address(), least); }
     // What whoever owns the accepted socket would read now.
     [[nodiscard]] ssize_t read_some() const {
         std::array<char, 16> bytes{};
@@ -82,6 +82,16 @@ void test_who_has_said_nothing_is_ended() {
     EXPECT_EQ(visit.end(), 1U);
     EXPECT_EQ(visit.read_some(), 0);
     EXPECT_EQ(visit.end(), 0U);
+}
+
+void test_who_was_read_from_a_little_is_ended_too() {
+    Visit visit;
+    visit.say(std::string(100, 'x'));
+    visit.await_something();
+    EXPECT_EQ(visit.read_some(), 16);
+    EXPECT_EQ(visit.end(15), 0U);
+    EXPECT_EQ(visit.end(16), 1U);
+    EXPECT_EQ(visit.read_some(), 0);
 }
 
 void test_what_was_said_and_not_read_is_not_read_any_more() {
@@ -125,6 +135,7 @@ void test_who_was_read_from_is_left_alone() {
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_who_has_said_nothing_is_ended),
+        FABTEST(test_who_was_read_from_a_little_is_ended_too),
         FABTEST(test_what_was_said_and_not_read_is_not_read_any_more),
         FABTEST(test_who_has_gone_without_being_read_is_ended),
         FABTEST(test_who_was_read_from_is_left_alone),

@@ -136,6 +136,34 @@ void test_credit_is_returned_at_once_when_it_is_wanted(void**) {
     assert_false(recv.credit_due());
 }
 
+void test_acknowledging_counts_as_returned(void**) {
+    RecvFlow recv(4096, 4);
+    for (int i = 0; i < 3; ++i) {
+        recv.on_data(1, i == 2);
+    }
+    assert_int_equal(recv.acknowledge(2), 2);
+    assert_true(recv.credit_due()); // one is left, and wanted
+    assert_int_equal(recv.acknowledge(2), 1);
+    assert_int_equal(recv.acknowledge(2), 0);
+    assert_false(recv.credit_due());
+    for (int i = 0; i < 4; ++i) {
+        assert_string_equal(rule(recv.on_data(1, false)), fine);
+    }
+    RecvFlow::Totals before;
+    assert_int_equal(recv.grant(before).arrived, 7); // totals stay totals
+}
+
+void test_unacknowledge_restores_what_acknowledge_gave(void**) {
+    RecvFlow recv(4096, 4);
+    for (int i = 0; i < 4; ++i) {
+        recv.on_data(1, false);
+    }
+    assert_int_equal(recv.acknowledge(10), 4);
+    recv.unacknowledge(4);
+    assert_true(recv.credit_due());
+    assert_string_equal(rule(recv.on_data(1, false)), "more data messages than credits");
+}
+
 void test_revoke_restores_what_grant_gave(void**) {
     RecvFlow recv(4096, 4);
     recv.on_data(1, true);
@@ -247,6 +275,8 @@ int main() {
         cmocka_unit_test(test_bytes_are_returned_when_half_is_consumed),
         cmocka_unit_test(test_messages_are_returned_when_half_is_used_up),
         cmocka_unit_test(test_credit_is_returned_at_once_when_it_is_wanted),
+        cmocka_unit_test(test_acknowledging_counts_as_returned),
+        cmocka_unit_test(test_unacknowledge_restores_what_acknowledge_gave),
         cmocka_unit_test(test_revoke_restores_what_grant_gave),
         cmocka_unit_test(test_no_control_message_before_the_peer_is_known),
         cmocka_unit_test(test_the_last_control_credit_is_kept_back),

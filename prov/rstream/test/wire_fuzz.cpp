@@ -171,6 +171,9 @@ class Fuzz {
         if (broken == nullptr) {
             received_ += Immediate::decode(immediate)->length;
             believed_.control_arrived += Immediate::decode(immediate)->control_acks;
+            const uint32_t acks = Immediate::decode(immediate)->data_acks;
+            believed_.data_arrived += acks;
+            require(acks == 0 || believed_.data_arrived <= messages_);
         }
         return broken;
     }
@@ -190,6 +193,7 @@ class Fuzz {
             require(control.consumed <= sent_ && control.data_arrived <= messages_);
             if (control.type == Control::Type::data) {
                 believed_.control_arrived += Immediate::decode(control.argument)->control_acks;
+                believed_.data_arrived += Immediate::decode(control.argument)->data_acks;
                 received_ += Immediate::decode(control.argument)->length;
             }
             require(believed_.control_arrived <= controls_);
@@ -204,7 +208,7 @@ class Fuzz {
     uint32_t plausible_immediate() {
         const auto length = input_.number<uint16_t>();
         const auto more = input_.number<uint8_t>();
-        return Immediate{length, more & 1U, (more & 2) != 0}.encode();
+        return Immediate{length, more & 1U, (more & 2) != 0, more >> 2 & 3U}.encode();
     }
 
     const char* raw_control() {
@@ -376,6 +380,7 @@ class Fuzz {
         require(chunk.bypass || in_staging(chunk));
         const auto immediate = Immediate::decode(headers() ? post.control.argument : post.immediate.encode());
         require(immediate && immediate->length == chunk.length);
+        require(immediate->data_acks == 0 || (peer_.features & Hello::feature_data_acks) != 0);
         sent_ += times * chunk.length;
         messages_ += times;
         flying_ += chunk.bypass ? 0 : times * chunk.length;

@@ -44,6 +44,25 @@ void test_credit_for_what_was_not_sent_is_found_out(void**) {
     }
 }
 
+void test_acknowledging_data_that_was_not_sent_is_found_out(void**) {
+    Pair pair;
+    pair.a.stage(100);
+    pair.a.next();
+    assert_string_equal(rule(pair.a.on_data(Immediate{1, 0, false, 1}.encode())), fine);
+    assert_string_equal(rule(pair.a.on_data(Immediate{1, 0, false, 1}.encode())),
+                        "acknowledges data that was not sent");
+}
+
+void test_acknowledging_data_that_the_core_did_not_take_is_found_out(void**) {
+    Pair pair;
+    pair.a.stage(100);
+    const auto post = pair.a.next();
+    assert_string_equal(rule(pair.a.on_data(Immediate{1, 0, false, 1}.encode())), fine); // a guess
+    pair.a.undo(*post);
+    assert_string_equal(rule(pair.a.on_data(Immediate{1, 0, false, 1}.encode())),
+                        "acknowledges data that was not sent");
+}
+
 void test_counters_that_go_back_are_found_out(void**) {
     for (const auto& lie : {report(99, 1, 0), report(100, 0, 0)}) {
         Pair pair;
@@ -72,6 +91,63 @@ void test_a_control_flood_is_found_out(void**) {
         assert_string_equal(rule(pair.a.on_control(report(0, 0, 0))), fine);
     }
     assert_string_equal(rule(pair.a.on_control(report(0, 0, 0))), "more control messages than credits");
+}
+
+// Each message lies in memory of ours until the core is done with it, and there is room for so many.
+void test_more_control_credits_than_there_is_room_for_are_not_used(void**) {
+    Hello boastful = peer_hello();
+    boastful.control_credits = 255;
+    Link link({8192, 65536, 384});
+    link.open(boastful, false, 65536);
+    int sent = 0;
+    for (int i = 0; i < 64; ++i) {
+        assert_string_equal(rule(link.on_data(Immediate{1, 0, true}.encode())), fine);
+        while (const auto post = link.next()) {
+            assert_true(post->kind == Post::Kind::control);
+            ++sent;
+        }
+    }
+    assert_int_equal(sent, control_credits - 1); // the last is for who acknowledges
+    for (int i = 0; i < control_credits / 2; ++i) {
+        assert_string_equal(rule(link.on_control(report(0, 0, 0))), fine);
+    }
+    while (link.next()) {
+        ++sent;
+    }
+    assert_int_equal(sent, control_credits);
+    assert_false(link.control_due());
+    assert_string_equal(rule(link.on_control(report(0, 0, 4))), fine);
+    assert_string_equal(rule(link.on_data(Immediate{1, 0, true}.encode())), fine);
+    assert_true(link.next().has_value()); // they come back
+}
+
+// Maps own memory: no assert here.
+int announced_without_an_answer(const Hello& peer) {
+    constexpr int count = 100;
+    Maps maps(0, count);
+    Link link({8192, 65536, 384});
+    link.open(peer, false, 65536, &maps);
+    for (int i = 0; i < count; ++i) {
+        uint64_t offset = Maps::any;
+        if (maps.claim(offset, 10) != Maps::Claim::made) {
+            return -1;
+        }
+        maps.announce(offset, 0, 7);
+    }
+    int sent = 0;
+    while (const auto post = link.next()) {
+        sent += post->kind == Post::Kind::map ? 1 : 0;
+    }
+    return sent;
+}
+
+void test_announcements_use_no_more_control_credits_either(void**) {
+    Hello boastful = peer_hello();
+    boastful.control_credits = 255;
+    assert_int_equal(announced_without_an_answer(boastful), control_credits - 1);
+    Hello modest = peer_hello();
+    modest.control_credits = 5;
+    assert_int_equal(announced_without_an_answer(modest), 4);
 }
 
 void test_headers_use_no_control_credits(void**) {
@@ -133,9 +209,13 @@ int main() {
         cmocka_unit_test(test_data_beyond_the_ring_is_found_out),
         cmocka_unit_test(test_too_many_data_messages_are_found_out),
         cmocka_unit_test(test_credit_for_what_was_not_sent_is_found_out),
+        cmocka_unit_test(test_acknowledging_data_that_was_not_sent_is_found_out),
+        cmocka_unit_test(test_acknowledging_data_that_the_core_did_not_take_is_found_out),
         cmocka_unit_test(test_counters_that_go_back_are_found_out),
         cmocka_unit_test(test_acknowledging_control_that_was_not_sent_is_found_out),
         cmocka_unit_test(test_a_control_flood_is_found_out),
+        cmocka_unit_test(test_more_control_credits_than_there_is_room_for_are_not_used),
+        cmocka_unit_test(test_announcements_use_no_more_control_credits_either),
         cmocka_unit_test(test_headers_use_no_control_credits),
         cmocka_unit_test(test_a_header_where_immediates_were_agreed_on_is_found_out),
         cmocka_unit_test(test_data_behind_the_end_is_found_out),

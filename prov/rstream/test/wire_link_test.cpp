@@ -128,6 +128,48 @@ void test_acknowledgements_ride_on_immediates(void**) {
     assert_int_equal(pair.a.next()->immediate.control_acks, 0);
 }
 
+// Two ends that read data acks.
+struct AckingPair : Pair {
+    AckingPair() {
+        Hello hello = peer_hello();
+        hello.features = Hello::feature_data_acks;
+        a.open(hello, false, 65536);
+        b.open(hello, false, 65536);
+    }
+};
+
+void test_requests_and_replies_acknowledge_each_other(void**) {
+    AckingPair pair;
+    for (int i = 0; i < 10000; ++i) {
+        pair.a.stage(1);
+        assert_int_equal(pair.run(pair.a, pair.b), 1); // no control message
+        pair.b.consume(1);
+        const auto reply = pair.b.bypass(1); // one way to send or the other
+        assert_true(reply.has_value());
+        assert_string_equal(rule(deliver(*reply, pair.a)), fine);
+        pair.a.consume(1);
+    }
+    assert_string_equal(rule(pair.broken), fine);
+}
+
+void test_only_short_data_acknowledges_data(void**) {
+    AckingPair pair;
+    pair.chatter(3);
+    pair.b.stage(8192);
+    assert_int_equal(pair.b.next()->immediate.data_acks, 0);
+    const auto post = pair.b.bypass(Immediate::max_short_length);
+    assert_int_equal(post->immediate.data_acks, 3);
+    assert_int_equal(pair.b.bypass(1)->immediate.data_acks, 0); // told once
+    pair.b.undo(*post);
+    assert_int_equal(pair.b.bypass(1)->immediate.data_acks, 3);
+}
+
+void test_a_peer_that_reads_no_data_acks_gets_none(void**) {
+    Pair pair;
+    pair.chatter(3);
+    assert_int_equal(pair.b.bypass(1)->immediate.data_acks, 0);
+}
+
 void test_control_messages_are_acknowledged_when_half_are_used_up(void**) {
     Pair pair;
     for (int i = 0; i < control_credits / 2; ++i) {
@@ -487,6 +529,9 @@ int main() {
         cmocka_unit_test(test_credit_goes_before_data),
         cmocka_unit_test(test_held_sends_get_their_credit_at_once),
         cmocka_unit_test(test_acknowledgements_ride_on_immediates),
+        cmocka_unit_test(test_requests_and_replies_acknowledge_each_other),
+        cmocka_unit_test(test_only_short_data_acknowledges_data),
+        cmocka_unit_test(test_a_peer_that_reads_no_data_acks_gets_none),
         cmocka_unit_test(test_control_messages_are_acknowledged_when_half_are_used_up),
         cmocka_unit_test(test_the_last_control_credit_is_kept_for_acknowledging),
         cmocka_unit_test(test_two_ends_that_used_up_their_control_credits_free_each_other),

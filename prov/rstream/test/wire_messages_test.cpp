@@ -33,16 +33,38 @@ void test_immediate_round_trip(void**) {
     }
 }
 
+void test_short_immediate_round_trip(void**) {
+    for (const uint32_t length : {1U, 2U, 4096U, Immediate::max_short_length}) {
+        for (const uint32_t data_acks : {1U, 2U, 384U, Immediate::max_data_acks}) {
+            for (const uint32_t acks : {0U, Immediate::max_acks}) {
+                const auto back = Immediate::decode(Immediate{length, acks, true, data_acks}.encode());
+                assert_true(back.has_value());
+                assert_int_equal(back->length, length);
+                assert_int_equal(back->control_acks, acks);
+                assert_true(back->credit_wanted);
+                assert_int_equal(back->data_acks, data_acks);
+            }
+        }
+    }
+}
+
 void test_immediate_layout_is_the_documented_one(void**) {
     assert_int_equal((Immediate{1, 0, false}.encode()), 0xa0000001);
     assert_int_equal((Immediate{0x123456, 0, false}.encode()), 0xa0123456);
     assert_int_equal((Immediate{1, 15, false}.encode()), 0xaf000001);
     assert_int_equal((Immediate{1, 0, true}.encode()), 0xb0000001);
+    assert_int_equal((Immediate{1, 0, false, 1}.encode()), 0xc0002001);
+    assert_int_equal((Immediate{0x1234, 15, true, 0x7ff}.encode()), 0xdffff234);
 }
 
 void test_immediate_of_length_zero_is_refused(void**) {
     assert_false(Immediate::decode(0xa0000000).has_value());
     assert_false(Immediate::decode(0xbf000000).has_value());
+    assert_false(Immediate::decode(0xc0002000).has_value());
+}
+
+void test_short_immediate_that_acknowledges_nothing_is_refused(void**) {
+    assert_false(Immediate::decode(0xc0000001).has_value()); // there is one form of everything
 }
 
 void test_immediate_of_a_stray_write_is_refused(void**) {
@@ -54,6 +76,7 @@ void test_immediate_of_a_stray_write_is_refused(void**) {
 void test_immediate_with_one_tag_bit_flipped_is_refused(void**) {
     for (int bit = 29; bit < 32; ++bit) {
         assert_false(Immediate::decode(Immediate{7, 3, true}.encode() ^ 1U << bit).has_value());
+        assert_false(Immediate::decode(Immediate{7, 3, true, 5}.encode() ^ 1U << bit).has_value());
     }
 }
 
@@ -402,8 +425,10 @@ void test_control_with_any_bit_flipped_is_refused_or_differs(void**) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_immediate_round_trip),
+        cmocka_unit_test(test_short_immediate_round_trip),
         cmocka_unit_test(test_immediate_layout_is_the_documented_one),
         cmocka_unit_test(test_immediate_of_length_zero_is_refused),
+        cmocka_unit_test(test_short_immediate_that_acknowledges_nothing_is_refused),
         cmocka_unit_test(test_immediate_of_a_stray_write_is_refused),
         cmocka_unit_test(test_immediate_with_one_tag_bit_flipped_is_refused),
         cmocka_unit_test(test_immediate_with_bits_beyond_the_32nd_is_refused),

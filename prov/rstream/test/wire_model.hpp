@@ -190,6 +190,7 @@ inline Hello exchanged(size_t ring_size, uint16_t credits, bool grows = false) {
     std::array<std::byte, Hello::size> bytes{};
     Hello said = peer_hello(static_cast<uint32_t>(ring_size), credits);
     said.features = grows ? Hello::feature_growth : 0;
+    said.features |= credits % 2 != 0 ? Hello::feature_data_acks : 0; // one in two
     said.encode(bytes);
     Hello hello;
     Hello::parse(bytes, hello);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "prov/rstream/wire/atomics.hpp"
 #include "prov/rstream/wire/limits.hpp"
 
 namespace rstream::wire {
@@ -32,14 +33,14 @@ class ControlFlow {
     }
 
     // Posting side. `post` and `report` come before the message is given to the core, the others undo them.
-    void post() { sent_.fetch_add(1, std::memory_order_relaxed); }
-    void unpost() { sent_.fetch_sub(1, std::memory_order_relaxed); }
+    void post() { count_up(sent_, 1, std::memory_order_relaxed); }
+    void unpost() { count_down(sent_, 1); }
     uint64_t report(uint64_t at_most) {
         const uint64_t count = std::min(unreported(), at_most);
-        reported_.fetch_add(count, std::memory_order_relaxed);
+        count_up(reported_, count, std::memory_order_relaxed);
         return count;
     }
-    void unreport(uint64_t count) { reported_.fetch_sub(count, std::memory_order_relaxed); }
+    void unreport(uint64_t count) { count_down(reported_, count); }
     [[nodiscard]] uint64_t reported() const { return reported_.load(std::memory_order_relaxed); }
     [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
     [[nodiscard]] uint64_t acknowledged() const { return acknowledged_.load(std::memory_order_acquire); }
@@ -49,7 +50,7 @@ class ControlFlow {
         if (unreported() >= control_credits) {
             return "more control messages than credits";
         }
-        arrived_.fetch_add(1, std::memory_order_release);
+        count_up(arrived_, 1);
         return nullptr;
     }
     const char* on_acknowledged(uint64_t count) { return on_total(acknowledged() + count); }

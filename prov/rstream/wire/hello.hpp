@@ -22,6 +22,7 @@ struct Hello {
     // Feature bits. A bit that the receiver does not know is ignored; what must be understood takes a new version.
     static constexpr uint8_t feature_headers = 1; // data is announced by a send behind the write, not by an immediate
     static constexpr uint8_t feature_growth = 16; // the sender's ring may grow: it can be asked to, see growth.hpp
+    static constexpr uint8_t feature_data_acks = 32; // the sender reads the short form of an immediate
 
     uint8_t features = 0;
     uint64_t session = 0;      // names the stream for its whole life, on whichever connection it travels

@@ -9,6 +9,15 @@
 //   +------+---------+----------+-----------------------+
 //   | 0b101| wanted  | acks     | length, 1 .. 2^24 - 1 |
 //   +------+---------+----------+-----------------------+
+//
+// A short write has room for the data messages that came the other way, so that requests and replies acknowledge each
+// other. The receiver has said in its hello that it knows this form.
+//
+//   31   29 28      27      24 23        13 12              0
+//   +------+---------+----------+-----------+----------------+
+//   | 0b110| wanted  | acks     | data acks | length         |
+//   +------+---------+----------+-----------+----------------+
+//                                 1 .. 2047   1 .. 8191
 #pragma once
 
 #include <cstdint>
@@ -19,27 +28,39 @@ namespace rstream::wire {
 struct Immediate {
     static constexpr uint32_t max_length = (1U << 24) - 1;
     static constexpr uint32_t max_acks = 15;
+    static constexpr uint32_t max_short_length = (1U << 13) - 1;
+    static constexpr uint32_t max_data_acks = (1U << 11) - 1;
 
     uint32_t length = 0;        // bytes that this write put into the ring
     uint32_t control_acks = 0;  // control messages received since the last report
     bool credit_wanted = false; // the sender holds data back until its credit returns
+    uint32_t data_acks = 0;     // data messages received since the last report; of a short write only
 
     [[nodiscard]] constexpr uint32_t encode() const {
-        return tag << 29 | static_cast<uint32_t>(credit_wanted) << 28 | (control_acks & max_acks) << 24 |
-               (length & max_length);
+        const uint32_t common = static_cast<uint32_t>(credit_wanted) << 28 | (control_acks & max_acks) << 24;
+        if (data_acks == 0) {
+            return tag << 29 | common | (length & max_length);
+        }
+        return short_tag << 29 | common | (data_acks & max_data_acks) << 13 | (length & max_short_length);
     }
 
     // `raw` is what the core reported, up to 64 bits wide; bits beyond the 32nd must be clear.
     static constexpr std::optional<Immediate> decode(uint64_t raw) {
-        if (raw >> 29 != tag || (raw & max_length) == 0) {
-            return std::nullopt;
-        }
         const auto bits = static_cast<uint32_t>(raw);
-        return Immediate{bits & max_length, bits >> 24 & max_acks, (bits >> 28 & 1) != 0};
+        Immediate immediate{0, bits >> 24 & max_acks, (bits >> 28 & 1) != 0};
+        if (raw >> 29 == tag) {
+            immediate.length = bits & max_length;
+        } else if (raw >> 29 == short_tag && (bits >> 13 & max_data_acks) != 0) {
+            immediate.length = bits & max_short_length;
+            immediate.data_acks = bits >> 13 & max_data_acks;
+        }
+        return immediate.length != 0 ? std::optional(immediate) : std::nullopt;
     }
 
   private:
-    static constexpr uint32_t tag = 0b101; // neither zero nor all ones, which a stray write is likely to carry
+    // Neither zero nor all ones, which a stray write is likely to carry, and two bits apart.
+    static constexpr uint32_t tag = 0b101;
+    static constexpr uint32_t short_tag = 0b110;
 };
 
 } // namespace rstream::wire

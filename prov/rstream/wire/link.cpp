@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/wire/link.hpp"
 
+#include <algorithm>
 #include <limits>
 
 namespace rstream::wire {
@@ -9,10 +10,11 @@ namespace rstream::wire {
 void Link::open(const Hello& peer, bool headers, size_t max_chunk, Maps* maps) {
     headers_ = headers;
     maps_ = maps;
+    data_acks_ = (peer.features & Hello::feature_data_acks) != 0;
     // Linux's siw takes the wrong bytes for a small message that lies across two pages (siw_try_1seg, seen in 6.1), and
     // only iWARP adapters have headers agreed on.
     send_.open(peer.ring_size, peer.data_credits, std::min<size_t>(max_chunk, Immediate::max_length), headers);
-    control_.open(peer.control_credits);
+    control_.open(std::min(peer.control_credits, control_credits)); // our own slots are no more
     wish_.open({peer.ring_address, peer.ring_key, peer.ring_size}, (peer.features & Hello::feature_growth) != 0);
 }
 
@@ -23,6 +25,16 @@ void Link::fill(Control& control, Post& post, uint64_t most_acks) {
     control.consumed = now.consumed;
     control.data_arrived = now.arrived;
     control.control_arrived = control_.reported();
+}
+
+// Data, and with it what came the other way.
+void Link::announce(Post& post) {
+    const Chunk& chunk = post.chunk;
+    post.reported = control_.report(Immediate::max_acks);
+    post.immediate = {static_cast<uint32_t>(chunk.length), static_cast<uint32_t>(post.reported), chunk.credit_wanted};
+    if (data_acks_ && chunk.length <= Immediate::max_short_length) {
+        post.immediate.data_acks = static_cast<uint32_t>(recv_.acknowledge(Immediate::max_data_acks));
+    }
 }
 
 Post Link::control_post(Control::Type type, uint8_t flags) {
@@ -100,15 +112,14 @@ std::optional<Post> Link::next() {
         Post post;
         post.kind = Post::Kind::data;
         post.chunk = *chunk;
-        post.immediate = {static_cast<uint32_t>(chunk->length), 0, chunk->credit_wanted};
         send_.post(*chunk);
         if (headers_) {
+            post.immediate = {static_cast<uint32_t>(chunk->length), 0, chunk->credit_wanted};
             fill(post.control, post, std::numeric_limits<uint64_t>::max());
             post.control.type = Control::Type::data;
             post.control.argument = post.immediate.encode();
         } else {
-            post.reported = control_.report(Immediate::max_acks);
-            post.immediate.control_acks = static_cast<uint32_t>(post.reported);
+            announce(post);
         }
         return post;
     }
@@ -141,7 +152,8 @@ bool Link::held_up() {
 
 // What does not wait behind data.
 std::optional<Post> Link::urgent_control(Ending ending) {
-    const bool now = acknowledge_now_.exchange(false, std::memory_order_acq_rel);
+    const bool now =
+        acknowledge_now_.load(std::memory_order_relaxed) && acknowledge_now_.exchange(false, std::memory_order_acq_rel);
     if (now || recv_.credit_due() || control_.acknowledgement_due()) {
         return control_post(Control::Type::credit, 0);
     }
@@ -231,8 +243,7 @@ std::optional<Post> Link::bypass(size_t length) {
     post.kind = Post::Kind::data;
     post.chunk = *chunk;
     send_.post(*chunk);
-    post.reported = control_.report(Immediate::max_acks);
-    post.immediate = {static_cast<uint32_t>(length), static_cast<uint32_t>(post.reported), chunk->credit_wanted};
+    announce(post);
     return post;
 }
 
@@ -243,6 +254,8 @@ void Link::undo(const Post& post) {
         send_.unpost(post.chunk);
         if (headers_) {
             recv_.revoke(post.granted_before);
+        } else if (post.immediate.data_acks != 0) {
+            recv_.unacknowledge(post.immediate.data_acks);
         }
         return;
     case Post::Kind::map:
@@ -321,6 +334,9 @@ const char* Link::on_data(uint64_t raw_immediate) {
     }
     if (const char* broken = control_.on_acknowledged(immediate->control_acks)) {
         return broken;
+    }
+    if (!send_.on_acknowledged(immediate->data_acks)) {
+        return "acknowledges data that was not sent";
     }
     return recv_.on_data(immediate->length, immediate->credit_wanted);
 }

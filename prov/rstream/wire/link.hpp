@@ -161,6 +161,7 @@ class Link {
     const char* on_growth(const Control& control);
     void end_is_posted(Ending kind);
     void fill(Control& control, Post& post, uint64_t most_acks);
+    void announce(Post& post);
 
     SendFlow send_;
     RecvFlow recv_;
@@ -170,6 +171,7 @@ class Link {
     uint64_t data_credits_;
     Maps* maps_ = nullptr;
     bool headers_ = false;
+    bool data_acks_ = false; // the peer reads them
     std::atomic<Ending> ending_{Ending::none};
     Ending ending_before_ = Ending::none;   // for undo
     bool closed_posted_ = false;            // the end that was posted said that nothing will be read either

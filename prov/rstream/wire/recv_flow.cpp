@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/wire/recv_flow.hpp"
 
+#include <algorithm>
+
 namespace rstream::wire {
 
 const char* RecvFlow::on_data(uint64_t length, bool credit_wanted) {
@@ -43,6 +45,18 @@ RecvFlow::Totals RecvFlow::grant(Totals& before) {
     granted_consumed_.store(now.consumed, std::memory_order_relaxed);
     granted_arrived_.store(now.arrived, std::memory_order_relaxed);
     return now;
+}
+
+uint64_t RecvFlow::acknowledge(uint64_t at_most) {
+    const bool wanted = wanted_.load(std::memory_order_relaxed) && wanted_.exchange(false, std::memory_order_acq_rel);
+    const uint64_t granted = granted_arrived_.load(std::memory_order_relaxed);
+    const uint64_t outstanding = arrived_.load(std::memory_order_acquire) - granted;
+    const uint64_t count = std::min(outstanding, at_most);
+    granted_arrived_.store(granted + count, std::memory_order_relaxed);
+    if (wanted && count < outstanding) {
+        wanted_.store(true, std::memory_order_release);
+    }
+    return count;
 }
 
 } // namespace rstream::wire

@@ -4,6 +4,7 @@
 // The receiving half of one direction: what the peer wrote into the receive ring, what the program took out of it, and
 // when the peer is told. Bytes are returned when half the ring is consumed, messages when half the credits are used up,
 // and either at once when the peer says that it holds data back, or when the program waits for more than is there.
+// Small data that goes the other way tells of messages too: a request and its reply need nothing else.
 //
 // Threads: `on_data` and `move` on the progress side, `consume` and `settle` on the reading side, `grant` and `revoke`
 // on the posting side; one thread at a time on each.
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "prov/rstream/wire/atomics.hpp"
 #include "prov/rstream/wire/ring.hpp"
 
 namespace rstream::wire {
@@ -38,7 +40,7 @@ class RecvFlow {
         return ring_.extent(consumed_.load(std::memory_order_relaxed) + skip,
                             std::min(length, there - std::min(skip, there)));
     }
-    void consume(size_t length) { consumed_.fetch_add(length, std::memory_order_release); }
+    void consume(size_t length) { count_up(consumed_, length); }
 
     // The program has looked at what is readable, and waits for more.
     void await_more() { awaited_.store(true, std::memory_order_release); }
@@ -56,6 +58,13 @@ class RecvFlow {
     void revoke(const Totals& before) {
         granted_consumed_.store(before.consumed, std::memory_order_relaxed);
         granted_arrived_.store(before.arrived, std::memory_order_relaxed);
+        wanted_.store(true, std::memory_order_relaxed);
+    }
+
+    // As `grant`, for arrivals alone and at most so many of them: a message that goes anyway tells of them. How many.
+    uint64_t acknowledge(uint64_t at_most);
+    void unacknowledge(uint64_t count) {
+        count_down(granted_arrived_, count);
         wanted_.store(true, std::memory_order_relaxed);
     }
 

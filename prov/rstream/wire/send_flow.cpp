@@ -26,7 +26,7 @@ void SendFlow::stage(size_t length) {
     if (holding_ && (length >= full_chunk_ || (!unposted() && in_flight() == 0))) {
         holding_ = false;
     }
-    staged_.fetch_add(length, std::memory_order_release);
+    count_up(staged_, length);
 }
 
 Extent SendFlow::piece(size_t length) const {
@@ -75,10 +75,10 @@ std::optional<Chunk> SendFlow::bypass(size_t length) {
 
 void SendFlow::post(const Chunk& chunk) {
     if (!chunk.bypass) {
-        posted_.fetch_add(chunk.length, std::memory_order_relaxed);
+        count_up(posted_, chunk.length, std::memory_order_relaxed);
     }
-    sent_.fetch_add(chunk.length, std::memory_order_relaxed);
-    messages_.fetch_add(1, std::memory_order_relaxed);
+    count_up(sent_, chunk.length, std::memory_order_relaxed);
+    count_up(messages_, 1, std::memory_order_relaxed);
     if (chunk.credit_wanted) {
         holding_ = true;
     }
@@ -86,10 +86,10 @@ void SendFlow::post(const Chunk& chunk) {
 
 void SendFlow::unpost(const Chunk& chunk) {
     if (!chunk.bypass) {
-        posted_.fetch_sub(chunk.length, std::memory_order_relaxed);
+        count_down(posted_, chunk.length);
     }
-    sent_.fetch_sub(chunk.length, std::memory_order_relaxed);
-    messages_.fetch_sub(1, std::memory_order_relaxed);
+    count_down(sent_, chunk.length);
+    count_down(messages_, 1);
     holding_ = chunk.held_before;
 }
 
@@ -101,6 +101,18 @@ bool SendFlow::on_credit(uint64_t consumed, uint64_t arrived) {
     }
     peer_consumed_.store(consumed, std::memory_order_release);
     acknowledged_.store(arrived, std::memory_order_release);
+    return true;
+}
+
+bool SendFlow::on_acknowledged(uint64_t count) {
+    if (count == 0) {
+        return true;
+    }
+    // Not what is in flight: a peer may have guessed at a message that was then undone.
+    if (acknowledged_.load(std::memory_order_relaxed) + count > messages_.load(std::memory_order_relaxed)) {
+        return false;
+    }
+    count_up(acknowledged_, count);
     return true;
 }
 

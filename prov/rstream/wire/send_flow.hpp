@@ -15,6 +15,7 @@
 #include <limits>
 #include <optional>
 
+#include "prov/rstream/wire/atomics.hpp"
 #include "prov/rstream/wire/ring.hpp"
 
 namespace rstream::wire {
@@ -94,10 +95,10 @@ class SendFlow {
     void unpost(const Chunk& chunk); // the core did not take it
 
     // Bytes that wait in line with those of the stream, but take none of the peer's window or credit.
-    void stage_beside(size_t length) { staged_.fetch_add(length, std::memory_order_release); }
+    void stage_beside(size_t length) { count_up(staged_, length); }
     [[nodiscard]] Extent next_beside(size_t length) const { return piece(std::min(length, max_chunk_)); }
-    void post_beside(size_t length) { posted_.fetch_add(length, std::memory_order_relaxed); }
-    void unpost_beside(size_t length) { posted_.fetch_sub(length, std::memory_order_relaxed); }
+    void post_beside(size_t length) { count_up(posted_, length, std::memory_order_relaxed); }
+    void unpost_beside(size_t length) { count_down(posted_, length); }
     [[nodiscard]] uint64_t staged() const { return staged_.load(std::memory_order_relaxed); }
     [[nodiscard]] uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
 
@@ -106,6 +107,8 @@ class SendFlow {
 
     // The peer's totals. False for what can not be true.
     bool on_credit(uint64_t consumed, uint64_t arrived);
+    // That many more messages have arrived there.
+    bool on_acknowledged(uint64_t count);
 
     [[nodiscard]] uint64_t in_flight() const {
         return messages_.load(std::memory_order_relaxed) - acknowledged_.load(std::memory_order_acquire);

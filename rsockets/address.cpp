@@ -109,10 +109,12 @@ Address Address::wildcard_as_loopback() const {
 }
 
 void Address::give(sockaddr* to, socklen_t* room) const {
-    if (to == nullptr || room == nullptr) {
+    if (room == nullptr) {
         return;
     }
-    memcpy(to, &storage, std::min(*room, length));
+    if (to != nullptr) {
+        memcpy(to, &storage, std::min(*room, length));
+    }
     *room = length;
 }
 

@@ -79,10 +79,7 @@ int wait_for_events(int set, epoll_event* events, int most, const timespec* time
         if (found == nullptr) {
             return -EINVAL;
         }
-        const Deadline deadline =
-            timeout != nullptr
-                ? Deadline::in(std::chrono::seconds(timeout->tv_sec) + std::chrono::nanoseconds(timeout->tv_nsec))
-                : Deadline::never();
+        const Deadline deadline = timeout != nullptr ? Deadline::in(*timeout) : Deadline::never();
         return found->wait(events, most, deadline, mask);
     });
 }

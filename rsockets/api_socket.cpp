@@ -72,20 +72,25 @@ int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
         Ref<Socket> accepted;
         Descriptor beside;
         if (const int ret = socket.accept_any((flags & SOCK_NONBLOCK) != 0, accepted, beside); ret != 0) {
-            return ret;
+            // The kernel looks for a number before it looks for a connection.
+            return ret == -EAGAIN && !Descriptor(dup(fd)).open() ? -errno : ret;
         }
         if (beside.open()) {
             return give_kernel(std::move(beside), address, length, flags);
         }
         const int number =
             give_number(Ref<Object>(accepted.get()), flags, [&](int made) { return accepted->show_in(made); });
-        if (number >= 0 && address != nullptr) {
-            if (length == nullptr) {
+        if (number < 0) {
+            socket.put_back(accepted); // for when there are descriptors again
+            return number;
+        }
+        if (address != nullptr) {
+            const int error = length == nullptr ? -EFAULT : accepted->came_from(address, length);
+            if (error == -EFAULT || error == -EINVAL) {
+                const Use gone = fd_table::take(number); // first: the number may be someone else's after that
                 ::close(number);
-                fd_table::take(number);
-                return -EFAULT;
+                return error;
             }
-            (void)accepted->peer(address, length);
         }
         return number;
     });

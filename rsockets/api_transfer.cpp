@@ -41,6 +41,11 @@ ssize_t send_on(int fd, const iovec* iov, size_t count, int flags, int too_many)
     });
 }
 
+// Of a message with room for a name, or with one.
+bool bad_name(const msghdr& message) {
+    return message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0;
+}
+
 // read(2) and readv(2) of no bytes give 0 whatever there is; recv(2) does not.
 ssize_t recv_on(int fd, const iovec* iov, size_t count, int flags, int too_many) {
     return with_socket(fd, [&](Socket& socket) -> ssize_t {
@@ -50,7 +55,11 @@ ssize_t recv_on(int fd, const iovec* iov, size_t count, int flags, int too_many)
     });
 }
 
-bool nothing_in(const iovec* iov, int count) {
+// readv(2) and writev(2) have nothing to do, whatever the socket is.
+bool is_empty(const iovec* iov, int count) {
+    if (count < 0 || count > IOV_MAX || (iov == nullptr && count != 0)) {
+        return false;
+    }
     size_t total = 0;
     for (int i = 0; i < count; ++i) {
         total += iov[i].iov_len;
@@ -72,6 +81,9 @@ ssize_t send_file(Socket& socket, int in_fd, off_t at, size_t count) {
         const iovec iov{buffer.get(), static_cast<size_t>(n)};
         const ssize_t taken = socket.send(&iov, 1, 0);
         if (taken < 0) {
+            if (sent != 0) {
+                socket.keep_for_next(taken);
+            }
             return sent != 0 ? static_cast<ssize_t>(sent) : taken;
         }
         sent += static_cast<size_t>(taken);
@@ -99,12 +111,18 @@ RSOCKET_API ssize_t ofi_rsendmsg(int fd, const struct msghdr* msg, int flags) {
         errno = EFAULT;
         return -1;
     }
+    if (bad_name(*msg)) {
+        return with_socket(fd, [](Socket&) -> ssize_t { return -EINVAL; });
+    }
     return send_on(fd, msg->msg_iov, msg->msg_iovlen, flags, EMSGSIZE);
 }
 
 RSOCKET_API ssize_t ofi_rwrite(int fd, const void* buf, size_t count) { return ofi_rsend(fd, buf, count, 0); }
 
 RSOCKET_API ssize_t ofi_rwritev(int fd, const struct iovec* iov, int iovcnt) {
+    if (is_empty(iov, iovcnt)) {
+        return with_socket(fd, [](Socket&) -> ssize_t { return 0; });
+    }
     return send_on(fd, iov, iovcnt < 0 ? SIZE_MAX : static_cast<size_t>(iovcnt), 0, EINVAL);
 }
 
@@ -116,7 +134,11 @@ RSOCKET_API ssize_t ofi_rrecv(int fd, void* buf, size_t len, int flags) {
 RSOCKET_API ssize_t ofi_rrecvfrom(int fd, void* buf, size_t len, int flags, struct sockaddr* src_addr,
                                   socklen_t* addrlen) {
     const ssize_t ret = ofi_rrecv(fd, buf, len, flags);
-    if (ret >= 0 && src_addr != nullptr && addrlen != nullptr) {
+    if (ret >= 0 && src_addr != nullptr) {
+        if (addrlen == nullptr || static_cast<int>(*addrlen) < 0) { // which the kernel too finds out behind the bytes
+            errno = addrlen == nullptr ? EFAULT : EINVAL;
+            return -1;
+        }
         *addrlen = 0; // a stream does not tell it here
     }
     return ret;
@@ -127,9 +149,14 @@ RSOCKET_API ssize_t ofi_rrecvmsg(int fd, struct msghdr* msg, int flags) {
         errno = EFAULT;
         return -1;
     }
+    if (bad_name(*msg)) {
+        return with_socket(fd, [](Socket&) -> ssize_t { return -EINVAL; });
+    }
     const ssize_t ret = recv_on(fd, msg->msg_iov, msg->msg_iovlen, flags, EMSGSIZE);
     if (ret >= 0) {
-        msg->msg_namelen = 0;
+        if (msg->msg_name != nullptr) {
+            msg->msg_namelen = 0; // a stream does not tell it here
+        }
         msg->msg_controllen = 0;
         msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
     }
@@ -144,7 +171,7 @@ RSOCKET_API ssize_t ofi_rread(int fd, void* buf, size_t count) {
 }
 
 RSOCKET_API ssize_t ofi_rreadv(int fd, const struct iovec* iov, int iovcnt) {
-    if (iovcnt >= 0 && iovcnt <= IOV_MAX && iov != nullptr && nothing_in(iov, iovcnt)) {
+    if (is_empty(iov, iovcnt)) {
         return with_socket(fd, [](Socket&) -> ssize_t { return 0; });
     }
     return recv_on(fd, iov, iovcnt < 0 ? SIZE_MAX : static_cast<size_t>(iovcnt), 0, EINVAL);

@@ -4,6 +4,8 @@
 // Waiting for several descriptors.
 #include "rsockets/api.hpp"
 
+#include <algorithm>
+
 #include <rdma/rsocket.h>
 #include <sys/resource.h>
 
@@ -16,10 +18,6 @@ namespace {
 
 Deadline after(int milliseconds) {
     return milliseconds < 0 ? Deadline::never() : Deadline::in(std::chrono::milliseconds(milliseconds));
-}
-
-Deadline after(const timespec& time) {
-    return Deadline::in(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
 bool valid(const timespec* time) {
@@ -60,7 +58,7 @@ RSOCKET_API int ofi_rppoll(struct pollfd* fds, nfds_t nfds, const struct timespe
         if (!valid(timeout)) {
             return -EINVAL;
         }
-        return poll_until(fds, nfds, timeout != nullptr ? after(*timeout) : Deadline::never(), sigmask);
+        return poll_until(fds, nfds, timeout != nullptr ? Deadline::in(*timeout) : Deadline::never(), sigmask);
     });
 }
 
@@ -69,12 +67,14 @@ RSOCKET_API int ofi_rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set*
         if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) {
             return -EINVAL;
         }
-        const Deadline deadline =
-            timeout != nullptr
-                ? Deadline::in(std::chrono::seconds(timeout->tv_sec) + std::chrono::microseconds(timeout->tv_usec))
-                : Deadline::never();
+        timespec time{};
+        if (timeout != nullptr) {                 // microseconds beyond a second are taken
+            constexpr time_t enough = 2000000000; // for ever, and no sum with it is too large
+            time = {std::min(timeout->tv_sec, enough) + timeout->tv_usec / 1000000, timeout->tv_usec % 1000000 * 1000};
+        }
+        const Deadline deadline = timeout != nullptr ? Deadline::in(time) : Deadline::never();
         const int ret = rsockets::select(nfds, readfds, writefds, exceptfds, deadline, nullptr);
-        if (timeout != nullptr) { // Linux tells what is left of it
+        if (timeout != nullptr && deadline.limited()) { // Linux tells what is left of it
             timespec left{};
             (void)deadline.left(left);
             timeout->tv_sec = left.tv_sec;
@@ -90,7 +90,7 @@ RSOCKET_API int ofi_rpselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set
         if (!valid(timeout)) {
             return -EINVAL;
         }
-        const Deadline deadline = timeout != nullptr ? after(*timeout) : Deadline::never();
+        const Deadline deadline = timeout != nullptr ? Deadline::in(*timeout) : Deadline::never();
         return rsockets::select(nfds, readfds, writefds, exceptfds, deadline, sigmask);
     });
 }

@@ -58,6 +58,14 @@ thread_local ThreadFd thread_fd;
 
 } // namespace
 
+void Sleeper::after_fork() {
+    const int fd = thread_fd.fd.release(); // the parent's thread sleeps on the same
+    if (!thread_fd.taken && fd >= 0) {     // else by a sleeper that this handler stands on, which closes it
+        ::close(fd);
+    }
+    thread_fd.taken = false;
+}
+
 Sleeper::Sleeper() {
     if (thread_fd.taken) {
         fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -101,6 +109,12 @@ void Sleeper::rest() {
                       sizeof(count)); // before the note: a ring in between is a look too many, not one too few
         heard_.store(false);
     }
+}
+
+Deadline Deadline::in(const timespec& time) {
+    constexpr time_t longest = 1000000000; // seconds: far from what a clock can count
+    return time.tv_sec > longest ? never()
+                                 : in(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
 
 Deadline Deadline::in(std::chrono::nanoseconds time) {

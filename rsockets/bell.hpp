@@ -48,6 +48,9 @@ class Sleeper final : public Ear {
     Sleeper& operator=(const Sleeper&) = delete;
     ~Sleeper() override;
 
+    // In a child: the thread's descriptor is none that the parent's thread sleeps on.
+    static void after_fork();
+
     void listen_to(Bell& bell);
     void hear() override;
 
@@ -67,6 +70,7 @@ class Deadline {
 
     static Deadline never() { return Deadline(); }
     static Deadline in(std::chrono::nanoseconds time);
+    static Deadline in(const timespec& time); // a valid one; what lasts thirty years and more is for ever
 
     [[nodiscard]] bool passed() const { return at_ && Clock::now() >= *at_; }
     [[nodiscard]] bool limited() const { return at_.has_value(); }

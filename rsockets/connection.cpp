@@ -22,7 +22,8 @@ constexpr Option options[] = {
     {FI_OPT_RSTREAM_MAPS, &Sizes::maps},
 };
 
-constexpr int many_looks = 16; // in a turn: the program spins, or is busy with this connection
+// Bytes written to maps after which the writer looks at what came: a look costs little beside moving so many.
+constexpr size_t look_each = size_t{256} << 10;
 
 constexpr auto longest_linger = std::chrono::seconds(3600); // that the provider takes
 
@@ -65,6 +66,7 @@ int Connection::open(Transport& transport, fi_info& info, EventTarget* target, c
     if ((ret = fi_enable(ep)) != 0 || (ret = fi_control(&ep->fid, FI_GETWAIT, &connection->wait_fd_)) != 0) {
         return ret;
     }
+    connection->by_calls_ = (connection->status().flags & FI_RSTREAM_MANUAL) != 0;
     out = std::move(connection);
     return 0;
 }
@@ -72,7 +74,14 @@ int Connection::open(Transport& transport, fi_info& info, EventTarget* target, c
 Connection::~Connection() {
     if (ep_) {
         forget_target();
-        transport_.mapped(-maps_.load());
+        note_maps(-maps_.load());
+    }
+}
+
+void Connection::note_maps(int by) {
+    maps_.fetch_add(by);
+    if (by_calls_) {
+        transport_.mapped(by);
     }
 }
 
@@ -93,15 +102,27 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
 // Each look moves what the peer writes to maps too.
 void Connection::note_look() {
     const int maps = maps_.load(std::memory_order_relaxed);
-    if (maps == 0) {
+    if (maps == 0 || !by_calls_) {
         return;
     }
     const uint32_t turn = transport_.turn();
     if (turn_.exchange(turn, std::memory_order_relaxed) != turn) {
         looks_.store(0, std::memory_order_relaxed);
     }
-    if (looks_.fetch_add(1, std::memory_order_relaxed) + 1 == many_looks) {
+    if (looks_.fetch_add(1, std::memory_order_relaxed) + 1 == transport_.looks_wanted()) {
         transport_.attended(maps);
+    }
+}
+
+// Who writes much attends to its maps too: the library's own thread would be in its way.
+void Connection::look_after(size_t written) {
+    if (!by_calls_ || maps_.load(std::memory_order_relaxed) == 0) {
+        return;
+    }
+    if (written_.fetch_add(written, std::memory_order_relaxed) + written >= look_each) {
+        written_.store(0, std::memory_order_relaxed);
+        (void)look_for_room();
+        note_look();
     }
 }
 
@@ -141,23 +162,29 @@ int64_t Connection::map(void* buffer, size_t length, bool writable, int64_t offs
     if (ret != 0) {
         return ret == -FI_ENOSPC ? -ENOMEM : ret; // as rdma-core says that the table is full
     }
-    maps_.fetch_add(1);
-    transport_.mapped(1);
+    note_maps(1);
     return static_cast<int64_t>(at);
 }
 
 int Connection::unmap(void* buffer, size_t length, bool attended) {
     const int ret = map_ops_->unmap(ep_.get(), buffer, length, attended ? 0 : FI_RSTREAM_UNATTENDED);
     if (ret == 0) {
-        maps_.fetch_sub(1);
-        transport_.mapped(-1);
+        note_maps(-1);
     }
     return ret;
 }
 
 ssize_t Connection::write_map(const void* buffer, size_t length, int64_t offset, bool more) {
-    return offset < 0 ? -EINVAL
-                      : map_ops_->write(ep_.get(), buffer, length, static_cast<uint64_t>(offset), more ? FI_MORE : 0);
+    if (offset < 0) {
+        return -EINVAL;
+    }
+    const ssize_t n = map_ops_->write(ep_.get(), buffer, length, static_cast<uint64_t>(offset), more ? FI_MORE : 0);
+    if (n == -FI_EAGAIN) {
+        note_look(); // the provider has looked for room
+    } else if (n > 0) {
+        look_after(static_cast<size_t>(n));
+    }
+    return n;
 }
 
 int Connection::end_sending() { return fi_shutdown(ep_.get(), FI_RSTREAM_SHUT_WR); }

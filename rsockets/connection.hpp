@@ -51,6 +51,8 @@ class Connection {
     ssize_t look_for_bytes() { return peek(nullptr, 0); }
     ssize_t look_for_room();
     [[nodiscard]] fi_rstream_status status() const;
+    // Some of what was sent moves on only if someone calls.
+    [[nodiscard]] bool needs_calls() const { return (status().flags & FI_RSTREAM_WAITING) != 0; }
 
     // Memory that the peer writes to, and the peer's that we write to: fi_ops_rstream_map. Errors are those of
     // riomap(3).
@@ -78,6 +80,7 @@ class Connection {
     // Whether one may sleep on the descriptor.
     bool may_sleep();
     [[nodiscard]] int wait_fd() const { return wait_fd_; }
+    [[nodiscard]] bool by_kernel_tcp() const { return by_calls_; }
 
     [[nodiscard]] Address name() const;
     [[nodiscard]] Address peer() const;
@@ -88,6 +91,8 @@ class Connection {
     explicit Connection(Transport& transport) : transport_(transport) {}
     int enable();
     void note_look();
+    void look_after(size_t written);
+    void note_maps(int by);
 
     Transport& transport_;
     Owned<fid_ep> ep_;
@@ -95,6 +100,8 @@ class Connection {
     std::atomic<int> maps_{0};
     std::atomic<int> looks_{0}; // for bytes, in the present turn
     std::atomic<uint32_t> turn_{0};
+    std::atomic<size_t> written_{0}; // to maps, since the last look
+    bool by_calls_ = false;          // the core moves what the peer writes to maps within calls alone
     int wait_fd_ = -1;
 };
 

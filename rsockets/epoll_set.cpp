@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -43,6 +44,9 @@ EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
 
 void EpollSet::Interest::hear() {
     const std::lock_guard lock(set_.heard_mutex_);
+    if (std::exchange(heard_, true)) {
+        return; // and nobody has waited since
+    }
     set_.heard_.push_back(id_);
     if (set_.heard_.size() == 1) {
         const uint64_t one = 1;
@@ -277,6 +281,11 @@ void EpollSet::take_heard() {
             uint64_t count = 0;
             (void)!::read(wake_.get(), &count, sizeof(count));
         }
+        for (const uint64_t id : hearing_) {
+            if (const auto found = by_id_.find(id); found != by_id_.end()) {
+                found->second->heard_ = false;
+            }
+        }
     }
     for (const uint64_t id : hearing_) {
         if (const auto found = by_id_.find(id); found != by_id_.end()) {
@@ -310,7 +319,7 @@ bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
         return events != 0;
     }
     const Socket::Progress now = interest.socket_ != nullptr ? interest.socket_->progress() : Socket::Progress{};
-    const bool fresh = (events & ~interest.told_) != 0 ||
+    const bool fresh = (events & ~interest.told_) != 0 || (now.ended & ~interest.seen_.ended) != 0 ||
                        ((events & (EPOLLIN | EPOLLRDNORM)) != 0 && now.arrived != interest.seen_.arrived) ||
                        ((events & (EPOLLOUT | EPOLLWRNORM)) != 0 && now.starved != interest.seen_.starved);
     if (take || !fresh) {
@@ -431,12 +440,18 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
                     make_candidate(*known->second);
                 }
             }
-            // The others first get a part of the room, so that neither kind starves the other.
-            if (others >= 0) {
-                count = std::max(0, epoll_wait(others, events, std::max(1, most / 2), 0));
+            // The others first get a part of the room, so that neither kind starves the other; where it is for one, by
+            // turns.
+            others_turn_ = !others_turn_;
+            const int part = most > 1 ? most / 2 : others_turn_ ? 1 : 0;
+            if (others >= 0 && part != 0) {
+                count = std::max(0, epoll_wait(others, events, part, 0));
             }
             bool stale = false;
             count += look(events + count, most - count, may_sleep, stale);
+            if (others >= 0 && part == 0 && count == 0) {
+                count = std::max(0, epoll_wait(others, events, most, 0));
+            }
             if (stale && count == 0) {
                 return -ESTALE; // see Socket::set_alternative
             }

@@ -62,6 +62,7 @@ class EpollSet final : public Object {
         EpollSet* const nested_; //
         uint64_t id_ = 0;        // what the kernel's events for it carry
         epoll_event wanted_{};
+        bool heard_ = false;     // is in the set's `heard_`; with its mutex
         bool candidate_ = false; // is to be looked at
         bool disabled_ = false;  // EPOLLONESHOT has had its shot
         uint32_t told_ = 0;      // edges: the events, and what had happened, at the last look
@@ -97,6 +98,7 @@ class EpollSet final : public Object {
     std::vector<Interest*> looking_; // candidates_ and heard_ of the present look: kept, so that no look takes memory
     std::vector<uint64_t> hearing_;
     uint64_t next_id_ = 16;
+    bool others_turn_ = false; // of the room for one event
 
     std::mutex heard_mutex_; // a leaf: nothing else is locked under it
     std::vector<uint64_t> heard_;

@@ -119,6 +119,7 @@ void Library::finish() {
 // The parent's connections are out of reach here: their memory was copied, the adapter's was not. Its descriptors were
 // inherited, and the numbers keep their meaning as dead connections until the child closes them.
 void Library::after_fork_in_child() {
+    Sleeper::after_fork();
     if (library.exchange(nullptr) == nullptr) {
         return;
     }

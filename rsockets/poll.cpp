@@ -2,11 +2,19 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/poll.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <memory_resource>
 #include <vector>
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "rsockets/epoll_set.hpp"
 #include "rsockets/fd_table.hpp"
@@ -21,6 +29,31 @@ namespace {
 constexpr int always = POLLERR | POLLHUP | POLLNVAL;
 constexpr int most_looks = 64;
 constexpr size_t room_for_few = 2048; // bytes: what a set of some dozens takes stays on the stack
+
+// How many descriptors the kernel's table of this process has room for: select(2) looks at no bit beyond, so that a set
+// need be no larger, whatever the program says its count is. It allocates nothing.
+int table_size() {
+    constexpr char key[] = "\nFDSize:";
+    char text[2048];
+    const int fd = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    const ssize_t length = fd < 0 ? -1 : ::read(fd, text, sizeof(text) - 1);
+    if (fd >= 0) {
+        ::close(fd);
+    }
+    text[std::max<ssize_t>(length, 0)] = '\0';
+    const char* found = length > 0 ? strstr(text, key) : nullptr;
+    if (found != nullptr) {
+        return atoi(found + sizeof(key) - 1);
+    }
+    rlimit limit{}; // there may be no descriptor left to read it by
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT_MAX))
+                                                 : INT_MAX;
+}
+
+// As FD_ISSET and FD_CLR, for sets larger than an fd_set.
+constexpr int bits_a_word = 8 * sizeof(fd_mask);
+fd_mask& word_of(fd_set& set, int fd) { return reinterpret_cast<fd_mask*>(&set)[fd / bits_a_word]; }
+fd_mask bit_of(int fd) { return static_cast<fd_mask>(1UL << (fd % bits_a_word)); }
 
 class Poll {
   public:
@@ -121,6 +154,10 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
         return ret < 0 ? -errno : ret;
     }
     int ready = poll.look();
+    if (ready == 0 && mask != nullptr && deadline.passed()) { // signals that it lets in come even so
+        constexpr timespec at_once{};
+        return ::ppoll(nullptr, 0, &at_once, mask) < 0 ? -errno : 0;
+    }
     if (ready != 0 || deadline.passed()) {
         return ready;
     }
@@ -167,8 +204,11 @@ int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadlin
     std::array<std::byte, room_for_few> memory;
     std::pmr::monotonic_buffer_resource resource(memory.data(), memory.size());
     std::pmr::vector<pollfd> fds(&resource);
+    if (count > FD_SETSIZE) {
+        count = std::min(count, std::max(table_size(), FD_SETSIZE));
+    }
     for (int fd = 0; fd < count; ++fd) {
-        const auto wanted = [fd](const fd_set* set) { return set != nullptr && FD_ISSET(fd, set); };
+        const auto wanted = [fd](fd_set* set) { return set != nullptr && (word_of(*set, fd) & bit_of(fd)) != 0; };
         const int events = (wanted(read) ? read_events : 0) | (wanted(write) ? write_events : 0) |
                            (wanted(except) ? static_cast<int>(POLLPRI) : 0);
         if (events != 0) {
@@ -187,17 +227,24 @@ int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadlin
     }
     for (const pollfd& one : fds) {
         const auto keep = [&](fd_set* set, int events) {
-            if (set != nullptr && FD_ISSET(one.fd, set)) {
+            if (set != nullptr && (word_of(*set, one.fd) & bit_of(one.fd)) != 0) {
                 if ((one.revents & events) != 0) {
                     ++bits;
                 } else {
-                    FD_CLR(one.fd, set);
+                    word_of(*set, one.fd) &= ~bit_of(one.fd);
                 }
             }
         };
         keep(read, read_events | POLLHUP | POLLERR);
         keep(write, write_events | POLLERR);
         keep(except, POLLPRI);
+    }
+    if (const int beyond = count % bits_a_word; beyond != 0) { // whole words are written back, as by the kernel
+        for (fd_set* set : {read, write, except}) {
+            if (set != nullptr) {
+                word_of(*set, count) &= bit_of(beyond) - 1;
+            }
+        }
     }
     return bits;
 }

@@ -6,7 +6,9 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <iterator>
+#include <new>
 #include <system_error>
 
 #include <poll.h>
@@ -25,13 +27,16 @@ namespace {
 
 // While data flows, milliseconds between two looks: the fewer, the less the receiving thread is disturbed.
 constexpr int rest = 10;
-// The same while connections are being made, whose events come on the same queue, and where there are maps, which the
-// program may stop to attend to.
+// The same where the program is in a conversation, and all that it has sent goes on without the thread, as short
+// messages do. What is late by that, once, is an answer to the peer when the program has stopped to look.
+constexpr int long_rest = 100;
+constexpr int most_patience = 32;
+// The same while connections are being made, whose events come on the same queue.
 constexpr int short_rest = 1;
 // How long a socket must not have sent anything to count as quiet.
 constexpr int quiet = 10;
 
-// What a closed connection's peer is given to take what was sent to it; TCP does so in FIN_WAIT_2.
+// How long a closed connection's peer may take nothing of what was sent to it, before it is given up.
 constexpr auto longest_linger = std::chrono::seconds(60);
 
 } // namespace
@@ -67,6 +72,8 @@ int Service::start() {
         running_ = true;
     } catch (const std::system_error& failure) {
         error = failure.code().value();
+    } catch (const std::bad_alloc&) {
+        error = ENOMEM;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return error;
@@ -88,6 +95,12 @@ void Service::wake() {
     (void)!::write(wake_fd_.get(), &one, sizeof(one));
 }
 
+void Service::rouse() {
+    if (dozing_.exchange(false)) {
+        wake();
+    }
+}
+
 void Service::look_after(Socket& socket) {
     bool asleep = false;
     {
@@ -101,15 +114,17 @@ void Service::look_after(Socket& socket) {
 }
 
 void Service::linger(std::unique_ptr<Connection> connection) {
+    connection->set_linger(std::chrono::seconds(0)); // closing it must not hold up the thread
     bool asleep = false;
     {
         const std::lock_guard lock(touched_mutex_);
-        lingering_.push_back({std::move(connection), Deadline::in(longest_linger)});
+        lingering_.push_back({std::move(connection), Deadline::in(longest_linger), SIZE_MAX});
         asleep = std::exchange(asleep_, false);
     }
     if (asleep) {
         wake();
     }
+    rouse();
 }
 
 void Service::finish_lingering(const Deadline& deadline) {
@@ -119,30 +134,45 @@ void Service::finish_lingering(const Deadline& deadline) {
 }
 
 void Service::run() {
-    bool resting = false;
     bool data = false;
     while (!stopping_.load()) {
-        size_t events = 0;
-        bool may_sleep = true;
-        const auto transports = library_.transports();
-        for (Transport* transport : transports) {
-            events += transport->pump();
+        try {
+            take_turn(data);
+        } catch (const std::bad_alloc&) { // the program may let go of some
+            log(Level::warn, "no memory: the library's thread rests");
+            pollfd wake{wake_fd_.get(), POLLIN, 0};
+            (void)::poll(&wake, 1, rest);
         }
-        bool maps = false;
-        bool awaited = false; // what is written to them, while the program looks at nothing else
-        for (Transport* transport : transports) {
-            may_sleep = transport->may_sleep() && may_sleep;
-            if (transport->has_maps()) {
-                maps = true;
-                awaited = !transport->all_attended(std::chrono::steady_clock::now()) || awaited;
-            }
+    }
+}
+
+// Hands out what has come, and sleeps. `data`: something moves.
+void Service::take_turn(bool& data) {
+    size_t events = 0;
+    bool may_sleep = true;
+    const auto transports = library_.transports();
+    for (Transport* transport : transports) {
+        events += transport->pump();
+    }
+    bool awaited = false; // what is written to maps, while the program looks at nothing else
+    int map_rest = 0;     // what it takes to notice that; 0: there are none
+    for (Transport* transport : transports) {
+        if (transport->has_maps()) {
+            awaited = !transport->all_attended(std::chrono::steady_clock::now()) || awaited;
+            const auto turn = static_cast<int>(transport->turn_length().count());
+            map_rest = map_rest == 0 ? turn : std::min(map_rest, turn);
         }
-        const bool tending = tend();
-        if (!may_sleep) {
-            continue;
-        }
-        resting = data && events == 0 && !awaited;
-        sleep(resting, maps, tending, data);
+    }
+    const bool tending = tend();
+    // Who rests does not ask whether connections are quiet: they are not, and asking holds up who is at them.
+    const bool resting = data && events == 0 && !awaited;
+    for (Transport* transport : transports) {
+        may_sleep = transport->may_sleep(!resting) && may_sleep;
+    }
+    if (may_sleep) {
+        sleep(resting, map_rest, tending, data);
+    } else {
+        data = !waiting_; // something moves; if not what was left to us
     }
 }
 
@@ -154,12 +184,60 @@ bool Service::tend() {
         std::move(lingering_.begin(), lingering_.end(), std::back_inserter(kept_));
         lingering_.clear();
     }
-    std::erase_if(kept_, [](const Lingering& one) { return one.connection->all_sent() || one.deadline.passed(); });
-    std::erase_if(tended_, [](const Ref<Socket>& socket) { return !socket->busy_sending(); });
-    return !tended_.empty() || !kept_.empty();
+    std::erase_if(kept_, [](Lingering& one) {
+        if (one.connection->all_sent()) {
+            return true;
+        }
+        if (const size_t unsent = one.connection->status().unsent; unsent < one.unsent) {
+            one.unsent = unsent;
+            one.deadline = Deadline::in(longest_linger);
+        }
+        return one.deadline.passed();
+    });
+    busy_ = false;
+    waiting_ = false;
+    std::erase_if(tended_, [this](const Ref<Socket>& socket) {
+        const Socket::Sending now = socket->look_at_sending();
+        busy_ = busy_ || now == Socket::Sending::busy;
+        waiting_ = waiting_ || now == Socket::Sending::waits;
+        return now == Socket::Sending::over;
+    });
+    return busy_ || !kept_.empty();
 }
 
-void Service::sleep(bool resting, bool maps, bool tending, bool& data) {
+// Not where the program only computes: what its peers ask for is then answered by us alone. Who sends and does not see
+// that we doze has sent before we look, or is late by that much.
+bool Service::begin_to_doze() {
+    if (!busy_) {
+        short_rests_ = 0;
+        return false;
+    }
+    if (++short_rests_ <= patience_) {
+        return false;
+    }
+    dozing_.store(true);
+    const bool nothing_waits = std::none_of(tended_.begin(), tended_.end(), [](const Ref<Socket>& socket) {
+        const auto present_stays = socket->look();
+        return socket->needs_calls();
+    });
+    if (nothing_waits && kept_.empty()) {
+        return true;
+    }
+    dozing_.store(false);
+    short_rests_ = 0;
+    return false;
+}
+
+void Service::end_doze() {
+    if (dozing_.exchange(false)) {
+        patience_ = std::max(1, patience_ / 2);
+    } else {
+        patience_ = std::min(most_patience, patience_ * 2);
+        short_rests_ = 0;
+    }
+}
+
+void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
     std::vector<pollfd> fds{{wake_fd_.get(), POLLIN, 0}};
     for (Transport* transport : library_.transports()) {
         fds.push_back({transport->listen_fd(), POLLIN, 0});
@@ -168,8 +246,14 @@ void Service::sleep(bool resting, bool maps, bool tending, bool& data) {
         }
     }
     int timeout = -1;
-    if (resting) {
-        timeout = library_.setting_up() || maps ? short_rest : rest;
+    bool dozes = false;
+    if (resting && library_.setting_up()) {
+        timeout = short_rest;
+    } else if (resting && map_rest != 0) {
+        timeout = map_rest;
+    } else if (resting) {
+        dozes = begin_to_doze();
+        timeout = dozes ? long_rest : rest;
     } else if (tending) {
         timeout = quiet;
     } else {
@@ -181,6 +265,9 @@ void Service::sleep(bool resting, bool maps, bool tending, bool& data) {
         asleep_ = true;
     }
     const int ready = ::poll(fds.data(), fds.size(), timeout);
+    if (dozes) {
+        end_doze();
+    }
     {
         const std::lock_guard lock(touched_mutex_);
         asleep_ = false;

@@ -37,6 +37,11 @@ class Service {
     // Something has changed that the thread should know of now: a transport was added, a connection is being made.
     void wake();
 
+    // The thread looks at nothing for a good while, since all that was sent goes on without it. Whoever sends what does
+    // not then rouses it.
+    [[nodiscard]] bool dozing() const { return dozing_.load(std::memory_order_relaxed); }
+    void rouse();
+
     // A socket that has sent something. When it is quiet, the thread sees to it that what is left moves on.
     void look_after(Socket& socket);
 
@@ -47,8 +52,11 @@ class Service {
 
   private:
     void run();
+    void take_turn(bool& data);
     bool tend(); // the sockets that were touched; true if some are to be looked at again
-    void sleep(bool resting, bool maps, bool tending, bool& data);
+    void sleep(bool resting, int map_rest, bool tending, bool& data);
+    bool begin_to_doze();
+    void end_doze();
 
     Library& library_;
     std::mutex mutex_; // starting and stopping
@@ -62,11 +70,18 @@ class Service {
     struct Lingering {
         std::unique_ptr<Connection> connection;
         Deadline deadline;
+        size_t unsent; // when it was last seen to take something
     };
     std::vector<Lingering> lingering_; // added
     std::vector<Lingering> kept_;      // looked at
     bool asleep_ = false;              // without a time limit
     std::vector<Ref<Socket>> tended_;
+    bool busy_ = false;    // some have sent since they were last tended
+    bool waiting_ = false; // some have not, and something is left
+
+    std::atomic<bool> dozing_{false};
+    int short_rests_ = 0; // in a row
+    int patience_ = 1;    // how many there must be before a doze: more and more while dozes do not last
 };
 
 } // namespace rsockets

@@ -41,6 +41,17 @@ bool allowed(State from, State to) {
     return false;
 }
 
+// What the kernel says of where an address is to go: no memory is needed for none of it.
+int bad_room(const sockaddr* address, const socklen_t* length) {
+    if (length == nullptr) {
+        return EFAULT;
+    }
+    if (static_cast<int>(*length) < 0) {
+        return EINVAL;
+    }
+    return address == nullptr && *length != 0 ? EFAULT : 0;
+}
+
 } // namespace
 
 Socket::Socket(Library& library, int family, bool nonblocking)
@@ -67,6 +78,7 @@ void Socket::move_to(State next) {
 }
 
 void Socket::adopt(std::unique_ptr<Connection> connection) {
+    ring_.store(connection->sizes().recv_buffer, std::memory_order_relaxed);
     connection_.store(connection.get(), std::memory_order_release);
     connections_.push_back(std::move(connection));
 }
@@ -86,6 +98,7 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
     }
     const int error = reserve(address, length, false);
     bound_ = error == 0;
+    bound_to_ = bound_ ? Address(address, length) : Address();
     return -error;
 }
 
@@ -130,11 +143,8 @@ Address Socket::bound_name() const {
 }
 
 int Socket::name(sockaddr* address, socklen_t* length) {
-    if (address == nullptr || length == nullptr) {
-        return -EFAULT;
-    }
-    if (static_cast<int>(*length) < 0) {
-        return -EINVAL;
+    if (const int error = bad_room(address, length); error != 0) {
+        return -error;
     }
     const std::lock_guard lock(mutex_);
     Address found;
@@ -151,22 +161,30 @@ int Socket::name(sockaddr* address, socklen_t* length) {
 }
 
 int Socket::peer(sockaddr* address, socklen_t* length) {
-    const State now = state();
-    if (now != State::connected || lost_.load()) {
+    Connection* present = connection();
+    if (state() != State::connected || present == nullptr || left_behind(*present)) {
         return -ENOTCONN;
     }
-    const auto status = connection()->status();
-    if ((status.flags & FI_RSTREAM_PEER_FINISHED) != 0 && send_shut_.load()) {
-        return -ENOTCONN; // TCP has left the connection behind by then
+    return came_from(address, length);
+}
+
+int Socket::came_from(sockaddr* address, socklen_t* length) {
+    const Connection* present = connection();
+    if (present == nullptr) {
+        return -ENOTCONN;
     }
-    if (address == nullptr || length == nullptr) {
-        return -EFAULT;
+    if (const int error = bad_room(address, length); error != 0) {
+        return -error;
     }
-    if (static_cast<int>(*length) < 0) {
-        return -EINVAL;
-    }
-    connection()->peer().for_family(family_).give(address, length);
+    const Address told = present->peer();
+    (told.set() ? told : came_from_).for_family(family_).give(address, length);
     return 0;
+}
+
+// Whether TCP has left the connection behind: both ends were shut down, or it was reset.
+bool Socket::left_behind(Connection& present) {
+    (void)events_connected(present, 0); // a reset may have come that nobody has looked at
+    return lost_.load() || (send_shut_.load() && (present.status().flags & FI_RSTREAM_PEER_FINISHED) != 0);
 }
 
 int Socket::shutdown(int how) {
@@ -200,18 +218,17 @@ int Socket::shutdown(int how) {
         break;
     }
     case State::connected: {
-        if (lost_.load()) {
-            ret = -ENOTCONN;
-            break;
-        }
-        const auto status = connection()->status();
-        if ((status.flags & FI_RSTREAM_PEER_FINISHED) != 0 && send_shut_.load()) {
+        Connection* present = connection();
+        if (present == nullptr || left_behind(*present)) {
             ret = -ENOTCONN;
             break;
         }
         receive_shut_.store(receive_shut_.load() || receive);
-        if (send && !send_shut_.exchange(true)) {
-            (void)connection()->end_sending();
+        const bool first = send && !send_shut_.exchange(true);
+        if (receive_shut_.load() && send_shut_.load()) {
+            (void)present->end_both(); // what the peer sends from now on is refused
+        } else if (first) {
+            (void)present->end_sending();
         }
         break;
     }
@@ -224,6 +241,7 @@ int Socket::shutdown(int how) {
 void Socket::drop_connection() {
     Connection* dropped = connection_.exchange(nullptr);
     if (dropped != nullptr) {
+        dropped->forget_target(); // how it goes is not how the next one goes
         (void)dropped->abort();
     }
 }
@@ -243,7 +261,17 @@ int Socket::disconnect() {
         outcome_told_ = true;
         outcome_.reset();
     }
+    // A core with a port space of its own cannot connect again from the port: the connection before holds it there.
+    const Connection* present = connection();
+    const bool kernels_ports = present == nullptr || present->by_kernel_tcp();
     drop_connection();
+    {
+        const std::lock_guard lock(mutex_);
+        if (kernels_ports && bound_to_.set() && bound_to_.port() != 0 &&
+            !reserved_.open()) { // that much stays, as in tcp_disconnect
+            (void)reserve(bound_to_.get(), bound_to_.length, true);
+        }
+    }
     receive_shut_.store(false);
     send_shut_.store(false);
     lost_.store(false);

@@ -16,10 +16,13 @@
 // receives takes none: it looks at the state once, and the connection behind a state stays until the socket goes.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +37,7 @@
 #include "rsockets/kernel_options.hpp"
 #include "rsockets/library.hpp"
 #include "rsockets/object.hpp"
+#include "rsockets/room.hpp"
 
 namespace rsockets {
 
@@ -49,6 +53,7 @@ class Socket final : public Object, private EventTarget {
     int shutdown(int how);
     int name(sockaddr* address, socklen_t* length);
     int peer(sockaddr* address, socklen_t* length);
+    int came_from(sockaddr* address, socklen_t* length); // for accept: whatever has become of it
     void close_at_exit(const Deadline& deadline);
 
     // socket_listen.cpp. `fd` is a number of this socket.
@@ -57,6 +62,8 @@ class Socket final : public Object, private EventTarget {
     int accept(bool nonblocking, Ref<Socket>& out);
     // The same, or a descriptor of the kernel's where one listens beside this socket.
     int accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel);
+    // What accept() gave, and nobody can take now.
+    void put_back(const Ref<Socket>& accepted);
     // From now on, what the kernel's listening socket `kernel` takes is accepted here too. It is non-blocking, outlives
     // this socket, and stays the caller's. `fd` is a number of this socket.
     int listen_beside(int fd, int kernel);
@@ -80,6 +87,7 @@ class Socket final : public Object, private EventTarget {
     // socket_transfer.cpp
     ssize_t send(const iovec* iov, size_t count, int flags);
     ssize_t recv(const iovec* iov, size_t count, int flags);
+    void keep_for_next(ssize_t error);
 
     // socket_map.cpp
     int64_t map(void* buffer, size_t length, int prot, int64_t offset);
@@ -89,10 +97,12 @@ class Socket final : public Object, private EventTarget {
     // socket_poll.cpp
     // The events of poll(2) at this moment. Makes progress. What is in `interest` and not ready will be announced.
     short events(short interest);
-    // What has happened up to now, for waiting on edges: bytes and connections that came, times that room ran out.
+    // What has happened up to now, for waiting on edges: bytes and connections that came, times that room ran out,
+    // ends.
     struct Progress {
         uint64_t arrived = 0;
         uint64_t starved = 0;
+        uint32_t ended = 0; // which ends of the connection have come, of either side
     };
     Progress progress();
     // Whether a thread that found nothing may sleep on `wait_fd`. If not, it is to look again.
@@ -110,8 +120,12 @@ class Socket final : public Object, private EventTarget {
     [[nodiscard]] bool nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
     void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }
 
-    // For the service thread: whether something was sent since it last asked. If not, what is left was moved on.
-    bool busy_sending();
+    // For the service thread: what was sent since it last asked. If nothing, what is left was moved on, and waits for
+    // the peer, or there is nothing left.
+    enum class Sending : uint8_t { busy, waits, over };
+    Sending look_at_sending();
+    // The same now, for a thread that holds the connection.
+    [[nodiscard]] bool needs_calls();
 
   protected:
     void hang_up() override;
@@ -135,6 +149,7 @@ class Socket final : public Object, private EventTarget {
     void adopt(std::unique_ptr<Connection> connection);
     [[nodiscard]] Connection* connection() const { return connection_.load(std::memory_order_acquire); }
     Address bound_name() const;
+    bool left_behind(Connection& present);
     void drop_connection();
     void close_connection();
     int disconnect();
@@ -164,8 +179,11 @@ class Socket final : public Object, private EventTarget {
     int connect_result();
 
     // socket_transfer.cpp
+    // No more than the connection's buffer can hold is waited for.
+    [[nodiscard]] size_t most_awaited() const { return ring_.load(std::memory_order_relaxed) / 2; }
+    [[nodiscard]] size_t low_water() const { return std::min(low_water_.load(), most_awaited()); } // SO_RCVLOWAT
     ssize_t recv_now(const iovec* iov, size_t count, int flags, size_t wanted);
-    ssize_t discard(size_t length);
+    static ssize_t discard(Connection& from, size_t length);
     // The connection that can be sent on, or why there is none.
     ssize_t sendable(Connection*& out);
     // What the provider's answer to `length` bytes means to the program.
@@ -205,6 +223,7 @@ class Socket final : public Object, private EventTarget {
     std::atomic<State> state_{State::closed};
     Bell bell_;
     bool bound_ = false;  // by the program
+    Address bound_to_;    // what it asked for
     Descriptor reserved_; // a socket of the kernel's that holds the address that was bound
     std::atomic<Connection*> connection_{nullptr};
     std::vector<std::unique_ptr<Connection>> connections_; // the present one last; others may still be in use
@@ -215,7 +234,7 @@ class Socket final : public Object, private EventTarget {
     Descriptor outcome_;                     // readable once a connect has come to its end, until someone looks
     std::atomic<bool> outcome_shown_{false}; // there is that descriptor
     bool outcome_told_ = true;               // the program was told how its connect went
-    Address peer_;                           // of an accepted or connecting socket
+    Address came_from_;                      // of an accepted socket: a core does not tell it of a lost connection
 
     std::atomic<int> error_{0};             // SO_ERROR
     std::atomic<bool> receive_shut_{false}; // by the program
@@ -225,18 +244,21 @@ class Socket final : public Object, private EventTarget {
     std::atomic<uint64_t> sent_{0};
     std::atomic<uint64_t> connections_made_{0};
     std::atomic<uint64_t> starved_{0};
+    Room room_;
     std::atomic<bool> touched_{false};
     std::atomic<uint64_t> sends_{0};
     uint64_t sends_seen_ = 0; // by the service thread
     std::atomic<bool> alternative_{false};
     std::atomic<int> beside_{-1}; // the kernel's listening socket
 
-    KernelOptions options_; // with `mutex_`
-    Config config_;         // sizes for the next connection; with `mutex_`
+    KernelOptions options_;        // with `mutex_`
+    Config config_;                // sizes for the next connection; with `mutex_`
+    std::vector<std::byte> route_; // RDMA_ROUTE: kept
     bool v6_only_ = false;
     std::atomic<int64_t> receive_timeout_{0}; // nanoseconds; 0: none
     std::atomic<int64_t> send_timeout_{0};
     std::atomic<size_t> low_water_{1};
+    std::atomic<size_t> ring_{std::numeric_limits<size_t>::max()}; // the receive buffer of the present connection
     std::atomic<bool> corked_{false};
     linger linger_{};
 };

@@ -22,6 +22,11 @@ namespace {
 constexpr size_t most_waiting = 4096;
 constexpr size_t largest_backlog = 4096; // net.core.somaxconn's default
 
+bool is_v4(const void* address, size_t length) {
+    const Address peer(address, static_cast<socklen_t>(length));
+    return peer.unmapped().family() == AF_INET;
+}
+
 } // namespace
 
 int Socket::listen(int fd, int backlog) {
@@ -30,11 +35,13 @@ int Socket::listen(int fd, int backlog) {
         const std::lock_guard lock(mutex_);
         if (state() == State::listening) {
             listener_->limit = limit;
-            return 0;
-        }
-        if (state() != State::closed) {
+        } else if (state() != State::closed) {
             return -EINVAL;
         }
+    }
+    if (state() == State::listening) {
+        serve_waiting(); // there may be room for them now
+        return 0;
     }
     auto listener = std::make_unique<Listener>();
     listener->limit = limit;
@@ -150,6 +157,10 @@ void Socket::on_request(Info request) {
         if (!listener_) {
             return;
         }
+        if (v6_only_ && is_v4(request->dest_addr, request->dest_addrlen)) { // the core listens for both
+            (void)fi_reject(listener_->pep.get(), request->handle, nullptr, 0);
+            return;
+        }
         if (listener_->ready.size() + listener_->opening.size() >= listener_->limit) {
             if (listener_->requests.size() < most_waiting) {
                 listener_->requests.push_back(std::move(request));
@@ -181,6 +192,7 @@ void Socket::open_request(Info request) {
         child->low_water_.store(low_water_.load());
         child->corked_.store(corked_.load());
         child->parent_ = Ref<Socket>(this);
+        child->came_from_ = Address(request->dest_addr, static_cast<socklen_t>(request->dest_addrlen));
         child->state_.store(State::connecting);
         child->setting_up_ = true;
         library_.setup_begins();
@@ -311,6 +323,22 @@ int Socket::accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel) {
         serve_waiting();
     }
     return ret;
+}
+
+void Socket::put_back(const Ref<Socket>& accepted) {
+    bool listens = false;
+    {
+        const std::lock_guard lock(mutex_);
+        listens = listener_ != nullptr;
+        if (listens) {
+            listener_->ready.push_front(accepted);
+            update_signal();
+        }
+    }
+    if (!listens) {
+        (void)accepted->connection()->abort();
+    }
+    bell_.ring();
 }
 
 bool Socket::show_in(int fd) {

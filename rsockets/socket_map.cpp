@@ -48,6 +48,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
     const bool more = (flags & MSG_MORE) != 0 || corked_.load(std::memory_order_relaxed);
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     size_t written = 0;
+    RoomWaiter waiter(room_, bell_);
     const auto attempt = [&]() -> ssize_t {
         do {
             Connection* present = nullptr;
@@ -55,12 +56,15 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
                 return error;
             }
             const size_t left = length - written;
+            waiter.begin();
             const ssize_t n = present->write_map(static_cast<const char*>(buffer) + written, left,
                                                  offset + static_cast<int64_t>(written), more);
             if (n == -FI_EINVAL) {
+                waiter.end(-EINVAL);
                 return -EINVAL; // the peer has no such map; the connection is as well as before
             }
             const ssize_t taken = sending_result(n, left);
+            waiter.end(taken);
             if (taken < 0) {
                 return taken;
             }
@@ -71,6 +75,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
     const ssize_t ret = repeat(wait, Nanoseconds(send_timeout_.load()), attempt);
     if (written != 0) {
         note_sent(written);
+        keep_for_next(ret);
         return static_cast<ssize_t>(written);
     }
     return broken_pipe(ret, flags);

@@ -21,7 +21,8 @@ namespace {
 
 constexpr int largest_buffer = 1 << 30;
 constexpr int smallest_buffer = 4096;
-constexpr int most_maps = 4096; // that the provider takes
+constexpr int most_maps = 4096;           // that the provider takes
+constexpr socklen_t longest_route = 4096; // bytes of path records, of 72 or less each
 
 // Of keepalive, as the provider takes them: TCP's own limits.
 constexpr size_t longest_silence = 32767000; // milliseconds
@@ -42,11 +43,17 @@ int give(const void* from, socklen_t size, void* to, socklen_t* length) {
         return -EINVAL;
     }
     *length = std::min(*length, size);
-    memcpy(to, from, *length);
+    if (*length != 0) { // else there may be nothing at `from`
+        memcpy(to, from, *length);
+    }
     return 0;
 }
 
-int64_t nanoseconds(const timeval& time) { return int64_t{1000000000} * time.tv_sec + int64_t{1000} * time.tv_usec; }
+constexpr int64_t longest_time = 1000000000; // seconds, some thirty years: more is for ever
+
+int64_t nanoseconds(const timeval& time) {
+    return time.tv_sec > longest_time ? 0 : int64_t{1000000000} * time.tv_sec + int64_t{1000} * time.tv_usec;
+}
 
 } // namespace
 
@@ -111,7 +118,15 @@ int Socket::set_buffer(int name, const void* value, socklen_t length) {
 
 int Socket::set_rdma(int name, const void* value, socklen_t length) {
     if (name == RDMA_ROUTE) {
-        return -ENOPROTOOPT; // a path record is the core's business
+        if (value == nullptr && length != 0) {
+            return -EFAULT;
+        }
+        if (length > longest_route) {
+            return -EINVAL;
+        }
+        const auto* bytes = static_cast<const std::byte*>(value);
+        route_.assign(bytes, bytes + length);
+        return 0;
     }
     if (length < sizeof(int)) {
         return -EINVAL;
@@ -190,6 +205,8 @@ int Socket::get_rdma(int name, void* value, socklen_t* length) {
         return get_int(name, static_cast<int>(config_.inline_size), value, length);
     case RDMA_IOMAPSIZE:
         return get_int(name, static_cast<int>(now.maps), value, length);
+    case RDMA_ROUTE:
+        return give(route_.data(), static_cast<socklen_t>(route_.size()), value, length);
     default:
         return -ENOPROTOOPT;
     }
@@ -210,6 +227,7 @@ int Socket::get_tcp_info(void* value, socklen_t* length) {
         info.tcpi_state = TCP_SYN_SENT;
         break;
     case State::connected: {
+        (void)events_connected(*connection(), 0); // a reset may have come that nobody has looked at
         const auto status = connection()->status();
         const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
         info.tcpi_state = lost_.load()        ? TCP_CLOSE
@@ -240,6 +258,8 @@ int Socket::get_option(int level, int name, void* value, socklen_t* length) {
             return get_int(name, static_cast<int>(now.send_buffer), value, length);
         case SO_RCVBUF:
             return get_int(name, static_cast<int>(now.recv_buffer), value, length);
+        case SO_RCVLOWAT:
+            return get_int(name, static_cast<int>(low_water()), value, length);
         case SO_ACCEPTCONN:
             return get_int(name, state() == State::listening ? 1 : 0, value, length);
         case SO_ERROR: {
@@ -265,7 +285,7 @@ int Socket::control(unsigned long request, int* value) {
     if (value == nullptr) {
         return -EFAULT;
     }
-    const bool connected = state() == State::connected;
+    Connection* present = state() == State::connected ? connection() : nullptr;
     switch (request) {
     case FIONBIO:
         set_nonblocking(*value != 0);
@@ -274,7 +294,7 @@ int Socket::control(unsigned long request, int* value) {
         if (state() == State::listening) {
             return -EINVAL;
         }
-        const ssize_t there = connected ? connection()->look_for_bytes() : 0;
+        const ssize_t there = present != nullptr ? present->look_for_bytes() : 0;
         *value = there > 0 ? static_cast<int>(there) : 0;
         return 0;
     }
@@ -282,10 +302,10 @@ int Socket::control(unsigned long request, int* value) {
         if (state() == State::listening) {
             return -EINVAL;
         }
-        if (connected) {
-            (void)connection()->look_for_bytes();
+        if (present != nullptr) {
+            (void)present->look_for_bytes();
         }
-        *value = connected ? static_cast<int>(connection()->status().unsent) : 0;
+        *value = present != nullptr ? static_cast<int>(present->status().unsent) : 0;
         return 0;
     case SIOCATMARK:
         *value = 0;

@@ -63,6 +63,9 @@ short Socket::events_connected(Connection& present, short interest) {
     if (!finished && (status.flags & (FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) != 0) {
         note_loss(looked < 0 && looked != -FI_EAGAIN ? static_cast<int>(-looked) : ECONNRESET);
     }
+    if (finished && (status.flags & FI_RSTREAM_PEER_RESET) != 0) {
+        note_loss(EPIPE); // as TCP calls a reset behind the end
+    }
     const bool lost = lost_.load();
     const bool no_more_in = receive_shut_.load() || finished || lost;
     const bool no_more_out = send_shut_.load() || lost;
@@ -73,13 +76,15 @@ short Socket::events_connected(Connection& present, short interest) {
     if (no_more_in && no_more_out) {
         found |= POLLHUP;
     }
-    if (looked > 0 && static_cast<size_t>(looked) >= std::min(low_water_.load(), config_.recv_buffer / 2)) {
+    if (looked > 0 && static_cast<size_t>(looked) >= low_water()) {
         found |= readable;
     }
     if (no_more_out || status.writable != 0 || (status.flags & FI_RSTREAM_PEER_CLOSED) != 0) {
         found |= writable;
     } else if ((interest & writable) != 0) {
-        // From now on the descriptor tells of room. Others may have waited for it, and not be told again.
+        // From now on the descriptor tells of room, until anyone has sent. Others may have waited for it, and not be
+        // told again.
+        room_.polled.store(true);
         if (present.look_for_room() != -FI_EAGAIN) {
             found |= writable;
             bell_.ring();
@@ -94,8 +99,14 @@ Socket::Progress Socket::progress() {
     Progress now;
     now.starved = starved_.load(std::memory_order_relaxed);
     now.arrived = received_.load(std::memory_order_relaxed) + connections_made_.load(std::memory_order_relaxed);
+    constexpr uint32_t receive_shut = 1U << 31; // no flags of a status's
+    constexpr uint32_t send_shut = 1U << 30;
+    now.ended = (receive_shut_.load() ? receive_shut : 0) | (send_shut_.load() ? send_shut : 0);
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
-        now.arrived += present->status().readable;
+        const auto status = present->status();
+        now.arrived += status.readable;
+        now.ended |=
+            static_cast<uint32_t>(status.flags) & (FI_RSTREAM_PEER_FINISHED | FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST);
     }
     return now;
 }

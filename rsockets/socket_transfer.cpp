@@ -58,6 +58,13 @@ void Socket::note_loss(int error) {
     }
 }
 
+// A call that has moved some bytes does not tell of the loss that ended it: the next one does.
+void Socket::keep_for_next(ssize_t error) {
+    if (error < 0 && error != -EAGAIN && error != -EINTR && error != -EPIPE && lost_.load()) {
+        error_.store(static_cast<int>(-error));
+    }
+}
+
 ssize_t Socket::broken_pipe(ssize_t error, int flags) {
     if (error == -EPIPE && (flags & MSG_NOSIGNAL) == 0) {
         raise(SIGPIPE); // to this thread, as the kernel does
@@ -122,6 +129,9 @@ void Socket::note_sent(size_t bytes) {
     if (!touched_.load(std::memory_order_relaxed) && !touched_.exchange(true)) {
         library_.service().look_after(*this);
     }
+    if (library_.service().dozing() && needs_calls()) {
+        library_.service().rouse();
+    }
 }
 
 ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
@@ -135,10 +145,13 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     if (total == 0 && state() == State::connected && !send_shut_.load() && !lost_.load()) {
         return 0;
     }
+    RoomWaiter waiter(room_, bell_);
     const auto attempt = [&]() -> ssize_t {
         do {
             const auto [part, parts] = segments.next();
+            waiter.begin();
             const ssize_t sent = send_now(part, parts, more);
+            waiter.end(sent);
             if (sent < 0) {
                 return sent;
             }
@@ -153,17 +166,18 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     const size_t sent = total - segments.left();
     if (sent != 0) {
         note_sent(sent);
+        keep_for_next(ret);
         return static_cast<ssize_t>(sent);
     }
     return broken_pipe(ret, flags);
 }
 
-ssize_t Socket::discard(size_t length) {
+ssize_t Socket::discard(Connection& from, size_t length) {
     std::array<char, 16384> sink;
     size_t gone = 0;
     while (gone < length) {
         const iovec iov{sink.data(), std::min(sink.size(), length - gone)};
-        const ssize_t n = connection()->recv(&iov, 1);
+        const ssize_t n = from.recv(&iov, 1);
         if (n <= 0) {
             return gone != 0 ? static_cast<ssize_t>(gone) : n;
         }
@@ -207,7 +221,7 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
         n = present->look_for_bytes(); // there is nothing to copy, but an end or an error may be told
         n = n > 0 ? std::min(n, static_cast<ssize_t>(room)) : n;
     } else if ((flags & MSG_TRUNC) != 0) {
-        n = discard(room);
+        n = discard(*present, room);
     } else {
         n = peek ? present->peek(iov, count) : present->recv(iov, count);
     }
@@ -238,9 +252,8 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     const bool all = (flags & MSG_WAITALL) != 0;
     const auto limit = Nanoseconds(receive_timeout_.load());
     if (!all || !wait || peek) {
-        // No more than the buffer can hold is waited for.
-        const size_t low_water = std::min(all ? total : low_water_.load(), config_.recv_buffer / 2);
-        const size_t wanted = wait ? std::min(low_water, total) : 1;
+        const size_t least = all ? std::min(total, most_awaited()) : low_water();
+        const size_t wanted = wait ? std::min(least, total) : 1;
         const auto attempt = [&] { return recv_now(iov, count, flags, wanted); };
         const ssize_t ret = repeat(wait, limit, attempt);
         // What is there when the time is over is given.
@@ -259,21 +272,33 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     };
     const ssize_t ret = repeat(true, limit, attempt);
     const size_t got = total - segments.left();
-    return got != 0 ? static_cast<ssize_t>(got) : ret;
+    if (got == 0) {
+        return ret;
+    }
+    keep_for_next(ret);
+    return static_cast<ssize_t>(got);
 }
 
-bool Socket::busy_sending() {
+bool Socket::needs_calls() {
+    Connection* present = connection();
+    return present != nullptr && state() == State::connected && present->needs_calls();
+}
+
+Socket::Sending Socket::look_at_sending() {
     const uint64_t now = sends_.load(std::memory_order_relaxed);
     if (now != sends_seen_) {
         sends_seen_ = now;
-        return true;
+        return Sending::busy;
     }
     const auto present_stays = look();
     touched_.store(false); // first: what is sent from now on brings us back
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
         (void)present->may_sleep(); // moves on what it can; the queue wakes up for the rest
+        if (present->needs_calls() && !touched_.exchange(true)) {
+            return Sending::waits;
+        }
     }
-    return false;
+    return Sending::over;
 }
 
 } // namespace rsockets

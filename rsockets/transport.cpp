@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/transport.hpp"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "rsockets/log.hpp"
@@ -11,10 +12,13 @@ namespace rsockets {
 
 namespace {
 
-// Within it, calls are counted that show that the program itself looks after its maps. A turn that lasted longer, since
-// nothing came, shows nothing.
-constexpr auto shortest_turn = std::chrono::milliseconds(1);
-constexpr auto longest_turn = std::chrono::milliseconds(5);
+// Calls that show that the program itself looks after its maps: so many a millisecond. It spins, or is busy with this
+// connection.
+constexpr int looks_a_millisecond = 4;
+// Milliseconds that a turn lasts, in which they are counted: longer and longer while the program is found to do so. One
+// that lasted several times as long, since nothing came, shows nothing.
+constexpr int longest_turn = 16;
+constexpr int most_late = 5;
 
 } // namespace
 
@@ -125,18 +129,20 @@ size_t Transport::pump(fid_eq& eq) {
 
 bool Transport::all_attended(std::chrono::steady_clock::time_point now) {
     const auto lasted = now - turn_began_;
-    if (lasted >= shortest_turn) {
+    if (lasted >= turn_length_) {
         attended_ = attending_.exchange(0, std::memory_order_relaxed) >= mapped_.load(std::memory_order_relaxed) &&
-                    lasted <= longest_turn; // else those calls were few
+                    lasted <= most_late * turn_length_; // else those calls were few
+        turn_length_ = std::chrono::milliseconds(attended_ ? std::min<int>(2 * turn_length_.count(), longest_turn) : 1);
+        looks_wanted_.store(looks_a_millisecond * static_cast<int>(turn_length_.count()), std::memory_order_relaxed);
         turn_.fetch_add(1, std::memory_order_relaxed);
         turn_began_ = now;
     }
     return attended_;
 }
 
-bool Transport::may_sleep() {
+bool Transport::may_sleep(bool on_connections) {
     ::fid* queues[] = {&listen_eq_->fid, &connection_eq_->fid};
-    return fi_trywait(fabric_.get(), queues, 2) == 0;
+    return fi_trywait(fabric_.get(), queues, on_connections ? 2 : 1) == 0;
 }
 
 void Transport::finish() {

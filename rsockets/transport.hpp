@@ -46,20 +46,24 @@ class Transport {
 
     // Hands all events out; how many there were.
     size_t pump();
-    // Whether one may sleep on the two descriptors.
-    bool may_sleep();
+    // Whether one may sleep on the two descriptors, or on that of listeners alone.
+    bool may_sleep(bool on_connections);
     [[nodiscard]] int listen_fd() const { return listen_fd_; }
     [[nodiscard]] int connection_fd() const { return connection_fd_; }
 
-    // Memory that peers write to: a program may look at nothing but that, so that their writes are for others to move.
+    // Memory that peers write to, where a core moves that within calls alone: a program may look at nothing but the
+    // memory, so that their writes are for others to move.
     void mapped(int by) { mapped_.fetch_add(by, std::memory_order_relaxed); }
     [[nodiscard]] bool has_maps() const { return mapped_.load(std::memory_order_relaxed) != 0; }
-    // The program itself moves the writes of a connection with so many maps: it makes many calls a turn.
+    // The program itself moves the writes of a connection with so many maps: it has made as many calls as are wanted in
+    // this turn.
     void attended(int maps) { attending_.fetch_add(maps, std::memory_order_relaxed); }
+    [[nodiscard]] int looks_wanted() const { return looks_wanted_.load(std::memory_order_relaxed); }
     [[nodiscard]] uint32_t turn() const { return turn_.load(std::memory_order_relaxed); }
-    // True if it did so in the last turn for all that have maps; a turn ends by this call, when it has lasted. For one
-    // thread.
+    // For one thread: true if it did so in the last turn for all that have maps. A turn ends by this call, when it has
+    // lasted; `turn_length` is that of the present one.
     bool all_attended(std::chrono::steady_clock::time_point now);
+    [[nodiscard]] std::chrono::milliseconds turn_length() const { return turn_length_; }
 
     // Waits, as long as the provider is set to, for what is on its way of closed connections.
     void finish();
@@ -78,7 +82,9 @@ class Transport {
     std::atomic<int> mapped_{0};
     std::atomic<int> attending_{0};
     std::atomic<uint32_t> turn_{0};
+    std::atomic<int> looks_wanted_{1};
     std::chrono::steady_clock::time_point turn_began_;
+    std::chrono::milliseconds turn_length_{1};
     bool attended_ = false;
 
     std::mutex domains_mutex_;

@@ -104,7 +104,7 @@ boot() {
     # The exit device ends QEMU with 2 * value + 1. A guest that panics reboots, which -no-reboot turns into an end.
     # All of the host's files are there to be read, and the share to be written; no network, no disk.
     exec timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
-        -machine pc -accel "${RSTREAM_LAB_ACCEL:-tcg,thread=multi}" -cpu "${RSTREAM_LAB_CPU:-max}" \
+        -machine pc -accel "${RSTREAM_LAB_ACCEL:-tcg,thread=multi}" -cpu "${RSTREAM_LAB_CPU:-max,-erms}" \
         -smp "${RSTREAM_LAB_CPUS:-2}" -m "${RSTREAM_LAB_MEMORY:-3072}" \
         -nodefaults -display none -no-reboot \
         -kernel "$cache/$kernel/vmlinuz" -initrd "$cache/$kernel/initramfs" \

@@ -24,6 +24,14 @@
 #include <sys/uio.h>
 #include <time.h>
 
+/* rdma-core's header brings these along, and programs have come to rely on it. Nothing here needs them. */
+#if defined(__has_include)
+#if __has_include(<infiniband/verbs.h>) && __has_include(<rdma/rdma_cma.h>)
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -5,6 +5,7 @@
 // ends, children, defaults, an idle process, many connections. Processes are this program started anew in a role.
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -45,6 +46,23 @@ void role_sends_and_computes(const std::vector<std::string>& arguments) {
         sent += static_cast<size_t>(n);
     }
     say(std::to_string(sent));
+    (void)listen_to_parent(); // no call of the library's
+}
+
+// The library's thread leaves a conversation alone; what is sent at the end of one is its business again.
+void role_talks_sends_and_computes(const std::vector<std::string>& arguments) {
+    const Number fd = connected_to(static_cast<uint16_t>(std::stoi(arguments.at(0))));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+    for (char byte = 'q'; byte != '.';) {
+        byte = std::chrono::steady_clock::now() < end ? 'q' : '.';
+        EXPECT_EQ(rsend(fd, &byte, 1, 0), 1);
+        EXPECT_EQ(rrecv(fd, &byte, 1, 0), 1);
+    }
+    Pattern pattern(1);
+    std::vector<char> data(800000); // more than the peer has room for, and less than both have
+    pattern.fill(data.data(), data.size());
+    EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
+    say("sent");
     (void)listen_to_parent(); // no call of the library's
 }
 
@@ -102,6 +120,20 @@ void test_what_was_sent_arrives_although_the_sender_never_calls_again() {
     const Number fd(raccept(from, nullptr, nullptr));
     const size_t total = std::stoul(child.hear());
     expect_pattern(fd, total);
+    child.tell("done");
+    child.finish();
+}
+
+void test_what_was_sent_behind_a_conversation_arrives_although_the_sender_never_calls_again() {
+    const Number from = listener();
+    Child child("talks_sends_and_computes", {std::to_string(port_of(from))});
+    const Number fd(raccept(from, nullptr, nullptr));
+    for (char byte = 0; byte != '.';) {
+        EXPECT_EQ(rrecv(fd, &byte, 1, 0), 1);
+        EXPECT_EQ(rsend(fd, &byte, 1, 0), 1);
+    }
+    EXPECT_EQ(child.hear(), "sent"); // all of it is taken; we have looked at none
+    expect_pattern(fd, 800000);
     child.tell("done");
     child.finish();
 }
@@ -523,6 +555,7 @@ int main(int argc, char** argv) {
     signal(SIGPIPE, SIG_IGN); // a peer that fails is told of by its own failure
     const Role roles[] = {
         {"sends_and_computes", role_sends_and_computes},
+        {"talks_sends_and_computes", role_talks_sends_and_computes},
         {"sends_and_exits", role_sends_and_exits},
         {"sends_closes_and_exits", role_sends_closes_and_exits},
         {"is_killed", role_is_killed},
@@ -537,6 +570,7 @@ int main(int argc, char** argv) {
     }
     const CMUnitTest tests[] = {
         FABTEST(test_what_was_sent_arrives_although_the_sender_never_calls_again),
+        FABTEST(test_what_was_sent_behind_a_conversation_arrives_although_the_sender_never_calls_again),
         FABTEST(test_what_was_sent_arrives_although_the_sender_has_exited),
         FABTEST(test_what_was_sent_arrives_although_the_sender_has_shut_down_and_exited),
         FABTEST(test_a_killed_peer_ends_a_blocked_receive),

@@ -57,7 +57,7 @@ class MappedExchange : public streaming::Exchange {
         socket_ = &socket;
         test_ = test;
         turn_ = 0;
-        looks_a_poll_ = static_cast<unsigned>(std::clamp<size_t>(test.size / 16, 64, 4096));
+        looks_a_poll_ = static_cast<unsigned>(std::clamp<size_t>(test.size / 16, 64, 256));
         source_.assign(test.size, std::byte{0});
         mapping_ = std::make_unique<Mapping>(socket, test.size);
         target_ = mapping_->bytes();

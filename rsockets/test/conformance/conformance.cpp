@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/test/conformance/conformance.hpp"
+#include "rsockets/test/asleep.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -404,17 +405,7 @@ uint16_t closed_port() {
 
 int thread_id() { return static_cast<int>(syscall(SYS_gettid)); }
 
-void await_sleep(int id) {
-    const std::string path = "/proc/self/task/" + std::to_string(id) + "/stat";
-    // Asleep in two looks in a row: a call may sleep for a lock on its way.
-    for (int asleep = 0; asleep < 20;) {
-        std::ifstream file(path);
-        const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-        const size_t at = text.rfind(')');
-        asleep = at != std::string::npos && text.size() > at + 2 && text[at + 2] == 'S' ? asleep + 1 : 0;
-        usleep(1000);
-    }
-}
+void await_sleep(int id) { await_thread_asleep(id); }
 
 } // namespace conformance
 

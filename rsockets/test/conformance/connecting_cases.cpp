@@ -26,6 +26,35 @@ void note_error(Case& c, int fd) {
 
 constexpr short all_events = POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDHUP;
 
+void reset(Case& c, int fd) {
+    const linger now{1, 0};
+    c.s.setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    c.forget(fd);
+    SAY(c.s.close(fd));
+}
+
+// For an event that has to come.
+constexpr int in_time = 5000;
+
+// Whether a connection can be made; waits for ever in no case.
+void note_way(Case& c, int listener, const sockaddr* to, socklen_t length) {
+    const int fd = c.make_socket(to->sa_family, SOCK_NONBLOCK);
+    SAY(c.s.connect(fd, to, length));
+    pollfd one{fd, POLLOUT, 0};
+    SAY(c.s.poll(&one, 1, in_time));
+    c.note_events("connected", static_cast<unsigned short>(one.revents));
+    one = {listener, POLLIN, 0};
+    if (SAY(c.s.poll(&one, 1, in_time)) == 1) {
+        MAKE(c.s.accept(listener, nullptr, nullptr));
+    }
+}
+
+// Where a socket is now that was at that port.
+void note_name(Case& c, const char* what, int fd, uint16_t port) {
+    const sockaddr_storage now = c.address_of(fd);
+    c.note(std::string(what) + " " + text_of(now) + (port_of(now) == port ? ", that one" : ""));
+}
+
 } // namespace
 
 CASE(connect_and_accept) {
@@ -231,6 +260,63 @@ CASE(accept_cuts_the_address_to_the_room) {
     c.note(std::to_string(length) + " " + std::to_string(peer.ss_family));
 }
 
+CASE(accept_with_bad_room_for_the_address) {
+    for (const bool negative : {true, false}) {
+        const int listener = c.make_listener();
+        const int client = c.make_connected_to(listener);
+        c.await(listener, POLLIN);
+        SAY(c.s.fcntl(listener, F_SETFL, O_NONBLOCK));
+        sockaddr_storage peer{};
+        socklen_t length = static_cast<socklen_t>(-1);
+        MAKE(c.s.accept(listener, generic(peer), negative ? &length : nullptr));
+        c.note_poll("the listener", listener, all_events);
+        MAKE(c.s.accept(listener, nullptr, nullptr)); // whether it is still there
+        pollfd one{client, POLLIN, 0};
+        SAY(c.s.poll(&one, 1, in_time));
+        SAY(c.s.recv(client, c.buffer, 1, MSG_DONTWAIT));
+    }
+}
+
+CASE(accept_without_an_address_ignores_its_length) {
+    const int listener = c.make_listener();
+    c.make_connected_to(listener);
+    socklen_t length = static_cast<socklen_t>(-1);
+    MAKE(c.s.accept(listener, nullptr, &length));
+    c.note(std::to_string(length));
+}
+
+CASE(a_connection_that_is_reset_is_accepted) {
+    const int listener = c.make_listener();
+    const int client = c.make_connected_to(listener);
+    c.await(listener, POLLIN);
+    reset(c, client);
+    c.note_poll("the listener", listener, all_events);
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    const int fd = MAKE(c.s.accept(listener, generic(peer), &length));
+    c.note(text_of(peer) + " " + std::to_string(length));
+    c.note_events("reset", static_cast<unsigned short>(c.await(fd, POLLERR)));
+    SAY(c.s.getpeername(fd, generic(peer), &length));
+    SAY(c.s.recv(fd, c.buffer, 1, 0));
+    SAY(c.s.recv(fd, c.buffer, 1, 0));
+}
+
+CASE(a_reset_after_the_end_is_a_broken_pipe) {
+    const int listener = c.make_listener();
+    const int client = c.make_connected_to(listener);
+    c.send_all(client, "early");
+    c.await(listener, POLLIN);
+    SAY(c.s.shutdown(client, SHUT_WR));
+    const int fd = c.accept_from(listener);
+    c.await(fd, POLLRDHUP);
+    reset(c, client);
+    pollfd one{fd, 0, 0};
+    SAY(c.s.poll(&one, 1, in_time));
+    note_error(c, fd);
+    c.note_bytes("got", SAY(c.s.recv(fd, c.buffer, 100, 0)));
+    SAY(c.s.recv(fd, c.buffer, 100, 0));
+}
+
 CASE(accept_with_nobody_there) {
     const int listener = c.make_listener();
     SAY(c.s.fcntl(listener, F_SETFL, O_NONBLOCK));
@@ -348,6 +434,21 @@ CASE(an_ipv6_listener_takes_ipv4_connections) {
     c.note(text_of(peer));
 }
 
+CASE(an_ipv6_only_listener_takes_no_ipv4) {
+    need_loopback();
+    const int listener = c.make_socket(AF_INET6);
+    c.set(listener, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    sockaddr_in6 any = loopback6(0);
+    any.sin6_addr = in6addr_any;
+    SAY(c.s.bind(listener, generic(any), sizeof(any)));
+    SAY(c.s.listen(listener, 4));
+    const uint16_t port = port_of(c.address_of(listener));
+    const sockaddr_in four = loopback(port);
+    SAY(c.s.connect(c.make_socket(), generic(four), sizeof(four)));
+    const sockaddr_in6 six = loopback6(port);
+    note_way(c, listener, generic(six), sizeof(six));
+}
+
 CASE(an_ipv6_socket_connects_to_a_mapped_address) {
     const int listener = c.make_listener();
     sockaddr_in6 to = loopback6(port_of(c.address_of(listener)));
@@ -415,4 +516,52 @@ CASE(shutdown_of_a_connecting_socket) {
     SAY(c.s.shutdown(fd, SHUT_RDWR));
     c.note_poll("given up", fd, all_events);
     SAY(c.s.recv(fd, c.buffer, 1, 0));
+}
+
+CASE(connect_to_af_unspec_keeps_the_port_that_was_asked_for) {
+    need_loopback(); // other cores than tcp give the port back
+    const int listener = c.make_listener();
+    const sockaddr_storage to = c.address_of(listener);
+    const int fd = c.make_socket();
+    const sockaddr_in own = loopback(closed_port());
+    const uint16_t port = ntohs(own.sin_port);
+    SAY(c.s.bind(fd, generic(own), sizeof(own)));
+    SAY(c.s.connect(fd, generic(to), length_of(to)));
+    const int first = c.accept_from(listener);
+    sockaddr none{};
+    none.sa_family = AF_UNSPEC;
+    SAY(c.s.connect(fd, &none, sizeof(none)));
+    note_name(c, "free", fd, port);
+    SAY(c.s.bind(fd, generic(own), sizeof(own)));
+    SAY(c.s.recv(first, c.buffer, 1, 0)); // it must be gone: the next has the same two names
+    SAY(c.s.connect(fd, generic(to), length_of(to)));
+    note_name(c, "again", fd, port);
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    MAKE(c.s.accept(listener, generic(peer), &length));
+    c.note(port_of(peer) == port ? "from that port" : "from another port");
+}
+
+CASE(a_larger_backlog_lets_in_who_was_held_back) {
+    const int listener = c.make_listener(0);
+    const sockaddr_storage to = c.address_of(listener);
+    c.make_connected_to(listener);
+    const int second = c.make_socket(AF_INET, SOCK_NONBLOCK);
+    SAY(c.s.connect(second, generic(to), length_of(to)));
+    pollfd one{second, POLLOUT, 0};
+    SAY(c.s.poll(&one, 1, 100));
+    SAY(c.s.listen(listener, 8));
+    c.note_events("let in", static_cast<unsigned short>(c.await(second, POLLOUT, in_time)));
+    note_error(c, second);
+    MAKE(c.s.accept(listener, nullptr, nullptr));
+    MAKE(c.s.accept(listener, nullptr, nullptr));
+}
+
+CASE(close_while_connecting_to_a_closed_port) {
+    const sockaddr_in to = loopback(closed_port());
+    const int fd = c.make_socket(AF_INET, SOCK_NONBLOCK);
+    SAY(c.s.connect(fd, generic(to), sizeof(to)));
+    c.forget(fd);
+    SAY(c.s.close(fd));
+    SAY(c.s.getsockopt(fd, SOL_SOCKET, SO_ERROR, nullptr, nullptr));
 }

@@ -4,8 +4,11 @@
 // How connections end: shutdown, close, reset, and who is told what.
 #include "rsockets/test/conformance/conformance.hpp"
 
+#include <cerrno>
 #include <csignal>
 #include <cstring>
+
+#include <unistd.h>
 
 using namespace conformance;
 
@@ -36,6 +39,46 @@ void reset(Case& c, int fd) {
     const linger now{1, 0};
     c.s.setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
     close_now(c, fd);
+}
+
+// Resets from another thread, once this one waits in a call.
+void reset_when_asleep(Case& c, int fd) {
+    const int id = thread_id();
+    c.run([&c, id, fd] {
+        await_sleep(id);
+        const linger now{1, 0};
+        c.s.setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+        c.forget(fd);
+        c.s.close(fd);
+    });
+}
+
+// Sends more than fits to a peer that resets meanwhile.
+void send_into_a_reset(Case& c, const Pair& pair) {
+    const std::vector<char> data(size_t{32} << 20);
+    reset_when_asleep(c, pair.server);
+    const ssize_t sent = c.s.send(pair.client, data.data(), data.size(), MSG_NOSIGNAL);
+    const int error = errno;
+    c.note(sent < 0 ? strerrorname_np(error) : sent > 0 && sent + 0UL < data.size() ? "some" : std::to_string(sent));
+    c.join();
+}
+
+// Tries what is no event for any call that waits until it is so; says whether it came to be.
+void await_by_trying(Case& c, const char* what, const std::function<bool()>& is_so) {
+    for (int i = 0; i < 5000; ++i) {
+        if (is_so()) {
+            c.note(std::string(what) + " comes");
+            return;
+        }
+        usleep(1000);
+    }
+    c.note(std::string(what) + " never comes");
+}
+
+int state_of(Case& c, int fd) {
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    return c.s.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info.tcpi_state : -1;
 }
 
 volatile sig_atomic_t pipes = 0;
@@ -205,6 +248,50 @@ CASE(shutdown_of_both) {
     c.note_poll("the other", pair.server, all_events);
 }
 
+CASE(shutdown_of_both_refuses_what_comes) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.server, SHUT_RDWR));
+    c.await(pair.client, POLLRDHUP);
+    pollfd one{pair.client, 0, 0};
+    ssize_t sent = 1;
+    // The first is always taken; how soon it is answered is not the same everywhere.
+    for (int i = 0; i < 10 && sent == 1 && one.revents == 0; ++i) {
+        sent = c.s.send(pair.client, "x", 1, MSG_NOSIGNAL);
+        c.s.poll(&one, 1, 200);
+    }
+    c.note_events("refused", static_cast<unsigned short>(one.revents));
+    c.note_poll("all", pair.client, all_events);
+    note_error(c, pair.client);
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+    note_peer(c, pair.client);
+}
+
+CASE(shutdown_of_reading_twice) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.server, SHUT_RD));
+    SAY(c.s.shutdown(pair.server, SHUT_RD));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    c.s.shutdown(pair.server, SHUT_WR);
+    c.await(pair.server, POLLHUP);
+    SAY(c.s.shutdown(pair.server, SHUT_RD));
+}
+
+CASE(what_comes_after_a_shutdown_of_reading_is_still_read) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.server, SHUT_RD));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.send(pair.client, "late", 4, 0));
+    int there = 0;
+    await_by_trying(c, "it", [&] {
+        there = static_cast<int>(c.s.recv(pair.server, c.buffer, 100, MSG_DONTWAIT));
+        return there > 0;
+    });
+    c.note_bytes("got", there);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
 CASE(shutdown_of_nothing_known) {
     const Pair pair = c.make_pair();
     SAY(c.s.shutdown(pair.client, 3));
@@ -250,6 +337,152 @@ CASE(send_tells_of_a_reset_once) {
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
 
+CASE(bytes_that_came_before_a_reset_are_there) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "come");
+    c.await(pair.server, POLLIN);
+    reset(c, pair.client);
+    c.await(pair.server, POLLERR);
+    c.note_poll("unread", pair.server, all_events);
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 2, 0)));
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL)));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(a_reset_within_wait_all_is_told_by_the_next_call) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "some");
+    c.await(pair.server, POLLIN);
+    reset_when_asleep(c, pair.client);
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL)));
+    c.join();
+    c.note_poll("reset", pair.server, all_events);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(a_reset_within_wait_all_is_told_by_so_error) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "some");
+    c.await(pair.server, POLLIN);
+    reset_when_asleep(c, pair.client);
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
+    c.join();
+    note_error(c, pair.server);
+    note_error(c, pair.server);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(a_reset_within_wait_all_of_nothing_is_told_at_once) {
+    const Pair pair = c.make_pair();
+    reset_when_asleep(c, pair.client);
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
+    c.join();
+    note_error(c, pair.server);
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
+}
+
+CASE(a_reset_within_send_is_told_by_the_next_call) {
+    const Pair pair = c.make_pair();
+    send_into_a_reset(c, pair);
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+}
+
+CASE(a_reset_within_send_is_told_by_so_error) {
+    const Pair pair = c.make_pair();
+    send_into_a_reset(c, pair);
+    c.note_poll("reset", pair.client, all_events);
+    note_error(c, pair.client);
+    note_error(c, pair.client);
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+}
+
+CASE(a_reset_within_send_is_told_by_recv) {
+    const Pair pair = c.make_pair();
+    send_into_a_reset(c, pair);
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(a_reset_while_send_of_one_byte_waits_is_told_by_it) {
+    const Pair pair = c.make_pair();
+    c.fill(pair.client);
+    reset_when_asleep(c, pair.server);
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    c.join();
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(nothing_is_sent_after_a_reset_either) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    c.await(pair.server, POLLERR);
+    SAY(c.s.send(pair.server, "x", 0, MSG_NOSIGNAL));
+    SAY(c.s.send(pair.server, "x", 0, MSG_NOSIGNAL));
+    SAY(c.s.write(c.make_pair().client, "x", 0));
+    SAY(c.s.send(c.make_socket(), "x", 0, MSG_NOSIGNAL));
+}
+
+CASE(nothing_is_received_after_a_reset_either) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    c.await(pair.server, POLLERR);
+    SAY(c.s.recv(pair.server, c.buffer, 0, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 0, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(getpeername_sees_a_reset_by_itself) {
+    const Pair pair = c.make_pair();
+    note_peer(c, pair.server);
+    reset(c, pair.client);
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    await_by_trying(c, "the reset", [&] { return c.s.getpeername(pair.server, generic(peer), &length) != 0; });
+    note_peer(c, pair.server);
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    note_error(c, pair.server);
+}
+
+CASE(shutdown_sees_a_reset_by_itself) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    await_by_trying(c, "the reset", [&] { return c.s.shutdown(pair.server, SHUT_WR) != 0; });
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    SAY(c.s.shutdown(pair.server, SHUT_RDWR));
+    note_error(c, pair.server);
+}
+
+CASE(tcp_info_sees_a_reset_by_itself) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    await_by_trying(c, "the reset", [&] { return state_of(c, pair.server) != TCP_ESTABLISHED; });
+    c.note(std::to_string(state_of(c, pair.server)));
+    note_error(c, pair.server);
+    c.note(std::to_string(state_of(c, pair.server)));
+}
+
+CASE(tcp_info_sees_the_peers_end_by_itself) {
+    const Pair pair = c.make_pair();
+    close_now(c, pair.client);
+    await_by_trying(c, "the end", [&] { return state_of(c, pair.server) != TCP_ESTABLISHED; });
+    c.note(std::to_string(state_of(c, pair.server)));
+}
+
+CASE(a_reset_connection_keeps_its_own_name) {
+    const Pair pair = c.make_pair();
+    const std::string before = text_of(c.address_of(pair.client), true);
+    reset(c, pair.server);
+    c.await(pair.client, POLLERR);
+    c.note(text_of(c.address_of(pair.client), true) == before ? "the same" : "another");
+    note_peer(c, pair.client);
+}
+
 CASE(close_with_unread_bytes_resets) {
     const Pair pair = c.make_pair();
     c.send_all(pair.server, "unread");
@@ -282,6 +515,23 @@ CASE(linger_with_time_waits_for_the_peer) {
     c.send_all(pair.client, "abc");
     close_now(c, pair.client);
     SAY(c.s.recv(pair.server, c.buffer, 3, MSG_WAITALL));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(linger_with_time_waits_where_nothing_else_does) {
+    const Pair pair = c.make_pair();
+    const size_t total = c.fill(pair.client);
+    const linger some{1, 1};
+    SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &some, sizeof(some)));
+    SAY(c.s.fcntl(pair.client, F_SETFL, O_NONBLOCK));
+    timespec before{};
+    timespec after{};
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    close_now(c, pair.client);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    const long long took = (after.tv_sec - before.tv_sec) * 1000LL + (after.tv_nsec - before.tv_nsec) / 1000000;
+    c.note(took >= 900 ? "it waits" : "at once");
+    c.drain(pair.server, total);
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
 

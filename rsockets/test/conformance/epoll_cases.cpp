@@ -182,6 +182,94 @@ CASE(epoll_of_edges_tells_of_the_end) {
     set.note("once", a_moment);
 }
 
+// The edge of the end must come though no read has said that there is nothing left.
+CASE(epoll_of_edges_tells_of_the_end_after_a_short_read) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLET, 1);
+    c.send_all(pair.client, "xy");
+    set.note("data", in_time);
+    SAY(c.s.recv(pair.server, c.buffer, 100, 0));
+    set.note("once", a_moment);
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    set.note("end", in_time);
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_DONTWAIT));
+}
+
+CASE(epoll_of_edges_tells_of_the_close_after_a_short_read) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLET, 1);
+    c.send_all(pair.client, "xy");
+    set.note("data", in_time);
+    SAY(c.s.recv(pair.server, c.buffer, 100, 0));
+    c.forget(pair.client);
+    SAY(c.s.close(pair.client));
+    set.note("end", in_time);
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_DONTWAIT));
+}
+
+CASE(epoll_of_edges_tells_of_the_end_of_what_is_not_read) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLET, 1);
+    c.send_all(pair.client, "xy");
+    set.note("data", in_time);
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    set.note("end", in_time);
+}
+
+CASE(epoll_of_edges_tells_of_data_after_a_short_read) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLET, 1);
+    for (int i = 0; i < 3; ++i) {
+        c.send_all(pair.client, "xy");
+        set.note("data", in_time);
+        SAY(c.s.recv(pair.server, c.buffer, 100, 0));
+    }
+}
+
+CASE(epoll_of_edges_of_room_tells_of_a_reset) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLET, 1);
+    set.note("room");
+    set.note("once", a_moment);
+    const linger now{1, 0};
+    c.s.setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    c.forget(pair.client);
+    SAY(c.s.close(pair.client));
+    set.note("reset", in_time);
+}
+
+CASE(epoll_of_edges_tells_of_room_only_where_asked) {
+    const Pair pair = c.make_pair();
+    const Set room(c);
+    const Set both(c);
+    room.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLET, 1);
+    both.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLOUT | EPOLLET, 2);
+    room.note("room");
+    both.note("room");
+    c.send_all(pair.client, "x");
+    both.note("data", in_time);
+    room.note("nothing", a_moment);
+}
+
+CASE(epoll_of_edges_tells_of_a_reset) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLET, 1);
+    c.send_all(pair.client, "xy");
+    set.note("data", in_time);
+    SAY(c.s.recv(pair.server, c.buffer, 100, 0));
+    const linger now{1, 0};
+    c.s.setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    c.forget(pair.client);
+    SAY(c.s.close(pair.client));
+    set.note("reset", in_time);
+}
+
 CASE(epoll_of_edges_tells_of_each_connection) {
     const int listener = c.make_listener();
     const Set set(c);
@@ -332,6 +420,68 @@ CASE(epoll_gives_no_more_than_there_is_room_for) {
     set.note("one", 0, 1);
     set.note("the other", 0, 1);
     set.note("both", 0, 2);
+}
+
+CASE(epoll_with_room_for_one_gives_each_its_turn) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        throw Failure("pipe");
+    }
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    SAY(set.control(EPOLL_CTL_ADD, ends[0], EPOLLIN, 1));
+    SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 2));
+    (void)!::write(ends[1], "x", 1);
+    c.send_all(pair.client, "x");
+    c.await(pair.server, POLLIN);
+    int seen[3]{};
+    for (int i = 0; i < 10; ++i) {
+        epoll_event event{};
+        if (c.s.epoll_wait(set.fd, &event, 1, in_time) == 1 && event.data.u64 < 3) {
+            ++seen[event.data.u64];
+        }
+    }
+    c.note(std::string(seen[1] != 0 ? "the pipe " : "") + (seen[2] != 0 ? "the socket" : ""));
+    c.note(std::to_string(seen[1] + seen[2]));
+    ::close(ends[0]);
+    ::close(ends[1]);
+}
+
+CASE(epoll_with_room_for_two_gives_each_its_turn) {
+    const Set set(c);
+    std::vector<Pair> pairs;
+    for (uint64_t i = 0; i < 5; ++i) {
+        pairs.push_back(c.make_pair());
+        set.control(EPOLL_CTL_ADD, pairs.back().client, EPOLLOUT, i);
+    }
+    int seen[5]{};
+    for (int i = 0; i < 10; ++i) {
+        epoll_event events[2]{};
+        const int count = c.s.epoll_wait(set.fd, events, 2, 0);
+        for (int k = 0; k < count; ++k) {
+            ++seen[events[k].data.u64];
+        }
+    }
+    c.note(std::to_string(std::count(std::begin(seen), std::end(seen), 0)) + " were never seen");
+}
+
+CASE(epoll_does_not_tell_of_what_another_thread_took_out) {
+    const Pair out = c.make_pair();
+    const Pair in = c.make_pair();
+    const Set set(c);
+    set.control(EPOLL_CTL_ADD, out.server, EPOLLIN, 1);
+    set.control(EPOLL_CTL_ADD, in.server, EPOLLIN, 2);
+    const int id = thread_id();
+    c.run([&] {
+        await_sleep(id);
+        set.control(EPOLL_CTL_DEL, out.server, 0);
+        c.send_all(out.client, "x");
+        c.await(out.server, POLLIN);
+        c.send_all(in.client, "x");
+    });
+    set.note("the other", in_time);
+    c.join();
+    set.note("still", a_moment);
 }
 
 CASE(epoll_waits_for_a_change_by_another_thread) {

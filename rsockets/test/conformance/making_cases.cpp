@@ -8,9 +8,34 @@
 
 #include <arpa/inet.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 using namespace conformance;
+
+namespace {
+
+// No more numbers for this process as long as it is there.
+class NoNumbers {
+  public:
+    NoNumbers() {
+        getrlimit(RLIMIT_NOFILE, &before_);
+        const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+        ::close(next);
+        const rlimit now{static_cast<rlim_t>(next), before_.rlim_max};
+        if (next < 0 || setrlimit(RLIMIT_NOFILE, &now) != 0) {
+            throw Failure("setrlimit");
+        }
+    }
+    NoNumbers(const NoNumbers&) = delete;
+    NoNumbers& operator=(const NoNumbers&) = delete;
+    ~NoNumbers() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+  private:
+    rlimit before_{};
+};
+
+} // namespace
 
 CASE(socket_of_ipv4) { MAKE(c.s.socket(AF_INET, SOCK_STREAM, 0)); }
 CASE(socket_of_ipv6) { MAKE(c.s.socket(AF_INET6, SOCK_STREAM, 0)); }
@@ -20,6 +45,19 @@ CASE(socket_with_a_negative_protocol) { MAKE(c.s.socket(AF_INET, SOCK_STREAM, -1
 CASE(socket_with_a_protocol_beyond_all) { MAKE(c.s.socket(AF_INET, SOCK_STREAM, 4096)); }
 CASE(socket_of_an_unsupported_type) { MAKE(c.s.socket(AF_INET, SOCK_RDM, 0)); }
 CASE(socket_of_an_unknown_type) { MAKE(c.s.socket(AF_INET, 14, 0)); }
+CASE(socket_of_types_that_few_have) {
+    for (const int family : {AF_INET, AF_INET6}) {
+        for (const int type : {int{SOCK_SEQPACKET}, int{SOCK_DCCP}, 0, 7, 11}) {
+            const int fd = system_calls.socket(family, type, 0);
+            if (fd >= 0) { // this kernel has it: nothing to compare
+                system_calls.close(fd);
+                continue;
+            }
+            SAY(c.s.socket(family, type, 0));
+        }
+    }
+}
+CASE(socket_of_a_negative_family) { MAKE(c.s.socket(-1, SOCK_STREAM, 0)); }
 CASE(socket_of_an_unknown_family) { MAKE(c.s.socket(AF_MAX + 1, SOCK_STREAM, 0)); }
 CASE(socket_with_unknown_flags) { MAKE(c.s.socket(AF_INET, SOCK_STREAM | 0x100, 0)); }
 
@@ -254,4 +292,51 @@ CASE(a_bound_socket_listens_on_its_port) {
     const uint16_t port = port_of(c.address_of(fd));
     SAY(c.s.listen(fd, 1));
     c.note(port_of(c.address_of(fd)) == port ? "the same port" : "another port");
+}
+
+CASE(names_with_bad_room) {
+    const Pair pair = c.make_pair();
+    sockaddr_storage name{};
+    for (auto* call : {c.s.getsockname, c.s.getpeername}) {
+        socklen_t length = static_cast<socklen_t>(-1);
+        SAY(call(pair.client, generic(name), &length));
+        SAY(call(pair.client, generic(name), nullptr));
+        length = sizeof(name);
+        SAY(call(pair.client, nullptr, &length));
+        length = 0;
+        SAY(call(pair.client, nullptr, &length));
+        c.note(std::to_string(length));
+    }
+}
+
+CASE(accept_without_a_number_leaves_the_connection) {
+    const int listener = c.make_listener();
+    const int client = c.make_connected_to(listener);
+    c.await(listener, POLLIN);
+    SAY(c.s.fcntl(listener, F_SETFL, O_NONBLOCK)); // a wait here would outlive the case, and the limit with it
+    {
+        const NoNumbers none;
+        SAY(c.s.accept(listener, nullptr, nullptr));
+        SAY(c.s.accept(listener, nullptr, nullptr));
+        c.note_poll("the listener", listener, POLLIN | POLLOUT);
+    }
+    const int fd = MAKE(c.s.accept(listener, nullptr, nullptr));
+    c.send_all(client, "there");
+    c.note_bytes("got", SAY(c.s.recv(fd, c.buffer, 5, MSG_WAITALL)));
+    c.send_all(fd, "back");
+    c.note_bytes("got", SAY(c.s.recv(client, c.buffer, 4, MSG_WAITALL)));
+}
+
+CASE(no_number_is_told_before_nobody) {
+    const int listener = c.make_listener();
+    SAY(c.s.fcntl(listener, F_SETFL, O_NONBLOCK));
+    {
+        const NoNumbers none;
+        SAY(c.s.accept(listener, nullptr, nullptr));
+        SAY(c.s.socket(AF_INET, SOCK_STREAM, 0));
+        SAY(c.s.dup(listener));
+        SAY(c.s.fcntl(listener, F_DUPFD, 0));
+        SAY(c.s.epoll_create(0));
+    }
+    SAY(c.s.accept(listener, nullptr, nullptr));
 }

@@ -4,6 +4,7 @@
 // setsockopt and getsockopt. Buffer sizes are left out: see rsocket-ofi(7).
 #include "rsockets/test/conformance/conformance.hpp"
 
+#include <climits>
 #include <cstring>
 
 using namespace conformance;
@@ -106,6 +107,57 @@ CASE(time_limits_are_structures) {
         const timeval time{1, 0};
         SAY(c.s.setsockopt(fd, SOL_SOCKET, name, &time, 4));
     }
+}
+
+CASE(large_time_limits_are_kept) {
+    const Pair pair = c.make_pair();
+    for (const timeval time : {timeval{1000000, 0}, timeval{INT_MAX, 0}, timeval{long{INT_MAX} + 1, 0},
+                               timeval{1L << 40, 0}, timeval{LONG_MAX, 0}, timeval{LONG_MAX, 999999}}) {
+        for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+            SAY(c.s.setsockopt(pair.server, SOL_SOCKET, name, &time, sizeof(time)));
+            timeval back{};
+            socklen_t length = sizeof(back);
+            SAY(c.s.getsockopt(pair.server, SOL_SOCKET, name, &back, &length));
+            c.note(std::to_string(back.tv_sec) + " " + std::to_string(back.tv_usec));
+        }
+        const int id = thread_id();
+        c.run([&] {
+            await_sleep(id);
+            c.send_all(pair.client, "x");
+        });
+        SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+        c.join();
+    }
+}
+
+CASE(tcp_quickack_is_set_and_read) {
+    for (const int fd : {c.make_socket(), c.make_pair().client}) {
+        for (const int value : {0, 1, 0, 2, 0, -1}) {
+            SAY(c.s.setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &value, sizeof(value)));
+            note_value(c, fd, IPPROTO_TCP, TCP_QUICKACK);
+        }
+    }
+}
+
+// Where the size of the buffer is asked for: half of it is the most there is to wait for.
+CASE(low_water_beyond_the_buffer) {
+    const int listener = c.make_listener();
+    c.set(listener, SOL_SOCKET, SO_RCVBUF, 65536);
+    const int client = c.make_connected_to(listener);
+    const int fd = c.accept_from(listener);
+    const int wanted = 1 << 30;
+    SAY(c.s.setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof(wanted)));
+    int lowest = 0;
+    int size = 0;
+    socklen_t length = sizeof(lowest);
+    SAY(c.s.getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &lowest, &length));
+    SAY(c.s.getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, &length));
+    c.note(lowest == size / 2 ? "half" : lowest < size ? "less than all" : "all or more");
+    c.send_all(client, "x");
+    pollfd one{fd, POLLIN, 0};
+    SAY(c.s.poll(&one, 1, 50));
+    c.fill(client);
+    c.note_events("full", static_cast<unsigned short>(c.await(fd, POLLIN)));
 }
 
 CASE(so_acceptconn_of_a_listener) {

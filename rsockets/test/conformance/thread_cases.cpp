@@ -40,6 +40,26 @@ class Handler {
     struct sigaction before_ {};
 };
 
+// A signal that is blocked for the time of a case, but for a mask that lets it in.
+class Blocked {
+  public:
+    Blocked() {
+        sigset_t blocked;
+        sigemptyset(&blocked);
+        sigaddset(&blocked, SIGUSR1);
+        pthread_sigmask(SIG_BLOCK, &blocked, &open);
+    }
+    Blocked(const Blocked&) = delete;
+    Blocked& operator=(const Blocked&) = delete;
+    ~Blocked() { pthread_sigmask(SIG_SETMASK, &open, nullptr); }
+    static void note_pending(Case& c) {
+        sigset_t pending;
+        sigpending(&pending);
+        c.note(std::to_string(signals) + (sigismember(&pending, SIGUSR1) != 0 ? ", another waits" : ""));
+    }
+    sigset_t open;
+};
+
 // Interrupts the calling thread once it sleeps.
 void interrupt_when_asleep(Case& c, const std::function<void()>& then = {}) {
     const int id = thread_id();
@@ -162,6 +182,95 @@ CASE(ppoll_lets_a_signal_in) {
     SAY(c.s.ppoll(&one, 1, &time, &before));
     c.note(std::to_string(signals));
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+CASE(ppoll_of_this_moment_lets_a_signal_in) {
+    const Handler handler(c, 0);
+    const Blocked blocked;
+    const Pair pair = c.make_pair();
+    pthread_kill(pthread_self(), SIGUSR1);
+    pollfd one{pair.server, POLLIN, 0};
+    const timespec now{};
+    SAY(c.s.ppoll(&one, 1, &now, nullptr));
+    Blocked::note_pending(c);
+    SAY(c.s.ppoll(&one, 1, &now, &blocked.open));
+    Blocked::note_pending(c);
+    SAY(c.s.ppoll(&one, 1, &now, &blocked.open));
+    one.events = POLLOUT;
+    pthread_kill(pthread_self(), SIGUSR1);
+    SAY(c.s.ppoll(&one, 1, &now, &blocked.open));
+    Blocked::note_pending(c);
+    SAY(c.s.ppoll(&one, 1, nullptr, &blocked.open));
+    Blocked::note_pending(c);
+    SAY(c.s.ppoll(nullptr, 0, &now, &blocked.open));
+    Blocked::note_pending(c);
+}
+
+CASE(pselect_of_this_moment_lets_a_signal_in) {
+    const Handler handler(c, 0);
+    const Blocked blocked;
+    const Pair pair = c.make_pair();
+    pthread_kill(pthread_self(), SIGUSR1);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(pair.server, &set);
+    const timespec now{};
+    SAY(c.s.pselect(pair.server + 1, &set, nullptr, nullptr, &now, &blocked.open));
+    Blocked::note_pending(c);
+    c.note(FD_ISSET(pair.server, &set) ? "the set is as it was" : "the set is empty");
+    SAY(c.s.pselect(pair.server + 1, &set, nullptr, nullptr, &now, &blocked.open));
+    FD_SET(pair.server, &set);
+    pthread_kill(pthread_self(), SIGUSR1);
+    SAY(c.s.pselect(pair.server + 1, nullptr, &set, nullptr, &now, &blocked.open));
+    Blocked::note_pending(c);
+    SAY(c.s.pselect(0, nullptr, nullptr, nullptr, &now, &blocked.open));
+    Blocked::note_pending(c);
+}
+
+CASE(pselect_lets_a_signal_in_while_it_waits) {
+    const Handler handler(c, SA_RESTART);
+    const Blocked blocked;
+    const Pair pair = c.make_pair();
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(pair.server, &set);
+    interrupt_when_asleep(c);
+    SAY(c.s.pselect(pair.server + 1, &set, nullptr, nullptr, nullptr, &blocked.open));
+    c.join();
+    Blocked::note_pending(c);
+}
+
+CASE(ppoll_lets_a_signal_in_while_it_waits) {
+    const Handler handler(c, SA_RESTART);
+    const Blocked blocked;
+    const Pair pair = c.make_pair();
+    pollfd one{pair.server, POLLIN, 0};
+    interrupt_when_asleep(c);
+    SAY(c.s.ppoll(&one, 1, nullptr, &blocked.open));
+    c.join();
+    Blocked::note_pending(c);
+}
+
+CASE(a_mask_keeps_a_signal_out_while_poll_waits) {
+    const Handler handler(c, 0);
+    const Pair pair = c.make_pair();
+    sigset_t closed;
+    sigemptyset(&closed);
+    sigaddset(&closed, SIGUSR1);
+    const int id = thread_id();
+    const pthread_t self = pthread_self();
+    c.run([&] {
+        await_sleep(id);
+        pthread_kill(self, SIGUSR1);
+        c.send_all(pair.client, "x");
+    });
+    pollfd one{pair.server, POLLIN, 0};
+    SAY(c.s.ppoll(&one, 1, nullptr, &closed));
+    c.join();
+    while (signals == 0) { // it comes as soon as the mask is as before
+        usleep(1000);
+    }
+    c.note(std::to_string(signals));
 }
 
 CASE(shutdown_wakes_up_who_receives) {

@@ -5,6 +5,7 @@
 #include "rsockets/test/conformance/conformance.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 
 #include <linux/sockios.h>
@@ -171,6 +172,48 @@ CASE(trunc_drops_bytes) {
     c.note_bytes("left", SAY(c.s.recv(pair.server, c.buffer, 100, 0)));
 }
 
+CASE(peek_and_trunc_count_only) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "abcdef");
+    c.await(pair.server, POLLIN);
+    strcpy(c.buffer, "as it was");
+    SAY(c.s.recv(pair.server, c.buffer, 4, MSG_PEEK | MSG_TRUNC));
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_PEEK | MSG_TRUNC));
+    SAY(c.s.recv(pair.server, nullptr, 100, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT));
+    c.note_bytes("buffer", 9);
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 100, 0)));
+    SAY(c.s.recv(pair.server, c.buffer, 100, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT));
+}
+
+CASE(recvmsg_with_trunc_says_nothing_of_it) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "dropkeep");
+    c.await(pair.server, POLLIN);
+    strcpy(c.buffer, "as it was");
+    iovec iov{c.buffer, 4};
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    message.msg_flags = -1;
+    SAY(c.s.recvmsg(pair.server, &message, MSG_TRUNC | MSG_PEEK));
+    c.note(std::to_string(message.msg_flags));
+    SAY(c.s.recvmsg(pair.server, &message, MSG_TRUNC));
+    c.note(std::to_string(message.msg_flags));
+    c.note_bytes("buffer", 9);
+    SAY(c.s.recvmsg(pair.server, &message, MSG_WAITALL | MSG_CMSG_CLOEXEC));
+    c.note(std::to_string(message.msg_flags));
+    c.note_bytes("buffer", 9);
+}
+
+CASE(trunc_and_waitall_wait_for_all_that_is_dropped) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "ab");
+    c.await(pair.server, POLLIN);
+    c.run([&] { c.send_all(pair.client, "cdef"); });
+    SAY(c.s.recv(pair.server, nullptr, 4, MSG_TRUNC | MSG_WAITALL));
+    c.note_bytes("left", SAY(c.s.recv(pair.server, c.buffer, 2, MSG_WAITALL)));
+}
+
 CASE(recv_of_urgent_data_without_any) {
     const Pair pair = c.make_pair();
     SAY(c.s.recv(pair.server, c.buffer, 1, MSG_OOB));
@@ -209,6 +252,39 @@ CASE(no_segments_at_all) {
     SAY(c.s.readv(pair.client, &none, 0));
 }
 
+CASE(no_segments_at_no_address) {
+    const Pair pair = c.make_pair();
+    const timeval time{0, 200000}; // where it would wait
+    SAY(c.s.setsockopt(pair.server, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)));
+    SAY(c.s.writev(pair.client, nullptr, 0));
+    SAY(c.s.readv(pair.server, nullptr, 0));
+    msghdr message{};
+    SAY(c.s.sendmsg(pair.client, &message, 0));
+    SAY(c.s.recvmsg(pair.server, &message, MSG_DONTWAIT));
+    c.send_all(pair.client, "x");
+    c.await(pair.server, POLLIN);
+    SAY(c.s.readv(pair.server, nullptr, 0));
+    SAY(c.s.recvmsg(pair.server, &message, 0));
+    c.note(std::to_string(message.msg_flags));
+    message.msg_iovlen = 1;
+    SAY(c.s.sendmsg(pair.client, &message, 0));
+    SAY(c.s.recvmsg(pair.server, &message, 0));
+    SAY(c.s.sendmsg(pair.client, nullptr, 0));
+    SAY(c.s.recvmsg(pair.server, nullptr, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 100, 0)); // all of it is still there
+}
+
+CASE(no_segments_of_a_fresh_socket) {
+    const int fd = c.make_socket();
+    const auto before = signal(SIGPIPE, SIG_IGN);
+    SAY(c.s.writev(fd, nullptr, 0));
+    SAY(c.s.readv(fd, nullptr, 0));
+    msghdr message{};
+    SAY(c.s.sendmsg(fd, &message, MSG_NOSIGNAL));
+    SAY(c.s.recvmsg(fd, &message, 0));
+    signal(SIGPIPE, before);
+}
+
 CASE(as_many_segments_as_there_may_be_and_more) {
     const Pair pair = c.make_pair();
     char byte = 'x';
@@ -245,6 +321,69 @@ CASE(sendmsg_and_recvmsg) {
     c.note_bytes("got", SAY(c.s.recvmsg(pair.server, &message, 0)));
     c.note(std::to_string(message.msg_namelen) + " " + std::to_string(message.msg_controllen) + " " +
            std::to_string(message.msg_flags));
+}
+
+CASE(recvmsg_gives_no_name) {
+    const Pair pair = c.make_pair();
+    sockaddr_storage from{};
+    iovec iov{c.buffer, 100};
+    for (const bool named : {false, true}) {
+        for (const socklen_t length : {77U, 0U, static_cast<socklen_t>(sizeof(from)), 0x80000000U}) {
+            c.send_all(pair.client, "x");
+            c.await(pair.server, POLLIN);
+            msghdr message{};
+            message.msg_name = named ? &from : nullptr;
+            message.msg_namelen = length;
+            message.msg_iov = &iov;
+            message.msg_iovlen = 1;
+            const long long got = SAY(c.s.recvmsg(pair.server, &message, 0));
+            c.note(std::to_string(message.msg_namelen) + " " + std::to_string(message.msg_flags));
+            if (got < 0) {
+                c.drain(pair.server, 1);
+            }
+        }
+    }
+    c.note(std::to_string(from.ss_family));
+}
+
+CASE(recvfrom_gives_no_name) {
+    const Pair pair = c.make_pair();
+    for (int i = 0; i < 3; ++i) {
+        c.send_all(pair.client, "x");
+    }
+    c.await(pair.server, POLLIN);
+    socklen_t length = 77;
+    SAY(c.s.recvfrom(pair.server, c.buffer, 1, 0, nullptr, &length));
+    c.note(std::to_string(length));
+    sockaddr_storage from{};
+    length = static_cast<socklen_t>(-1);
+    SAY(c.s.recvfrom(pair.server, c.buffer, 1, 0, generic(from), &length));
+    c.note(std::to_string(length));
+    c.await(pair.server, POLLIN);
+    SAY(c.s.recvfrom(pair.server, c.buffer, 1, MSG_DONTWAIT, generic(from), nullptr));
+}
+
+CASE(sendmsg_with_a_bad_name) {
+    const Pair pair = c.make_pair();
+    char to[500]{};
+    char text[] = "x";
+    iovec iov{text, 1};
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    message.msg_name = to;
+    for (const socklen_t length : {128U, 500U, 0x80000000U}) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) // which look at all of the name
+        if (length > sizeof(to)) {
+            continue;
+        }
+#endif
+        message.msg_namelen = length;
+        SAY(c.s.sendmsg(pair.client, &message, 0));
+    }
+    message.msg_name = nullptr;
+    message.msg_namelen = 77;
+    SAY(c.s.sendmsg(pair.client, &message, 0));
 }
 
 CASE(sendto_ignores_the_address) {
@@ -422,6 +561,38 @@ CASE(sendfile_of_more_than_fits) {
     SAY(c.s.sendfile(pair.client, file, &offset, data.size()));
     c.join();
     c.note(got == data ? "the same" : "not the same");
+    ::close(file);
+}
+
+CASE(sendfile_on_a_full_socket) {
+    const Pair pair = c.make_pair();
+    const int file = memfd_create("file", MFD_CLOEXEC);
+    (void)!::write(file, "0123456789", 10);
+    lseek(file, 2, SEEK_SET);
+    const size_t total = c.fill(pair.client);
+    SAY(c.s.send(pair.client, "x", 0, 0));
+    SAY(c.s.fcntl(pair.client, F_SETFL, O_NONBLOCK));
+    off_t offset = 3;
+    SAY(c.s.sendfile(pair.client, file, &offset, 4));
+    SAY(c.s.sendfile(pair.client, file, nullptr, 4));
+    c.note(std::to_string(offset) + " " + std::to_string(lseek(file, 0, SEEK_CUR)));
+    c.drain(pair.server, total);
+    c.await(pair.client, POLLOUT);
+    SAY(c.s.sendfile(pair.client, file, &offset, 4));
+    c.note_bytes("got", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL)));
+    ::close(file);
+}
+
+CASE(sendfile_gives_up_after_so_sndtimeo) {
+    const Pair pair = c.make_pair();
+    const int file = memfd_create("file", MFD_CLOEXEC);
+    (void)!::write(file, "0123456789", 10);
+    c.fill(pair.client);
+    const timeval time{0, 50000};
+    SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)));
+    off_t offset = 3;
+    SAY(c.s.sendfile(pair.client, file, &offset, 4));
+    c.note(std::to_string(offset));
     ::close(file);
 }
 

@@ -5,8 +5,11 @@
 #include "rsockets/test/conformance/conformance.hpp"
 
 #include <algorithm>
+#include <climits>
+#include <fstream>
 
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 using namespace conformance;
@@ -38,6 +41,57 @@ struct Pipe {
 // Which of two are in a set.
 std::string members(const fd_set& set, int a, int b) {
     return std::string(FD_ISSET(a, &set) ? "first " : "") + (FD_ISSET(b, &set) ? "second" : "");
+}
+
+// A set with room for more numbers than an fd_set has.
+class LargeSet {
+  public:
+    static constexpr int size = 65536;
+    void add(int fd) { words_[word(fd)] |= bit(fd); }
+    bool has(int fd) const { return (words_[word(fd)] & bit(fd)) != 0; }
+    fd_set* get() { return reinterpret_cast<fd_set*>(words_.data()); }
+
+  private:
+    static constexpr size_t bits = 8 * sizeof(long);
+    static size_t word(int fd) { return static_cast<size_t>(fd) / bits; }
+    static unsigned long bit(int fd) { return 1UL << (static_cast<size_t>(fd) % bits); }
+    std::vector<unsigned long> words_ = std::vector<unsigned long>(size / bits);
+};
+
+// How many numbers the kernel keeps a place for, beyond which select does not look.
+int places() {
+    std::ifstream file("/proc/self/status");
+    std::string word;
+    int count = 0;
+    while (file >> word) {
+        if (word == "FDSize:") {
+            file >> count;
+        }
+    }
+    return count;
+}
+
+// A number for a socket that no fd_set has a place for.
+int make_far_number(Case& c, int fd) {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < 3100) {
+        throw Skip("too few numbers for a process");
+    }
+    const int far = c.s.fcntl(fd, F_DUPFD, 3000);
+    if (far < 3000) {
+        throw Failure("F_DUPFD");
+    }
+    return c.track(far);
+}
+
+// Sends once this thread waits.
+void send_when_asleep(Case& c, int fd) {
+    const int id = thread_id();
+    c.run([&c, id, fd] {
+        await_sleep(id);
+        c.send_all(fd, "x");
+    });
 }
 
 } // namespace
@@ -283,4 +337,124 @@ CASE(pselect_with_a_time) {
     FD_SET(pair.server, &set);
     const timespec time{0, 20000000};
     SAY(c.s.pselect(pair.server + 1, &set, nullptr, nullptr, &time, nullptr));
+}
+
+CASE(select_does_not_look_beyond_all_numbers) {
+    constexpr int beyond = 60000;
+    if (places() > beyond) {
+        throw Skip("more numbers than a case can go beyond");
+    }
+    const Pair pair = c.make_pair();
+    LargeSet set;
+    set.add(beyond);
+    timeval now{};
+    SAY(c.s.select(LargeSet::size, set.get(), nullptr, nullptr, &now));
+    c.note(set.has(beyond) ? "left alone" : "taken out");
+    set.add(pair.server);
+    SAY(c.s.select(LargeSet::size, set.get(), nullptr, nullptr, &now));
+    c.note(set.has(pair.server) ? "in" : "out");
+    c.send_all(pair.client, "x");
+    set.add(pair.server);
+    SAY(c.s.select(LargeSet::size, set.get(), nullptr, nullptr, nullptr));
+    c.note(std::string(set.has(pair.server) ? "in" : "out") + (set.has(beyond) ? ", left alone" : ", taken out"));
+    LargeSet out;
+    out.add(beyond);
+    out.add(pair.server);
+    LargeSet except = out;
+    SAY(c.s.pselect(LargeSet::size, nullptr, out.get(), except.get(), nullptr, nullptr));
+    c.note(std::string(out.has(pair.server) ? "in" : "out") + (except.has(pair.server) ? " in" : " out"));
+}
+
+CASE(select_of_numbers_that_no_fd_set_has_room_for) {
+    const Pair pair = c.make_pair();
+    const int far = make_far_number(c, pair.server);
+    LargeSet set;
+    set.add(far);
+    timeval now{};
+    SAY(c.s.select(far + 1, set.get(), nullptr, nullptr, &now));
+    c.note(set.has(far) ? "in" : "out");
+    set.add(far);
+    send_when_asleep(c, pair.client);
+    SAY(c.s.select(far + 1, set.get(), nullptr, nullptr, nullptr));
+    c.note(set.has(far) ? "in" : "out");
+    c.join();
+    SAY(c.s.select(far, set.get(), nullptr, nullptr, &now)); // just short of it
+    c.note(set.has(far) ? "in" : "out");
+    c.forget(far);
+    c.s.close(far);
+    set.add(far);
+    SAY(c.s.select(far + 1, set.get(), nullptr, nullptr, &now));
+}
+
+CASE(poll_of_numbers_that_no_fd_set_has_room_for) {
+    const Pair pair = c.make_pair();
+    const int far = make_far_number(c, pair.server);
+    send_when_asleep(c, pair.client);
+    c.note_events("data", static_cast<unsigned short>(c.await(far, POLLIN)));
+    c.join();
+}
+
+CASE(select_for_ever_is_not_too_long) {
+    const Pair pair = c.make_pair();
+    send_when_asleep(c, pair.client);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(pair.server, &set);
+    timeval time{LONG_MAX, 0};
+    SAY(c.s.select(pair.server + 1, &set, nullptr, nullptr, &time));
+    c.join();
+    time = {LONG_MAX, 999999};
+    SAY(c.s.select(pair.server + 1, &set, nullptr, nullptr, &time));
+    c.note(members(set, pair.client, pair.server));
+}
+
+CASE(pselect_for_ever_is_not_too_long) {
+    const Pair pair = c.make_pair();
+    send_when_asleep(c, pair.client);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(pair.server, &set);
+    timespec time{LONG_MAX, 0};
+    SAY(c.s.pselect(pair.server + 1, &set, nullptr, nullptr, &time, nullptr));
+    c.join();
+    time = {LONG_MAX, 999999999};
+    SAY(c.s.pselect(pair.server + 1, &set, nullptr, nullptr, &time, nullptr));
+    c.note(members(set, pair.client, pair.server));
+}
+
+CASE(ppoll_for_ever_is_not_too_long) {
+    const Pair pair = c.make_pair();
+    send_when_asleep(c, pair.client);
+    pollfd one{pair.server, POLLIN, 0};
+    timespec time{LONG_MAX, 0};
+    SAY(c.s.ppoll(&one, 1, &time, nullptr));
+    c.join();
+    time = {LONG_MAX, 999999999};
+    SAY(c.s.ppoll(&one, 1, &time, nullptr));
+}
+
+CASE(large_times_are_not_too_long) {
+    const Pair pair = c.make_pair();
+    for (const long seconds : {long{INT_MAX} / 1000 + 1, long{INT_MAX}, long{INT_MAX} + 1, 1L << 32, LONG_MAX / 1000,
+                               LONG_MAX / 1000 + 1, LONG_MAX / 1000000000 + 1}) {
+        c.note(std::to_string(seconds));
+        send_when_asleep(c, pair.client);
+        pollfd one{pair.server, POLLIN, 0};
+        const timespec time{seconds, 0};
+        SAY(c.s.ppoll(&one, 1, &time, nullptr));
+        c.join();
+        c.drain(pair.server, 1);
+        send_when_asleep(c, pair.client);
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(pair.server, &set);
+        timeval span{seconds, 0};
+        SAY(c.s.select(pair.server + 1, &set, nullptr, nullptr, &span));
+        c.join();
+        c.drain(pair.server, 1);
+    }
+    send_when_asleep(c, pair.client);
+    pollfd one{pair.server, POLLIN, 0};
+    SAY(c.s.poll(&one, 1, INT_MAX));
+    c.join();
 }

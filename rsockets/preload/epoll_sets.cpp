@@ -112,14 +112,28 @@ int convert_set(const Carrier& carrier, int set) {
     }
     entry->kernel.store(kernel);
     int error = 0;
-    table::for_each([&](int number, Kind, Entry* its) {
-        if (its == entry && error == 0) {
-            error = switch_number(carrier, number, made, true);
+    const auto for_its_numbers = [&](auto&& body) {
+        table::for_each([&](int number, Kind, Entry* its) {
+            if (its == entry) {
+                body(number);
+            }
+        });
+    };
+    for_its_numbers([&](int number) {
+        if (error == 0 && carrier.own->share(made, number) != 0) {
+            error = ENOMEM;
         }
     });
     if (error == 0) {
+        // Whoever is still in the kernel's wait is out of it before the number names what only the library can read.
         table::change(entry, Kind::set);
         kick::wake(*entry, kernel);
+        for_its_numbers([&](int number) {
+            const int failed = switch_number(carrier, number, made, true);
+            error = error == 0 ? failed : error;
+        });
+    } else {
+        for_its_numbers([&](int number) { (void)carrier.own->drop(number); });
     }
     (void)carrier.close(made);
     return error;

@@ -49,6 +49,7 @@ void close_sockets_of_parent() {
 void in_child() {
     owner.store(getpid());
     Changing::forget();
+    forget_streams_lock();
     table::after_fork();
     caller::after_fork();
     caller::Inside::depth = 0;

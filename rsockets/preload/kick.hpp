@@ -9,7 +9,8 @@
 
 namespace preload::kick {
 
-// In the kernel's set `kernel`, if anyone waits there.
+// In the kernel's set `kernel`, if anyone waits there; when they have gone, or are in no hurry, it returns. The caller
+// has the change of numbers locked.
 void wake(Entry& entry, int kernel);
 
 // A thread that is about to wait in the kernel's set. The last one takes away what woke them.

@@ -68,4 +68,6 @@ class Changing {
     static pthread_mutex_t mutex;
 };
 
+void forget_streams_lock(); // of stdio.cpp; the same
+
 } // namespace preload

@@ -37,6 +37,7 @@ void log(const char* format, ...) {
     const size_t room = line.size() - begin - 1; // one byte is kept for the end of the line
     va_list args;
     va_start(args, format);
+    // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
     const int body = vsnprintf(line.data() + begin, room, format, args);
     va_end(args);
     size_t length = begin + std::min(static_cast<size_t>(std::max(body, 0)), room - 1);

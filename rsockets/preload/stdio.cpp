@@ -138,6 +138,8 @@ int print(int fd, const char* format, va_list arguments, const void* caller) {
 
 } // namespace
 
+void forget_streams_lock() { streams_lock.forget(); }
+
 } // namespace preload
 
 using namespace preload;

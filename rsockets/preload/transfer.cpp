@@ -3,6 +3,7 @@
 //
 // Bytes.
 #include "rsockets/preload/route.hpp"
+#include "rsockets/preload/wait.hpp"
 
 #include <algorithm>
 #include <array>
@@ -163,7 +164,8 @@ int recv_messages(const Carrier& c, int fd, mmsghdr* messages, unsigned count, i
         errno = EINVAL;
         return -1;
     }
-    const long long end = timeout != nullptr ? now() + 1000000000LL * timeout->tv_sec + timeout->tv_nsec : LLONG_MAX;
+    const bool limited = timeout != nullptr && timeout->tv_sec <= longest_time;
+    const long long end = limited ? now() + 1000000000LL * timeout->tv_sec + timeout->tv_nsec : LLONG_MAX;
     unsigned done = 0;
     while (done < std::min<unsigned>(count, UIO_MAXIOV)) {
         const ssize_t n = c.recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);

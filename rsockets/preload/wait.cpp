@@ -142,7 +142,8 @@ PRELOAD_EXPORT int select(int count, fd_set* in, fd_set* out, fd_set* except, st
     }
     timespec limit{};
     if (timeout != nullptr) {
-        limit = {timeout->tv_sec + timeout->tv_usec / 1000000, timeout->tv_usec % 1000000 * 1000};
+        limit = {std::min(timeout->tv_sec, longest_time + 1) + timeout->tv_usec / 1000000,
+                 timeout->tv_usec % 1000000 * 1000};
     }
     TimeLeft time(timeout != nullptr ? &limit : nullptr);
     int ret = 0;
@@ -156,12 +157,11 @@ PRELOAD_EXPORT int select(int count, fd_set* in, fd_set* out, fd_set* except, st
             again = false;
         }
     }
-    if (timeout != nullptr) { // Linux tells what is left of it
-        const int error = errno;
-        const timespec* left = time.left();
+    const int error = errno;
+    if (const timespec* left = time.left(); left != nullptr) { // Linux tells what is left of it
         *timeout = {left->tv_sec, left->tv_nsec / 1000};
-        errno = error;
     }
+    errno = error;
     return ret;
 }
 PRELOAD_ALIAS(__select, select);

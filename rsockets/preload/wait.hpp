@@ -9,11 +9,12 @@
 namespace preload {
 
 inline constexpr long nanoseconds_a_second = 1000000000;
+inline constexpr time_t longest_time = 1000000000; // seconds, some thirty years: more is for ever
 
 class TimeLeft {
   public:
-    // Null: without end.
-    explicit TimeLeft(const timespec* limit) : limited_(limit != nullptr) {
+    // Null, or far enough away: without end.
+    explicit TimeLeft(const timespec* limit) : limited_(limit != nullptr && limit->tv_sec <= longest_time) {
         if (limited_) {
             clock_gettime(CLOCK_MONOTONIC, &end_);
             end_.tv_sec += limit->tv_sec;

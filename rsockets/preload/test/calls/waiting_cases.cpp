@@ -3,16 +3,21 @@
 //
 // Waiting for sockets, pipes and sets together; connects that fail.
 #include "rsockets/preload/test/calls/calls.hpp"
+#include "rsockets/test/asleep.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 #include <arpa/inet.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
 
 using namespace calls;
 
@@ -37,6 +42,18 @@ void say_events(const char* what, int set, int timeout = 10000) {
             }
         }
     }
+}
+
+// The pipe is empty before the call and after it, and has a byte in it once the call sleeps.
+template <class Call> void write_once_asleep(const int (&pipe)[2], Call&& call) {
+    std::thread writer([&, sleeper = syscall(SYS_gettid)] {
+        await_thread_asleep(sleeper);
+        MUST(write(pipe[1], "x", 1) == 1);
+    });
+    call();
+    writer.join();
+    char byte = 0;
+    MUST(read(pipe[0], &byte, 1) == 1);
 }
 
 } // namespace
@@ -175,6 +192,39 @@ CALLS_CASE(a_thread_that_waits_in_a_set_that_grows) {
     const uint64_t count = 1;
     MUST(write(other, &count, sizeof(count)) == sizeof(count));
     say_events("both", set);
+}
+
+// Limits that end later than any clock can tell are none.
+CALLS_CASE(the_longest_time_limits) {
+    const Pair one = pair();
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    const int set = epoll_create1(0);
+    epoll_event event = asking(EPOLLIN, 1);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, one.server, &event) == 0);
+    event = asking(EPOLLIN, 2);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event) == 0);
+    fd_set in;
+    const int count = std::max(one.server, ends[0]) + 1;
+    const auto ask = [&] {
+        FD_ZERO(&in);
+        FD_SET(one.server, &in);
+        FD_SET(ends[0], &in);
+    };
+    for (const long microseconds : {0L, 999999L, 1000000L}) {
+        timeval time{LONG_MAX, microseconds};
+        ask();
+        write_once_asleep(ends, [&] { SAY(select(count, &in, nullptr, nullptr, &time)); });
+        say("  %d %d %d", FD_ISSET(one.server, &in) != 0, FD_ISSET(ends[0], &in) != 0, time.tv_sec > 1000000);
+    }
+    for (const timespec limit : {timespec{LONG_MAX, 0}, timespec{LONG_MAX, 999999999}, timespec{LONG_MAX / 1000, 0}}) {
+        ask();
+        write_once_asleep(ends, [&] { SAY(pselect(count, &in, nullptr, nullptr, &limit, nullptr)); });
+        pollfd fds[] = {{one.server, POLLIN, 0}, {ends[0], POLLIN, 0}};
+        write_once_asleep(ends, [&] { SAY(ppoll(fds, 2, &limit, nullptr)); });
+        epoll_event out{};
+        write_once_asleep(ends, [&] { SAY(epoll_pwait2(set, &out, 1, &limit, nullptr)); });
+    }
 }
 
 CALLS_CASE(refusals) {

@@ -25,6 +25,7 @@
 #include "fabtests/common/child.hpp"
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
+#include "rsockets/test/fork.hpp"
 #include "rsockets/test/sockets.hpp"
 
 namespace {
@@ -205,7 +206,7 @@ void test_a_child_may_close_what_it_inherits_and_make_its_own() {
 #endif
     const Number from = listener();
     Ends ends = connected();
-    const pid_t pid = fork();
+    const pid_t pid = fork_with_threads();
     EXPECT(pid >= 0);
     if (pid == 0) {
         char byte = 0;

@@ -24,6 +24,7 @@
 
 #include "fabtests/common/child.hpp"
 #include "rsockets/test/asleep.hpp"
+#include "rsockets/test/fork.hpp"
 #include "rsockets/test/sockets.hpp"
 
 namespace {
@@ -316,7 +317,7 @@ void test_a_child_does_not_sleep_on_what_its_parent_sleeps_on() {
         sleep_in_vain(from);
         const auto parents = new_since(before);
         EXPECT_EQ(parents.size(), 1);
-        const pid_t pid = fork();
+        const pid_t pid = fork_with_threads();
         EXPECT(pid >= 0);
         if (pid == 0) {
             int status = 1;

@@ -17,6 +17,8 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include "rsockets/test/fork.hpp"
+
 using namespace calls;
 
 namespace {
@@ -68,7 +70,7 @@ CALLS_CASE(children_that_exec) {
     posix_spawn_file_actions_destroy(&actions);
     say("%d", status_of(child));
     say_echo(one.client, one.server);
-    child = fork();
+    child = fork_with_threads();
     if (child == 0) {
         execlp("true", "true", nullptr);
         _exit(1);
@@ -79,14 +81,14 @@ CALLS_CASE(children_that_exec) {
 
 CALLS_CASE(children_that_close) {
     const Pair one = pair();
-    pid_t child = fork();
+    pid_t child = fork_with_threads();
     if (child == 0) {
         close_all(one);
         _exit(0);
     }
     say("%d", status_of(child));
     say_echo(one.client, one.server);
-    child = fork();
+    child = fork_with_threads();
     if (child == 0) {
         exit(4); // with all that is done at an exit
     }
@@ -112,7 +114,7 @@ CALLS_CASE(children_that_close) {
 
 CALLS_CASE(a_child_makes_sockets_of_its_own) {
     const Pair one = pair();
-    const pid_t child = fork();
+    const pid_t child = fork_with_threads();
     if (child == 0) {
         const Pair own = pair();
         say_echo(own.client, own.server);
@@ -161,7 +163,7 @@ void ask(sockaddr_in to) {
 CALLS_CASE(a_daemon_serves) {
     int ends[2];
     MUST(pipe(ends) == 0);
-    const pid_t child = fork();
+    const pid_t child = fork_with_threads();
     if (child == 0) {
         const int on = listener();
         const sockaddr_in name = address_of(on);
@@ -179,11 +181,11 @@ CALLS_CASE(a_daemon_serves) {
 CALLS_CASE(a_child_serves_after_its_parent) {
     int ends[2];
     MUST(pipe(ends) == 0);
-    const pid_t child = fork();
+    const pid_t child = fork_with_threads();
     if (child == 0) {
         const int on = listener();
         const sockaddr_in name = address_of(on);
-        if (fork() != 0) {
+        if (fork_with_threads() != 0) {
             _exit(0);
         }
         (void)!write(ends[1], &name, sizeof(name));
@@ -202,7 +204,7 @@ CALLS_CASE(a_child_serves_after_its_parent) {
 // Differs from the kernel's, see rspreload-ofi(7); what it is to be stands in calls.sh.
 CALLS_CASE(carried_connection_in_a_child) {
     const Pair one = pair();
-    const pid_t child = fork();
+    const pid_t child = fork_with_threads();
     if (child == 0) {
         char byte = 0;
         SAY(write(one.client, "x", 1));

@@ -18,7 +18,8 @@ def one_way(trial):
 @case("socat", "there and back through a pipe", ["socat"])
 def echo(trial):
     original = trial.make_file("original", 4 << 20)
-    server = trial.serve(["socat", "TCP-LISTEN:%d,bind=%s" % (trial.port, trial.address), "PIPE"], label="server")
+    # Blocks of a page: socat reads its pipe itself, and would wait for ever within a write of more than there is room for.
+    server = trial.serve(["socat", "-b", "4096", "TCP-LISTEN:%d,bind=%s" % (trial.port, trial.address), "PIPE"], label="server")
     with open(original, "rb") as file:
         client = trial.run(["socat", "-t", "30", "-", "TCP:%s:%d" % (trial.address, trial.port)], label="client",
                            stdin=file)

@@ -441,6 +441,70 @@ void test_a_core_listener_without_a_hello_refuses_us() {
     }
 }
 
+// The next event of one host's queue, while another reads its own, which says nothing.
+Event next_event_beside(Host& host, Host& silent) {
+    const auto start = Clock::now();
+    for (uint32_t event = 0;;) {
+        EXPECT_RESULT(fi_eq_read(silent.eq.get(), &event, nullptr, 0, FI_PEEK), -FI_EAGAIN);
+        if (fi_eq_read(host.eq.get(), &event, nullptr, 0, FI_PEEK) != -FI_EAGAIN) {
+            return host.next_event(0);
+        }
+        EXPECT(milliseconds_since(start) < patience(20000));
+    }
+}
+
+void test_a_connect_that_was_given_up_is_reset_if_the_peer_accepts() {
+    for (const bool accepted_before : {false, true}) {
+        Host server_host(here());
+        const Listener listener(server_host);
+        Host host(here());
+        Stream client(host);
+        client.connect(listener.name().data());
+        await_event({&server_host, &host});
+        const Event request = server_host.expect(FI_CONNREQ, &listener.pep->fid);
+        const Info info(request.info);
+        Stream server(server_host, info.get());
+        if (accepted_before) { // the answer may be on its way
+            server.accept();
+        }
+        EXPECT_RESULT(fi_shutdown(client.get(), FI_RSTREAM_ABORT), 0);
+        EXPECT_RESULT(fi_shutdown(client.get(), FI_RSTREAM_ABORT), 0);
+        EXPECT_RESULT(send(client, "x", 1), -FI_ENOTCONN);
+        EXPECT_RESULT(fi_connect(client.get(), listener.name().data(), nullptr, 0), -FI_EOPBADSTATE);
+        if (!accepted_before) {
+            server.accept();
+        }
+        for (const uint32_t type : {FI_CONNECTED, FI_SHUTDOWN}) {
+            const Event event = next_event_beside(server_host, host);
+            EXPECT(!event.error);
+            EXPECT_EQ(event.type, type);
+            EXPECT(event.subject == &server.ep->fid);
+        }
+        char byte = 0;
+        EXPECT_RESULT(recv(server, &byte, 1), -FI_ECONNRESET);
+        expect_alive(server_host, listener);
+    }
+}
+
+void test_a_connect_that_was_given_up_says_nothing_when_it_is_refused() {
+    Host server_host(here());
+    const Listener listener(server_host);
+    Host host(here());
+    Stream given_up(host);
+    Stream other(host);
+    for (Stream* client : {&given_up, &other}) {
+        client->connect(listener.name().data());
+        await_event({&server_host, &host});
+        const Event request = server_host.expect(FI_CONNREQ, &listener.pep->fid);
+        const Info info(request.info);
+        if (client == &given_up) {
+            EXPECT_RESULT(fi_shutdown(given_up.get(), FI_RSTREAM_ABORT), 0);
+        }
+        check("fi_reject", fi_reject(listener.pep.get(), info->handle, nullptr, 0));
+    }
+    expect_refused(host, other);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -459,6 +523,8 @@ int main(int argc, char** argv) {
         FABTEST(test_closing_a_passive_endpoint_survives_a_request_that_is_late),
         FABTEST(test_closing_a_passive_endpoint_survives_a_request_that_is_later_than_another),
         FABTEST(test_closing_an_endpoint_that_was_not_accepted_refuses_the_peer),
+        FABTEST(test_a_connect_that_was_given_up_is_reset_if_the_peer_accepts),
+        FABTEST(test_a_connect_that_was_given_up_says_nothing_when_it_is_refused),
         FABTEST(test_a_listener_turns_away_garbage_and_carries_on),
         FABTEST(test_a_listener_is_not_held_up_by_visitors_that_say_little),
         FABTEST(test_a_core_endpoint_without_a_hello_is_refused),

@@ -132,8 +132,27 @@ void test_bytes_behind_a_receive_that_took_all_wake_a_sleeper_although_another_c
     }
 }
 
-// The end moves in as the bytes do: nobody asked for it in vain, since the last receive took all there was. What waits
-// to be sent makes the reader of the queue ready the endpoint for a sleep of its own, which quiets the core.
+// Nobody has received or peeked at all. What waits to be sent makes the reader of the queue ready the endpoint for a
+// sleep of its own, which quiets the core.
+void test_the_first_bytes_wake_a_sleeper_although_another_call_took_them() {
+    auto pair = connected();
+    Pattern pattern(1);
+    fill_up(*pair.server, pattern);
+    await_idle(pair, *pair.server);
+    pair.client->send_all("ab", 2);
+    const auto start = Clock::now();
+    for (int ready = -FI_EAGAIN; ready != 0 || status_of(*pair.server).readable != 2;) {
+        EXPECT(milliseconds_since(start) < patience(10000));
+        uint32_t event = 0;
+        (void)fi_eq_read(pair.own_host->eq.get(), &event, nullptr, 0, FI_PEEK);
+        ready = try_wait(*pair.own_host, &pair.own_host->eq->fid);
+    }
+    EXPECT(readable(wait_fd(&pair.server->ep->fid), patience(20000)));
+    EXPECT_RESULT(peek_recv(*pair.server), 2);
+    await_idle(pair, *pair.server);
+}
+
+// The end moves in as the bytes do: nobody asked for it in vain, since the last receive took all there was.
 void test_the_end_behind_a_receive_that_took_all_wakes_a_sleeper_although_another_call_took_it() {
     for (const uint64_t how : {uint64_t{0}, uint64_t{FI_RSTREAM_SHUT_WR}, uint64_t{FI_RSTREAM_ABORT}}) {
         auto pair = connected();
@@ -349,6 +368,7 @@ int main() {
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper),
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took_them),
         FABTEST(test_bytes_behind_a_receive_that_took_all_wake_a_sleeper_although_another_call_took_them),
+        FABTEST(test_the_first_bytes_wake_a_sleeper_although_another_call_took_them),
         FABTEST(test_the_end_behind_a_receive_that_took_all_wakes_a_sleeper_although_another_call_took_it),
         FABTEST(test_trywait_says_no_until_the_end_was_told),
         FABTEST(test_trywait_says_no_until_the_end_behind_bytes_told_of_was_told),

@@ -35,7 +35,7 @@ extern "C" {
  *
  * FI_RSTREAM_SHUT_WR   ends sending only; data still flows from the peer.
  * FI_RSTREAM_ABORT     drops what was not yet handed to the core and resets the connection: the peer's next receive
- *                      after what had arrived gives -FI_ECONNRESET.
+ *                      after what had arrived gives -FI_ECONNRESET. Connecting, it gives the attempt up.
  */
 #define FI_RSTREAM_SHUT_WR FI_SEND
 #define FI_RSTREAM_ABORT (1ULL << 0)

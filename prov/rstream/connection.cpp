@@ -275,6 +275,11 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
         fail(FI_ECONNRESET, "the core's connection has ended");
         return;
     }
+    if (event == FI_CONNECTED && given_up_) {
+        leave_watch();
+        fi_shutdown(ep_.get(), 0); // to its peer it was reset
+        return;
+    }
     if (event != FI_CONNECTED || state_.load(std::memory_order_acquire) != State::connecting) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "event %u is of no use here\n", event);
         return;
@@ -378,6 +383,19 @@ void Connection::fail(int error, const char* why) {
     tell_sleepers();
 }
 
+// True if it was connecting. The answer is still waited for: a peer that accepts is to hear that nobody is here.
+bool Connection::give_up() {
+    const auto lock = pump_->lock();
+    if (state_.load(std::memory_order_acquire) != State::connecting) {
+        return given_up_;
+    }
+    given_up_ = true;
+    error_.store(FI_ECONNABORTED);
+    shutdown_told_.store(true); // there was no connection to end
+    state_.store(State::failed, std::memory_order_release);
+    return true;
+}
+
 int Connection::shutdown(uint64_t flags) {
     switch (flags) {
     case 0:
@@ -386,6 +404,9 @@ int Connection::shutdown(uint64_t flags) {
         break;
     default:
         return -FI_EINVAL;
+    }
+    if (flags == FI_RSTREAM_ABORT && give_up()) {
+        return 0;
     }
     if (!was_connected_.load()) {
         return -FI_ENOTCONN;

@@ -159,6 +159,7 @@ class Connection final : public EqTarget {
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
     [[nodiscard]] bool all_with_core() const;
     void take_what_came();
+    bool give_up();
     void report_shutdown();
     void fail(int error, const char* why);
 
@@ -270,6 +271,7 @@ class Connection final : public EqTarget {
     bool headers_ = false; // data is announced by messages behind the writes
 
     std::atomic<State> state_{State::open};
+    bool given_up_ = false;     // by the program, while connecting; with the pump locked
     std::atomic<int> error_{0}; // why the core's connection is gone: FI_E*
     std::atomic<bool> was_connected_{false};
     std::atomic<bool> error_told_{false};
@@ -310,6 +312,7 @@ class Connection final : public EqTarget {
     std::atomic<bool> awaits_core_{false};  // closing waits until all is with the core
     std::atomic<bool> send_starved_{false}; // the program was told that nothing can be sent
     std::atomic<bool> recv_starved_{false}; // or received
+    std::atomic<bool> asked_{false};        // it has received or peeked at all
     std::atomic<size_t> peeked_{0};         // readable bytes that it was told of and left
     std::atomic<bool> took_{false};         // it has received since it last asked, and left this many
     std::atomic<size_t> left_{0};

@@ -180,6 +180,7 @@ ssize_t Connection::readable_or_end() {
     if (!was_connected_.load()) {
         return -FI_ENOTCONN;
     }
+    wire::put(asked_, true);
     for (int attempt = 0;; ++attempt) {
         // The end is looked at before the bytes: what comes in between is in front of it.
         const State state = state_.load(std::memory_order_acquire);
@@ -282,11 +283,12 @@ void Connection::await_more() {
 }
 
 // Whether there is something for the program to do that it asked for in vain before, or that is behind what it was told
-// of, or behind what there was when it last received: who takes all there is need not ask in vain before it sleeps.
+// of, or behind what there was when it last received: who takes all there is need not ask in vain before it sleeps, nor
+// who has not asked for anything yet.
 bool Connection::wakes_someone() const {
     const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
     const size_t told = peeked_.load();
-    return (recv_starved_.load() && (link_.readable() != 0 || ended)) ||
+    return ((recv_starved_.load() || !asked_.load()) && (link_.readable() != 0 || ended)) ||
            (took_.load() && (link_.readable() > left_.load() || (ended && !end_told_.load()))) ||
            (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
            (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over() ||

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 #include <sys/socket.h>
 
@@ -219,8 +220,13 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     request->passive = this;
     request->core_info = std::move(core_info);
     request->hello = hello;
-    ours->handle = fabric_.requests().add(std::move(request));
-    queue_->push(FI_CONNREQ, &fid, ours.release(), data.subspan(wire::Hello::size, hello.user_length));
+    const AnyFid* handle = ours->handle = fabric_.requests().add(std::move(request));
+    try {
+        queue_->push(FI_CONNREQ, &fid, ours.release(), data.subspan(wire::Hello::size, hello.user_length));
+    } catch (const std::bad_alloc&) {
+        (void)fabric_.requests().take(handle, this); // nobody will answer it; the core's is rejected by our caller
+        throw;
+    }
     return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <climits>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -96,8 +97,18 @@ void role_accepts(const std::vector<std::string>&) {
     }
 }
 
+// Accepts one connection, and says how its receive ends.
+void role_accepts_one(const std::vector<std::string>&) {
+    const Number from = listener();
+    say(std::to_string(port_of(from)));
+    const Number accepted(raccept(from, nullptr, nullptr));
+    char byte = 0;
+    const ssize_t received = rrecv(accepted, &byte, 1, 0);
+    say(received < 0 ? strerror(errno) : std::to_string(received));
+}
+
 struct Peer {
-    Peer() : child("accepts"), port(static_cast<uint16_t>(std::stoi(child.hear()))) {}
+    explicit Peer(const char* role = "accepts") : child(role), port(static_cast<uint16_t>(std::stoi(child.hear()))) {}
 
     Child child;
     uint16_t port;
@@ -157,6 +168,24 @@ void test_a_late_refusal_of_a_connect_that_was_given_up_is_not_the_next_ones() {
         silent.child.interrupt(SIGCONT);
         EXPECT_EQ(outcome(fd), 0);
         expect_echo(fd);
+    }
+}
+
+// TCP answers the peer that accepts after all with a reset; the socket stays, and is not used.
+void test_a_connect_that_was_given_up_is_a_reset_to_its_peer() {
+    for (const bool by_shutdown : {false, true}) {
+        Peer late("accepts_one");
+        const Number fd = calling_socket();
+        late.child.stop();
+        EXPECT_EQ(begin_to_connect(fd, late.port), EINPROGRESS);
+        if (by_shutdown) {
+            EXPECT_EQ(rshutdown(fd, SHUT_RDWR), 0);
+        } else {
+            give_up(fd);
+        }
+        late.child.interrupt(SIGCONT);
+        EXPECT_EQ(late.child.hear(), std::string(strerror(ECONNRESET)));
+        late.child.finish();
     }
 }
 
@@ -387,13 +416,14 @@ void test_the_longest_time_limits_do_not_end_at_once() {
 
 int main(int argc, char** argv) {
     signal(SIGPIPE, SIG_IGN);
-    const Role roles[] = {{"accepts", role_accepts}};
+    const Role roles[] = {{"accepts", role_accepts}, {"accepts_one", role_accepts_one}};
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;
     }
     const CMUnitTest tests[] = {
         FABTEST(test_a_late_answer_to_a_connect_that_was_given_up_is_not_the_next_ones),
         FABTEST(test_a_late_refusal_of_a_connect_that_was_given_up_is_not_the_next_ones),
+        FABTEST(test_a_connect_that_was_given_up_is_a_reset_to_its_peer),
         FABTEST(test_a_connect_that_waits_is_not_ended_by_one_that_was_given_up),
         FABTEST(test_connects_that_are_given_up_at_any_moment_leave_the_next_one_alone),
         FABTEST(test_a_poll_wakes_although_the_low_water_mark_is_beyond_the_buffer_in_force),

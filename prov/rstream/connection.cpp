@@ -275,7 +275,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
         fail(FI_ECONNRESET, "the core's connection has ended");
         return;
     }
-    if (event == FI_CONNECTED && given_up_) {
+    if (event == FI_CONNECTED && given_up_.load()) {
         leave_watch();
         fi_shutdown(ep_.get(), 0); // to its peer it was reset
         return;
@@ -387,9 +387,9 @@ void Connection::fail(int error, const char* why) {
 bool Connection::give_up() {
     const auto lock = pump_->lock();
     if (state_.load(std::memory_order_acquire) != State::connecting) {
-        return given_up_;
+        return given_up_.load();
     }
-    given_up_ = true;
+    given_up_.store(true);
     error_.store(FI_ECONNABORTED);
     shutdown_told_.store(true); // there was no connection to end
     state_.store(State::failed, std::memory_order_release);

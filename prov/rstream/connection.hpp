@@ -271,8 +271,8 @@ class Connection final : public EqTarget {
     bool headers_ = false; // data is announced by messages behind the writes
 
     std::atomic<State> state_{State::open};
-    bool given_up_ = false;     // by the program, while connecting; with the pump locked
-    std::atomic<int> error_{0}; // why the core's connection is gone: FI_E*
+    std::atomic<bool> given_up_{false}; // by the program, while connecting; changes with the pump locked
+    std::atomic<int> error_{0};         // why the core's connection is gone: FI_E*
     std::atomic<bool> was_connected_{false};
     std::atomic<bool> error_told_{false};
     std::atomic<bool> shutdown_told_{false};

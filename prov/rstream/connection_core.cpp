@@ -243,7 +243,7 @@ ssize_t Connection::post_header(const wire::Post& post) {
 
 void Connection::progress() {
     if (const State state = state_.load(std::memory_order_acquire); state != State::connected) {
-        if (state == State::connecting) {
+        if (state == State::connecting || given_up_.load(std::memory_order_relaxed)) {
             take_core_events();
         }
         return;

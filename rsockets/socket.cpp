@@ -239,6 +239,7 @@ int Socket::shutdown(int how) {
 
 // Takes the connection out of sight; it may still be in use by a thread, and goes with the socket.
 void Socket::drop_connection() {
+    const Handling handling(*this);
     Connection* dropped = connection_.exchange(nullptr);
     if (dropped != nullptr) {
         dropped->forget_target(); // how it goes is not how the next one goes

@@ -175,8 +175,10 @@ class Socket final : public Object, private EventTarget {
     void update_signal(); // with `mutex_` held
 
     // socket_connect.cpp
-    int start_connect(int fd, const Address& to);
-    int connect_result();
+    int start_connect(int fd, const Address& to, uint64_t attempt);
+    [[nodiscard]] bool under_way(uint64_t attempt) const;
+    void abandon(uint64_t attempt);
+    int connect_result(uint64_t attempt);
 
     // socket_transfer.cpp
     // No more than the connection's buffer can hold is waited for.
@@ -214,6 +216,18 @@ class Socket final : public Object, private EventTarget {
     int get_rdma(int name, void* value, socklen_t* length);
     int get_tcp_info(void* value, socklen_t* length);
 
+    // A call that handles connections which were not connected yet: they stay as long as there is another one.
+    class Handling {
+      public:
+        explicit Handling(Socket& socket) : socket_(socket) { socket_.handling_.fetch_add(1); }
+        Handling(const Handling&) = delete;
+        Handling& operator=(const Handling&) = delete;
+        ~Handling() { socket_.handling_.fetch_sub(1); }
+
+      private:
+        Socket& socket_;
+    };
+
     Library& library_;
     const int family_;
     std::atomic<bool> nonblocking_;
@@ -227,6 +241,8 @@ class Socket final : public Object, private EventTarget {
     Descriptor reserved_; // a socket of the kernel's that holds the address that was bound
     std::atomic<Connection*> connection_{nullptr};
     std::vector<std::unique_ptr<Connection>> connections_; // the present one last; others may still be in use
+    std::atomic<int> handling_{0};                         // see Handling
+    std::atomic<uint64_t> attempt_{0};                     // to connect; changes with `mutex_` held
     std::unique_ptr<Listener> listener_;
     Ref<Socket> parent_; // the listener, while this is being accepted
     bool setting_up_ = false;

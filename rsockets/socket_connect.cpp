@@ -61,6 +61,9 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
     }
     Address to(address, length);
     std::vector<std::unique_ptr<Connection>> failed; // earlier ones; closed without our lock
+    const Handling handling(*this);
+    bool begins = false; // or waits for what another thread has begun
+    uint64_t attempt = 0;
     {
         const std::lock_guard lock(mutex_);
         switch (state()) {
@@ -72,6 +75,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             if (nonblocking()) {
                 return -EALREADY;
             }
+            attempt = attempt_.load();
             break;
         case State::closed:
             if (!outcome_told_) { // how it went is told once, then the socket may try again
@@ -93,8 +97,8 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             error_.store(0);
             outcome_.reset();
             connection_.store(nullptr);
-            if (!was_connected_) {
-                failed.swap(connections_); // nobody can be within a call on these
+            if (!was_connected_ && handling_.load() == 1) {
+                failed.swap(connections_); // nobody else is within a call on these
             }
             move_to(State::connecting);
             to = to.wildcard_as_loopback();
@@ -103,33 +107,51 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
                 return -error;
             }
             outcome_told_ = false;
+            begins = true;
+            attempt = attempt_.fetch_add(1) + 1;
             break;
         }
     }
-    if (connection() == nullptr) {
-        if (const int error = start_connect(fd, to.unmapped()); error != 0) {
-            const std::lock_guard lock(mutex_);
-            if (state() == State::connecting) {
-                move_to(State::closed);
-            }
-            connection_.store(nullptr);
-            outcome_told_ = true;
+    if (begins) {
+        if (const int error = start_connect(fd, to.unmapped(), attempt); error != 0) {
+            abandon(attempt);
             return -error;
         }
         if (nonblocking()) {
             return -EINPROGRESS;
         }
     }
-    const ssize_t ret = repeat(true, Nanoseconds(send_timeout_.load()),
-                               [&]() -> ssize_t { return state() == State::connecting ? -EAGAIN : 0; });
+    const ssize_t ret =
+        repeat(true, Nanoseconds(send_timeout_.load()), [&]() -> ssize_t { return under_way(attempt) ? -EAGAIN : 0; });
     if (ret != 0) {
         return ret == -EAGAIN ? -EINPROGRESS : static_cast<int>(ret);
     }
-    return connect_result();
+    return connect_result(attempt);
 }
 
-int Socket::connect_result() {
+bool Socket::under_way(uint64_t attempt) const { return state() == State::connecting && attempt_.load() == attempt; }
+
+// An attempt that could not be begun, unless another thread has given it up and begun the next one since.
+void Socket::abandon(uint64_t attempt) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (attempt_.load() != attempt) {
+            return;
+        }
+        if (state() == State::connecting) {
+            move_to(State::closed);
+        }
+        connection_.store(nullptr);
+        outcome_told_ = true;
+    }
+    bell_.ring(); // another thread may wait for it
+}
+
+int Socket::connect_result(uint64_t attempt) {
     const std::lock_guard lock(mutex_);
+    if (attempt_.load() != attempt) {
+        return -ECONNABORTED;
+    }
     outcome_told_ = true;
     outcome_.reset();
     if (state() == State::connected) {
@@ -165,7 +187,7 @@ std::string Socket::core() const {
 }
 
 // An errno, or 0: it is under way.
-int Socket::start_connect(int fd, const Address& to) {
+int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     if (is_multicast(to)) {
         return ENETUNREACH;
     }
@@ -219,6 +241,9 @@ int Socket::start_connect(int fd, const Address& to) {
     Connection& opened = *made;
     {
         const std::lock_guard lock(mutex_);
+        if (!under_way(attempt)) {
+            return ECONNABORTED; // another thread has given it up
+        }
         (void)apply_keepalive(opened);
         adopt(std::move(made));
         epoll_event event{};
@@ -236,6 +261,10 @@ int Socket::start_connect(int fd, const Address& to) {
     }
     library_.service().wake(); // it may rest from data that flows elsewhere
     ret = opened.connect(to);
+    if (ret == 0 && connection() != &opened) { // another thread has given it up before there was anything to end
+        (void)opened.abort();
+        return ECONNABORTED;
+    }
     return ret < 0 ? -ret : 0;
 }
 

@@ -4,6 +4,7 @@
 // What a socket or a thread had before must not reach what it has now: a connect that was given up, the size that a
 // buffer will have next time, what a child inherits, time limits that do not end.
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <climits>
@@ -255,6 +256,38 @@ void test_connects_that_are_given_up_at_any_moment_leave_the_next_one_alone() {
     }
 }
 
+// Calls of several threads: each comes to an end, and the socket is as good as before.
+void test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole() {
+    Peer peer;
+    const uint16_t closed = closed_port();
+    const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
+    std::atomic<int> busy{2};
+    Threads threads;
+    for (const uint16_t port : {peer.port, closed}) {
+        threads.start([&, port] {
+            for (int i = 0; i < 200; ++i) {
+                const int error = begin_to_connect(fd, port);
+                EXPECT(error == 0 || error == EISCONN || error == ECONNREFUSED || error == ECONNABORTED ||
+                       error == ECONNRESET);
+            }
+            --busy;
+        });
+    }
+    threads.start([&] {
+        for (int i = 0; busy.load() != 0; ++i) {
+            if (i % 2 != 0) {
+                (void)rshutdown(fd, SHUT_RDWR);
+            }
+            give_up(fd);
+        }
+    });
+    threads.join();
+    give_up(fd);
+    EXPECT_EQ(begin_to_connect(fd, peer.port), 0);
+    EXPECT_EQ(option(fd, SO_ERROR), 0);
+    expect_echo(fd);
+}
+
 // ---- a buffer that will be larger next time
 
 // The receiver's buffer is small, the low water mark is what it can hold if it were as large as it was set to since.
@@ -426,6 +459,7 @@ int main(int argc, char** argv) {
         FABTEST(test_a_connect_that_was_given_up_is_a_reset_to_its_peer),
         FABTEST(test_a_connect_that_waits_is_not_ended_by_one_that_was_given_up),
         FABTEST(test_connects_that_are_given_up_at_any_moment_leave_the_next_one_alone),
+        FABTEST(test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole),
         FABTEST(test_a_poll_wakes_although_the_low_water_mark_is_beyond_the_buffer_in_force),
         FABTEST(test_a_receive_ends_although_the_low_water_mark_is_beyond_the_buffer_in_force),
         FABTEST(test_a_child_does_not_sleep_on_what_its_parent_sleeps_on),

@@ -15,4 +15,7 @@ ASAN_OPTIONS=${ASAN_OPTIONS:-detect_stack_use_after_return=1:strict_string_check
 LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$source/scripts/lsan.supp:print_suppressions=0}
 TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$source/scripts/tsan.supp:second_deadlock_stack=1}
 export ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS
+# Sanitizers slow a program down by a factor of up to ten: limits of time are for calls that never return.
+FABTESTS_PATIENCE=${FABTESTS_PATIENCE:-4}
+export FABTESTS_PATIENCE
 exec make -s -j"$(nproc)" check

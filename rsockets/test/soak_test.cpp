@@ -216,8 +216,8 @@ void allow_descriptors() {
     }
 }
 
-// Keeps its share of the connections alive for a time: where one has ended, the next begins. arguments: port, number of
-// the process, milliseconds.
+// Keeps its share of the connections alive for a time: where one has ended, the next begins. However slow the machine
+// is, there is one share at least. arguments: port, number of the process, milliseconds.
 void role_connects(const std::vector<std::string>& arguments) {
     const auto port = static_cast<uint16_t>(std::stoi(arguments.at(0)));
     const auto process = static_cast<uint32_t>(std::stoul(arguments.at(1)));
@@ -227,7 +227,9 @@ void role_connects(const std::vector<std::string>& arguments) {
     const Number set(repoll_create(0));
     const auto start = Clock::now();
     std::map<uint64_t, std::unique_ptr<Client>> clients;
-    uint64_t next = uint64_t{process} * 1000003;
+    constexpr size_t share = connections / processes;
+    const uint64_t first = uint64_t{process} * 1000003;
+    uint64_t next = first;
     const auto watch = [&](int operation, uint64_t key, Client& client) {
         epoll_event event{};
         event.events = client.wanted() | EPOLLONESHOT;
@@ -236,7 +238,7 @@ void role_connects(const std::vector<std::string>& arguments) {
     };
     std::map<uint64_t, Clock::time_point> resting;
     do {
-        while (clients.size() < connections / processes && milliseconds_since(start) < time) {
+        while (clients.size() < share && (next - first < share || milliseconds_since(start) < time)) {
             const uint64_t key = next++;
             auto made = std::make_unique<Client>(port, process, key);
             watch(EPOLL_CTL_ADD, key, *made);

@@ -70,7 +70,15 @@ void test_a_row_tells_what_was_moved() {
     EXPECT(seconds >= 0 && gigabits > 0 && microseconds > 0);
 }
 
+// The tests of the series, more than a gigabyte each.
+void move_gigabytes() {
+#if defined(__SANITIZE_THREAD__)
+    throw fabtests::Skip("ThreadSanitizer takes minutes over gigabytes");
+#endif
+}
+
 void test_the_series_runs_over_rsockets() {
+    move_gigabytes();
     Server server({"-T", "b"});
     Client client(server.port, {"-T", "b"});
     expect_success(client);
@@ -85,6 +93,7 @@ void test_the_series_runs_over_rsockets() {
 
 // Each of the two connections has a child of its own, and the bytes of -T v go on from one to the other.
 void test_the_series_is_served_by_children() {
+    move_gigabytes();
     Server server({"-T", "f", "-T", "v", "-T", "b"});
     Client client(server.port, {"-T", "s", "-T", "v", "-T", "b"});
     expect_success(client);

@@ -595,9 +595,15 @@ class Model {
     std::string failure_;
 };
 
+#ifdef __SANITIZE_THREAD__
+constexpr uint64_t runs = 12; // one thread has no races; it is slow all the same
+#else
+constexpr uint64_t runs = 150;
+#endif
+
 void check(const Options& options) {
     uint64_t growths = 0;
-    assert_string_equal(first_failure(150,
+    assert_string_equal(first_failure(runs,
                                       [&](uint64_t seed) {
                                           Model model(seed, options);
                                           std::string failure = model.run();
@@ -606,7 +612,7 @@ void check(const Options& options) {
                                       }),
                         "");
     // They grow where they may.
-    assert_int_equal(growths >= 50, options.grows);
+    assert_int_equal(growths >= runs / 3, options.grows);
     assert_true(options.grows || growths == 0);
 }
 

@@ -31,6 +31,12 @@ std::vector<Entry>& entries() {
     return all;
 }
 
+// FABTESTS_PATIENCE: how much slower than others this machine, or this build, is.
+unsigned patience() {
+    const char* factor = getenv("FABTESTS_PATIENCE");
+    return static_cast<unsigned>(std::max(1, factor != nullptr ? atoi(factor) : 1));
+}
+
 constexpr unsigned longest_case = 30; // seconds
 
 const Api kernel_api = {
@@ -83,7 +89,7 @@ void on_alarm(int) {
 }
 
 std::vector<std::string> run_on(const Api& api, const Entry& entry) {
-    alarm(longest_case);
+    alarm(longest_case * patience());
     std::vector<std::string> lines;
     {
         Case c(api);
@@ -287,10 +293,7 @@ void Case::note_poll(const char* what, int fd, short events) {
 }
 
 // Milliseconds in which a peer's kernel takes what it is going to take.
-int a_while() {
-    const char* patience = getenv("FABTESTS_PATIENCE");
-    return 30 * std::max(1, patience != nullptr ? atoi(patience) : 1);
-}
+int a_while() { return 30 * static_cast<int>(patience()); }
 
 size_t Case::fill(int fd) {
     size_t total = 0;
@@ -312,6 +315,14 @@ size_t Case::fill(int fd) {
         ++total;
     }
     return total;
+}
+
+ssize_t Case::send_that_waits(int fd, int flags) {
+    ssize_t n = 0;
+    do {
+        n = s.send(fd, "x", 1, flags);
+    } while (n == 1);
+    return n;
 }
 
 void Case::drain(int fd, size_t length) {

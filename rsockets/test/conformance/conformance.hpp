@@ -120,6 +120,9 @@ class Case {
     void note_poll(const char* what, int fd, short events);
     // Sends until nothing more is taken; how much was.
     size_t fill(int fd);
+    // Sends a byte on what was filled. A send that still found room (the kernel's grows when the peer's answers or its
+    // timers come) did not wait, and the next one is what is told.
+    ssize_t send_that_waits(int fd, int flags);
     // Receives that much.
     void drain(int fd, size_t length);
     void set(int fd, int level, int name, int value);

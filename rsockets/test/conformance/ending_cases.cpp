@@ -413,7 +413,7 @@ CASE(a_reset_while_send_of_one_byte_waits_is_told_by_it) {
     const Pair pair = c.make_pair();
     c.fill(pair.client);
     reset_when_asleep(c, pair.server);
-    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.send_that_waits(pair.client, MSG_NOSIGNAL));
     c.join();
     SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
 }

@@ -136,7 +136,7 @@ CASE(send_is_interrupted_by_a_signal) {
     const Pair pair = c.make_pair();
     c.fill(pair.client);
     interrupt_when_asleep(c);
-    SAY(c.s.send(pair.client, "x", 1, 0));
+    SAY(c.send_that_waits(pair.client, 0));
 }
 
 CASE(poll_is_interrupted_by_a_signal) {
@@ -291,7 +291,7 @@ CASE(shutdown_wakes_up_who_sends) {
         await_sleep(id);
         c.s.shutdown(pair.client, SHUT_WR);
     });
-    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    SAY(c.send_that_waits(pair.client, MSG_NOSIGNAL));
 }
 
 CASE(shutdown_wakes_up_who_accepts) {

@@ -80,6 +80,7 @@ void Peer::take(const util::Completion& completion) {
         if (!completion.reason.empty()) {
             fail("{}: {}", text(), completion.reason);
         }
+        flushed_ = flushed_ || completion.operation == Operation::send;
         disconnected = established; // before that, an event tells what became of it
         return;
     }

@@ -27,6 +27,12 @@ class Peer {
     [[nodiscard]] util::Connection& connection() { return *connection_; }
     [[nodiscard]] bool received_all() const { return received_ == options_.count; }
     [[nodiscard]] bool sent_all() const { return sent_ == options_.count; }
+    // Whether the peer has disconnected before all was done. The end of a connection may overtake the last
+    // acknowledgements: sends that are under way are waited for, and are completed or flushed.
+    [[nodiscard]] bool lost() const {
+        const bool may_complete = posted_sends_ == options_.count && !flushed_;
+        return disconnected && !(received_all() && (sent_all() || may_complete));
+    }
 
     // Whether the other end is ours; known from the request on, or from the acceptance.
     void know_peer(bool ours) { ours_ = ours; }
@@ -65,6 +71,7 @@ class Peer {
     bool ours_ = false;
     bool opened_ = false; // the opening has been sent, or received
     bool sending_ = false;
+    bool flushed_ = false;     // a send will never complete
     size_t opening_sends_ = 0; // under way
     size_t posted_sends_ = 0;
     size_t posted_receives_ = 0;

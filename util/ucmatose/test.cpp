@@ -166,7 +166,7 @@ void Test::step(Clock::time_point& deadline) {
     take_events();
     for (auto& peer : peers_) {
         peer->progress();
-        if (peer->disconnected && !ending_ && !(peer->received_all() && peer->sent_all())) {
+        if (!ending_ && peer->lost()) {
             fail("{}: the peer has disconnected", peer->text());
         }
     }

@@ -47,10 +47,10 @@ listens() { # PID PORT: or has ended, which shows soon enough
 server_status=0 client_status=0
 both() {
     new_port
-    timeout 60 $(program "$1" "$3") -p $last_port $4 >"$scratch/server" 2>&1 &
+    timeout 120 $(program "$1" "$3") -p $last_port $4 >"$scratch/server" 2>&1 &
     server=$!
     wait_until 20 listens $server $last_port
-    timeout 60 $(program "$2" "$3") -p $last_port $5 >"$scratch/client" 2>&1
+    timeout 120 $(program "$2" "$3") -p $last_port $5 >"$scratch/client" 2>&1
     client_status=$?
     wait $server
     server_status=$?
@@ -113,7 +113,7 @@ persistent() { # SERVER N
     wait_until 20 listens $server $last_port
     clients=
     for kind_of_client in rdmacm fabric rdma-core rdmacm; do
-        timeout 60 $(program $kind_of_client rping) -c -V -C 5 -a 10.77.$2.1 -I 10.77.$2.2 -p $last_port -S 64 &
+        timeout 120 $(program $kind_of_client rping) -c -V -C 5 -a 10.77.$2.1 -I 10.77.$2.2 -p $last_port -S 64 &
         clients="$clients $!"
     done
     failed=0
@@ -132,7 +132,7 @@ persistent() { # SERVER N
 refused() {
     pattern=$1
     shift
-    timeout 60 "$@" >"$scratch/out" 2>"$scratch/err"
+    timeout 120 "$@" >"$scratch/out" 2>"$scratch/err"
     status=$?
     echo "status $status"
     cat "$scratch/err"
@@ -188,11 +188,11 @@ interrupted() { # KIND N
 
 # By default it is the address that chooses.
 chooses() { # BACKEND ADDRESS
-    timeout 60 "$build/rping" -s -a "$2" -p 0 --json -C 2 >"$scratch/server" 2>&1 &
+    timeout 120 "$build/rping" -s -a "$2" -p 0 --json -C 2 >"$scratch/server" 2>&1 &
     server=$!
     wait_until 20 says server listening
     port=$(sed -n 's/.*"port": \([0-9]*\)}$/\1/p' "$scratch/server")
-    timeout 60 "$build/rping" -c -a "$2" -p "$port" -C 2 --json >"$scratch/client" 2>&1
+    timeout 120 "$build/rping" -c -a "$2" -p "$port" -C 2 --json >"$scratch/client" 2>&1
     client_status=$?
     wait $server
     server_status=$?

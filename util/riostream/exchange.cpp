@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include <rdma/rsocket.h>
+#include <sched.h>
 
 #include "util/common/failure.hpp"
 #include "util/streaming/greeting.hpp"
@@ -23,6 +24,10 @@ using util::fail;
 namespace {
 
 constexpr off_t mapping_offset = 0; // the peer's programs write there
+
+// After so many looks at the socket, tens of microseconds, whoever else wants the processor is let have it: that may be
+// the peer. Where nobody does, it is as good as a look.
+constexpr unsigned polls_alone = 64;
 
 // Memory of ours that the peer may write to, from here to unmap().
 class Mapping {
@@ -128,9 +133,15 @@ class MappedExchange : public streaming::Exchange {
     void await_mark(std::byte mark) {
         const std::atomic_ref<std::byte> last(target_.back());
         streaming::Wait wait(options_);
+        unsigned polls = 0;
         while (last.load(std::memory_order_acquire) != mark) {
-            if (++looks_ % looks_a_poll_ == 0 && socket_->ended() && last.load(std::memory_order_acquire) != mark) {
-                fail("{}: waiting for a write: the peer has closed the connection", socket_->peer());
+            if (++looks_ % looks_a_poll_ == 0) {
+                if (socket_->ended() && last.load(std::memory_order_acquire) != mark) {
+                    fail("{}: waiting for a write: the peer has closed the connection", socket_->peer());
+                }
+                if (++polls > polls_alone) {
+                    sched_yield();
+                }
             }
             if (wait.over()) {
                 socket_->give_up("waiting for a write");

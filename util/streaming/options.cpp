@@ -98,12 +98,10 @@ class Parser {
             options_.keepalive = static_cast<int>(parse_number("-k", value, 1, 32767));
             break;
         case 'I':
-            options_.iterations = parse_number("-I", value, 1, max_count);
-            counts_given_ = true;
+            iterations_ = parse_number("-I", value, 1, max_count);
             break;
         case 'C':
-            options_.transfers = parse_number("-C", value, 1, max_count);
-            counts_given_ = true;
+            transfers_ = parse_number("-C", value, 1, max_count);
             break;
         case 'S':
             options_.all = strcasecmp(value.c_str(), "all") == 0;
@@ -125,9 +123,13 @@ class Parser {
     }
 
     void finish() {
-        options_.custom = size_given_ || counts_given_;
-        if (options_.all && counts_given_) {
-            fail("-S all: the tests of the series have their own -I and -C");
+        if (options_.all) {
+            options_.series_iterations = iterations_;
+            options_.series_transfers = transfers_;
+        } else {
+            options_.custom = size_given_ || iterations_ || transfers_;
+            options_.iterations = iterations_.value_or(options_.iterations);
+            options_.transfers = transfers_.value_or(options_.transfers);
         }
         const uint64_t most = std::numeric_limits<int64_t>::max() / 2;
         if (options_.transfers > most / options_.iterations ||
@@ -180,7 +182,8 @@ class Parser {
 
     Options& options_;
     bool size_given_ = false;
-    bool counts_given_ = false;
+    std::optional<uint64_t> iterations_;
+    std::optional<uint64_t> transfers_;
     bool asynchronous_ = false;
     bool blocking_ = false;
     bool nonblocking_ = false;
@@ -212,8 +215,8 @@ std::string help_text(Program program, const std::string& name) {
         "  -f, --format FORMAT   how the addresses are written: name, ip or ipv6\n"
         "  -B, --buffers BYTES   size of the send and of the receive buffer (default 512K)\n"
         "  -i, --inline BYTES    what may be sent inline (RDMA_INLINE)\n"
-        "  -I, --iterations N    how often it goes there and back (default 1)\n"
-        "  -C, --transfers N     transfers one way before it turns (default 1000)\n"
+        "  -I, --iterations N    how often it goes there and back (default 1); with -S all, in each latency test\n"
+        "  -C, --transfers N     transfers one way before it turns (default 1000); with -S all, in each bandwidth test\n"
         "  -S, --size BYTES      size of a transfer (default 1000), or all: a series of many sizes\n"
         "  -p, --port PORT       the server's port (default 7471; 0: a free one, which is printed)\n"
         "{2}"

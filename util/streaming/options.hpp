@@ -36,6 +36,9 @@ struct Options {
     size_t size = 1000;        // bytes of a transfer
     uint64_t transfers = 1000; // one way, before it turns
     uint64_t iterations = 1;   // of there and back
+    // What -C and -I say for the tests of -S all, which have counts of their own otherwise.
+    std::optional<uint64_t> series_transfers;
+    std::optional<uint64_t> series_iterations;
     Mode mode = Mode::nonblocking;
     bool kernel = false; // the kernel's sockets instead of rsockets
     bool fork = false;

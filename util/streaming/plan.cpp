@@ -71,8 +71,9 @@ std::vector<Group> make_plan(const Options& options) {
     Group latency;
     Group bandwidth;
     for (const size_t size : sizes(options.all)) {
-        latency.tests.push_back({short_bytes(size) + "_lat", size, 1, repetitions(size)});
-        bandwidth.tests.push_back({short_bytes(size) + "_bw", size, repetitions(size), 1});
+        const uint64_t usual = repetitions(size);
+        latency.tests.push_back({short_bytes(size) + "_lat", size, 1, options.series_iterations.value_or(usual)});
+        bandwidth.tests.push_back({short_bytes(size) + "_bw", size, options.series_transfers.value_or(usual), 1});
     }
     if (!options.kernel) {
         // Small transfers are soonest there inline; many of them are fastest without.

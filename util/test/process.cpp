@@ -22,7 +22,7 @@ using fabtests::Clock;
 using fabtests::Failure;
 
 namespace {
-constexpr int longest_wait_ms = 30000;
+constexpr int longest_wait_ms = 60000;
 }
 
 Process::Process(const std::string& program, const std::vector<std::string>& arguments,

@@ -22,7 +22,7 @@ struct Client : StreamClient {
 };
 
 const Words modes[] = {{"-T", "n"}, {"-T", "b"}, {"-T", "a"}};
-const Words lengthy{"-S", "all"}; // its first row tells that data moves
+const Words lengthy{"-S", "all", "-I", "1000"}; // its first row, soon there, tells that data moves
 
 // Of those that move data. ThreadSanitizer works out a report for each byte that the peer wrote and that is compared,
 // and drops it (scripts/tsan.supp): that takes so long that the ends give each other up.
@@ -55,14 +55,16 @@ void test_directions_are_told_apart_beyond_256() {
 
 void test_the_series_maps_anew_for_each_test() {
     move_data();
-    Server server({"-T", "v"});
-    Client client(server.port, {"-T", "v"});
+    const Words series{"-S", "all", "-I", "10", "-C", "10", "-T", "v"};
+    Server server(series);
+    Client client(server.port, series);
     expect_success(client);
     expect_success(server);
-    EXPECT_EQ(count_lines(client.output()), 9U);
-    for (const char* name : {"64_lat", "4k_lat", "64k_lat", "1m_lat", "64_bw", "4k_bw", "64k_bw", "1m_bw"}) {
+    EXPECT_EQ(count_lines(client.output()), 67U);
+    for (const char* name : {"64_lat", "4k_lat", "96k_lat", "6m_lat", "64_bw", "4k_bw", "96k_bw", "6m_bw"}) {
         EXPECT_EQ(columns(client, name), columns(server, name));
     }
+    EXPECT_EQ(columns(client, "1m_bw"), std::string("1m_bw     1m      10      1       20m     "));
     EXPECT(client.output().starts_with("name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer\n"));
 }
 

@@ -92,7 +92,6 @@ void test_what_makes_no_sense_is_refused() {
                  {{"-I", "1000000001"}, "-I 1000000001: not a number"},
                  {{"-S", "1G", "-C", "1000000000", "-I", "10"}, "more bytes than can be counted"},
                  {{"-C", "1000000000", "-I", "1000000000", "-S", "5"}, "more bytes than can be counted"},
-                 {{"-S", "all", "-C", "3"}, "-S all: the tests of the series have their own"},
                  {{"-B", "0"}, "-B 0: not a number"},
                  {{"-f", "gid"}, "-f gid: streams have IP addresses only"},
                  {{"-f", "dotted"}, "-f dotted: not one of name, ip and ipv6"},
@@ -161,6 +160,26 @@ void test_the_series_is_latencies_then_bandwidths() {
     }
     EXPECT(!make_plan(stream({"-T", "s"}))[0].inline_size);
     EXPECT_EQ(*make_plan(stream({"-i", "7"}))[1].inline_size, 7);
+}
+
+void test_counts_may_be_given_for_all() {
+    const auto both = make_plan(mapped({"-S", "all", "-I", "20", "-C", "30"}));
+    EXPECT_EQ(both.size(), 2U);
+    for (const Test& test : both[0].tests) {
+        EXPECT_EQ(test.transfers, 1U);
+        EXPECT_EQ(test.iterations, 20U);
+    }
+    for (const Test& test : both[1].tests) {
+        EXPECT_EQ(test.transfers, 30U);
+        EXPECT_EQ(test.iterations, 1U);
+    }
+    const auto one = make_plan(stream({"-I", "20", "-S", "all"}));
+    EXPECT_EQ(one[0].tests.front().iterations, 20U);
+    EXPECT_EQ(one[1].tests.front().transfers, 100000U);
+    const auto single = make_plan(stream({"-S", "all", "-S", "3", "-I", "20"})); // the last -S counts
+    EXPECT_EQ(single.size(), 1U);
+    EXPECT_EQ(single[0].tests[0].iterations, 20U);
+    EXPECT_EQ(single[0].tests[0].transfers, 1000U);
 }
 
 void test_all_has_33_sizes_and_counts_that_fit_them() {
@@ -280,6 +299,7 @@ int main() {
         FABTEST(test_what_makes_no_sense_is_refused),
         FABTEST(test_numbers_are_shortened_as_rdma_core_does),
         FABTEST(test_the_series_is_latencies_then_bandwidths),
+        FABTEST(test_counts_may_be_given_for_all),
         FABTEST(test_all_has_33_sizes_and_counts_that_fit_them),
         FABTEST(test_one_test_is_what_the_options_say),
         FABTEST(test_the_pattern_counts_without_end),

@@ -132,9 +132,10 @@ void settle(Host& host, size_t fds) {
 }
 
 // Pools and allocators grow in steps, by what they keep for later. What is lost with every connection shows in every
-// round: a kilobyte of each is half a megabyte.
-void test_three_thousand_connections_one_after_the_other_leave_nothing() {
+// round. verbs is emulated where it is tested by everyone, and connects ten times slower.
+void test_thousands_of_connections_one_after_the_other_leave_nothing() {
     Host host(here());
+    const int a_round = core_name() == "verbs" ? 200 : 500;
     const size_t fds = open_fds();
     connect_and_close(host, 300);
     settle(host, fds);
@@ -142,14 +143,14 @@ void test_three_thousand_connections_one_after_the_other_leave_nothing() {
     size_t least_growth = ~size_t{0};
     for (int round = 0; round < 6; ++round) {
         const size_t before = resident_bytes();
-        connect_and_close(host, 500);
+        connect_and_close(host, a_round);
         settle(host, fds);
         const size_t after = resident_bytes();
         least_growth = std::min(least_growth, after - std::min(after, before));
     }
     EXPECT_EQ(open_fds(), fds);
     if (!sanitized) {
-        EXPECT(least_growth < size_t{512} << 10);
+        EXPECT(least_growth < static_cast<size_t>(a_round) << 10); // a kilobyte of each
         EXPECT(mappings() <= maps + 10);
     }
 }
@@ -176,7 +177,7 @@ int main() {
     setenv("FI_MR_CACHE_MAX_COUNT", "0", 0);
     const CMUnitTest tests[] = {
         FABTEST(test_a_thousand_connections_at_once),
-        FABTEST(test_three_thousand_connections_one_after_the_other_leave_nothing),
+        FABTEST(test_thousands_of_connections_one_after_the_other_leave_nothing),
         FABTEST(test_refused_connections_leave_nothing),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -7,7 +7,7 @@ set -eu
 build=$1 source=$2 sanitizers=$3
 mkdir -p "$build"
 cd "$build"
-# -g1: reports need lines and functions; what variables are called takes a third of the compiler's time.
+# -g1: as in quickstart.
 [ -f Makefile ] || "$source/configure" --enable-werror --enable-sanitize="$sanitizers" \
     CFLAGS='-g1 -O1' CXXFLAGS='-g1 -O1' >configure.log 2>&1 || { tail -20 configure.log; exit 1; }
 make -s -j"$(nproc)"

@@ -505,6 +505,33 @@ void test_a_connect_that_was_given_up_says_nothing_when_it_is_refused() {
     expect_refused(host, other);
 }
 
+// Both are ends of what an endpoint's sleeper waits for, and may be made or read by another thread.
+void test_a_connect_that_comes_to_nothing_wakes_who_sleeps_on_the_endpoint() {
+    for (const bool refused : {false, true}) {
+        Host server_host(here());
+        const Listener listener(server_host);
+        Host host(here());
+        Stream client(host);
+        client.connect(listener.name().data());
+        await_event({&server_host, &host});
+        const Event request = server_host.expect(FI_CONNREQ, &listener.pep->fid);
+        const Info info(request.info);
+        EXPECT_RESULT(try_wait(host, &client.ep->fid), 0);
+        const int fd = wait_fd(&client.ep->fid);
+        EXPECT(!readable(fd, 0));
+        if (refused) {
+            check("fi_reject", fi_reject(listener.pep.get(), info->handle, nullptr, 0));
+            expect_refused(host, client);
+        } else {
+            EXPECT_RESULT(fi_shutdown(client.get(), FI_RSTREAM_ABORT), 0);
+        }
+        EXPECT(readable(fd, 0));
+        EXPECT_RESULT(try_wait(host, &client.ep->fid), -FI_EAGAIN); // until it was told
+        char byte = 0;
+        EXPECT_ERROR(recv(client, &byte, 1));
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -525,6 +552,7 @@ int main(int argc, char** argv) {
         FABTEST(test_closing_an_endpoint_that_was_not_accepted_refuses_the_peer),
         FABTEST(test_a_connect_that_was_given_up_is_reset_if_the_peer_accepts),
         FABTEST(test_a_connect_that_was_given_up_says_nothing_when_it_is_refused),
+        FABTEST(test_a_connect_that_comes_to_nothing_wakes_who_sleeps_on_the_endpoint),
         FABTEST(test_a_listener_turns_away_garbage_and_carries_on),
         FABTEST(test_a_listener_is_not_held_up_by_visitors_that_say_little),
         FABTEST(test_a_core_endpoint_without_a_hello_is_refused),

@@ -342,6 +342,7 @@ void Connection::on_core_error(const fi_eq_err_entry& entry) {
     }
     state_.store(State::failed, std::memory_order_release);
     leave_watch();
+    tell_sleepers();
     shutdown_told_.store(true); // there was no connection to end
     if (queue_ != nullptr) {
         fi_eq_err_entry ours{};
@@ -393,6 +394,7 @@ bool Connection::give_up() {
     error_.store(FI_ECONNABORTED);
     shutdown_told_.store(true); // there was no connection to end
     state_.store(State::failed, std::memory_order_release);
+    tell_sleepers();
     return true;
 }
 

@@ -39,8 +39,8 @@ epoll_event watching(uint64_t id) {
 } // namespace
 
 EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
-    : set_(set), fd_(fd), object_(object), socket_(dynamic_cast<Socket*>(object.get())),
-      nested_(dynamic_cast<EpollSet*>(object.get())) {}
+    : set_(set), fd_(fd), object_(object), socket_(as_kind<Socket>(object.get())),
+      nested_(as_kind<EpollSet>(object.get())) {}
 
 void EpollSet::Interest::hear() {
     const std::lock_guard lock(set_.heard_mutex_);
@@ -136,7 +136,7 @@ int EpollSet::control(int set_fd, int operation, int fd, const epoll_event* even
     if (!use) {
         return control_kernel(operation, fd, event);
     }
-    const Ref<Object>& object = use.ref();
+    const Ref<Object> object = use.ref();
     if (use.as<Socket>() == nullptr && use.as<EpollSet>() == nullptr) {
         return -EPERM; // a parent's socket
     }
@@ -150,7 +150,7 @@ int EpollSet::control(int set_fd, int operation, int fd, const epoll_event* even
         }
     }
     if (operation == EPOLL_CTL_ADD) {
-        if (auto* nested = dynamic_cast<EpollSet*>(object.get());
+        if (auto* nested = as_kind<EpollSet>(object.get());
             nested != nullptr && ((event->events & EPOLLEXCLUSIVE) != 0 || nested->reaches(*this, deepest_nesting))) {
             return (event->events & EPOLLEXCLUSIVE) != 0 ? -EINVAL : -ELOOP;
         }
@@ -204,9 +204,8 @@ bool EpollSet::reaches(const EpollSet& other, int depth) {
             }
         }
     }
-    return std::any_of(nested.begin(), nested.end(), [&](const Ref<Object>& one) {
-        return dynamic_cast<EpollSet*>(one.get())->reaches(other, depth - 1);
-    });
+    return std::any_of(nested.begin(), nested.end(),
+                       [&](const Ref<Object>& one) { return as_kind<EpollSet>(one.get())->reaches(other, depth - 1); });
 }
 
 int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {

@@ -27,6 +27,7 @@ namespace rsockets {
 
 class EpollSet final : public Object {
   public:
+    static constexpr Kind own_kind = Kind::epoll_set;
     // `fd` is the set's number. Null, with errno, if the kernel refuses.
     static Ref<EpollSet> make(int flags, int& fd);
     // Of the kernel's epoll descriptor `others`, which keeps what it watches and is the set's from now on.
@@ -71,7 +72,7 @@ class EpollSet final : public Object {
     };
     using Key = std::pair<int, const Object*>;
 
-    EpollSet() = default;
+    EpollSet() : Object(own_kind) {}
     int add(int fd, const Ref<Object>& object, const epoll_event& event);
     int modify(Interest& interest, const epoll_event& event);
     void erase(const Key& key);

@@ -89,7 +89,7 @@ bool put(int fd, const Ref<Object>& object) {
         old = std::exchange(slot->object, object.get());
     }
     if (old != nullptr) {
-        old->let_go();
+        old->number_taken();
         old->release();
     }
     return true;
@@ -108,7 +108,7 @@ Use take(int fd) {
         use = Use(taken);
     }
     if (taken != nullptr) {
-        taken->let_go();
+        taken->number_taken();
         taken->release();
     }
     return use;

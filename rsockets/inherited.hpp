@@ -10,6 +10,10 @@
 namespace rsockets {
 
 class Inherited final : public Object {
+  public:
+    static constexpr Kind own_kind = Kind::inherited;
+    Inherited() : Object(own_kind) {}
+
   protected:
     void hang_up() override {}
 };

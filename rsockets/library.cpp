@@ -91,7 +91,7 @@ std::vector<Transport*> Library::transports() {
     return all;
 }
 
-thread_local int Library::Inside::depth = 0;
+constinit thread_local int Library::Inside::depth = 0;
 
 void Library::at_exit() {
     Library* made = library.load(std::memory_order_acquire);
@@ -106,7 +106,7 @@ void Library::finish() {
     service_.stop();
     const Deadline deadline = Deadline::in(longest_exit);
     fd_table::for_each([&](int, Object& object) {
-        if (auto* socket = dynamic_cast<Socket*>(&object)) {
+        if (auto* socket = as_kind<Socket>(&object)) {
             socket->close_at_exit(deadline);
         }
     });

@@ -34,7 +34,7 @@ class Library {
 
       private:
         friend class Library;
-        static thread_local int depth;
+        static constinit thread_local int depth;
     };
 
     [[nodiscard]] const Config& config() const { return config_; }

@@ -7,44 +7,72 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <utility>
 
 namespace rsockets {
 
 class Object {
   public:
-    Object() = default;
+    // What it is: each class has its own as `own_kind`. Every call asks, and dynamic_cast compares names.
+    enum class Kind : uint8_t { socket, epoll_set, inherited };
+
+    explicit Object(Kind kind) : kind_(kind) {}
     Object(const Object&) = delete;
     Object& operator=(const Object&) = delete;
     virtual ~Object() = default;
 
-    void retain() { uses_.fetch_add(1, std::memory_order_relaxed); }
+    [[nodiscard]] Kind kind() const { return kind_; }
+
+    void retain() { counts_.fetch_add(one_use, std::memory_order_relaxed); }
     void release() {
-        if (uses_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        if (uses(counts_.fetch_sub(one_use, std::memory_order_acq_rel)) == 1) {
 #ifndef __clang_analyzer__ // which does not count
             delete this;
 #endif
         }
     }
 
-    void number_given() { holds_.fetch_add(1, std::memory_order_relaxed); }
-    void call_begins() { holds_.fetch_add(1, std::memory_order_relaxed); }
-    // A number was taken back, or a call has returned.
-    void let_go() {
-        if (holds_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    void number_given() { counts_.fetch_add(one_hold, std::memory_order_relaxed); }
+    void number_taken() {
+        if (holds(counts_.fetch_sub(one_hold, std::memory_order_acq_rel)) == 1) {
             hang_up();
         }
     }
+    // A call has a reference too.
+    void call_begins() { counts_.fetch_add(one_use + one_hold, std::memory_order_relaxed); }
+    void call_ends() {
+        uint64_t counts = counts_.load(std::memory_order_relaxed);
+        while (holds(counts) > 1) { // and whoever else holds it has a reference
+            if (counts_.compare_exchange_weak(counts, counts - one_use - one_hold, std::memory_order_acq_rel,
+                                              std::memory_order_relaxed)) {
+                return;
+            }
+        }
+        number_taken();
+        release();
+    }
     // It has ended.
-    [[nodiscard]] bool closed() const { return holds_.load(std::memory_order_acquire) <= 0; }
+    [[nodiscard]] bool closed() const { return holds(counts_.load(std::memory_order_acquire)) == 0; }
 
   protected:
     virtual void hang_up() = 0;
 
   private:
-    std::atomic<int> uses_{1};  // references
-    std::atomic<int> holds_{0}; // numbers, and calls under way
+    // In one word, since every call changes both: the uses are references, the holds numbers and calls under way.
+    static constexpr uint64_t one_use = 1;
+    static constexpr uint64_t one_hold = uint64_t{1} << 32;
+    static uint32_t uses(uint64_t counts) { return static_cast<uint32_t>(counts); }
+    static uint32_t holds(uint64_t counts) { return static_cast<uint32_t>(counts >> 32); }
+
+    std::atomic<uint64_t> counts_{one_use};
+    const Kind kind_;
 };
+
+// The object as what it is; none if it is something else.
+template <class T> T* as_kind(Object* object) {
+    return object != nullptr && object->kind() == T::own_kind ? static_cast<T*>(object) : nullptr;
+}
 
 // Keeps an object. A new object comes with one use, which `adopt` takes over.
 template <class T> class Ref {
@@ -87,30 +115,30 @@ class Use {
   public:
     Use() = default;
     explicit Use(Object* object) : object_(object) {
-        if (object != nullptr) {
-            object->call_begins();
+        if (object_ != nullptr) {
+            object_->call_begins();
         }
     }
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
-    Use(Use&& other) noexcept = default;
+    Use(Use&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
     Use& operator=(Use&& other) noexcept {
         std::swap(object_, other.object_);
         return *this;
     }
     ~Use() {
-        if (object_) {
-            object_->let_go();
+        if (object_ != nullptr) {
+            object_->call_ends();
         }
     }
 
-    [[nodiscard]] const Ref<Object>& ref() const { return object_; }
-    [[nodiscard]] Object* get() const { return object_.get(); }
-    explicit operator bool() const { return static_cast<bool>(object_); }
-    template <class T> [[nodiscard]] T* as() const { return dynamic_cast<T*>(object_.get()); }
+    [[nodiscard]] Ref<Object> ref() const { return Ref<Object>(object_); }
+    [[nodiscard]] Object* get() const { return object_; }
+    explicit operator bool() const { return object_ != nullptr; }
+    template <class T> [[nodiscard]] T* as() const { return as_kind<T>(object_); }
 
   private:
-    Ref<Object> object_;
+    Object* object_ = nullptr;
 };
 
 } // namespace rsockets

@@ -124,9 +124,9 @@ class Poll {
   private:
     static short of(Object& object, short wanted) {
         int events = 0;
-        if (auto* socket = dynamic_cast<Socket*>(&object)) {
+        if (auto* socket = as_kind<Socket>(&object)) {
             events = socket->events(wanted);
-        } else if (auto* set = dynamic_cast<EpollSet*>(&object)) {
+        } else if (auto* set = as_kind<EpollSet>(&object)) {
             events = set->ready() ? POLLIN | POLLRDNORM : 0;
         } else {
             events = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP | POLLERR | POLLHUP; // see Inherited

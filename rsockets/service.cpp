@@ -164,8 +164,9 @@ void Service::take_turn(bool& data) {
         }
     }
     const bool tending = tend();
-    // Who rests does not ask whether connections are quiet: they are not, and asking holds up who is at them.
-    const bool resting = data && events == 0 && !awaited;
+    // Who rests does not ask whether connections are quiet: they are not, and asking holds up who is at them. A program
+    // that goes on sending is answer enough.
+    const bool resting = (data || busy_) && events == 0 && !awaited;
     for (Transport* transport : transports) {
         may_sleep = transport->may_sleep(!resting) && may_sleep;
     }

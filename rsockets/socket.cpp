@@ -55,7 +55,8 @@ int bad_room(const sockaddr* address, const socklen_t* length) {
 } // namespace
 
 Socket::Socket(Library& library, int family, bool nonblocking)
-    : library_(library), family_(family), nonblocking_(nonblocking), options_(family), config_(library.config()) {
+    : Object(own_kind), library_(library), family_(family), nonblocking_(nonblocking), options_(family),
+      config_(library.config()) {
     if (family_ == AF_INET6) {
         v6_only_ = options_.value<int>(IPPROTO_IPV6, IPV6_V6ONLY) != 0; // the system's default
     }

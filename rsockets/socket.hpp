@@ -43,6 +43,7 @@ namespace rsockets {
 
 class Socket final : public Object, private EventTarget {
   public:
+    static constexpr Kind own_kind = Kind::socket;
     enum class State : uint8_t { closed, listening, connecting, connected };
 
     Socket(Library& library, int family, bool nonblocking);
@@ -200,9 +201,11 @@ class Socket final : public Object, private EventTarget {
     // Repeats `attempt` until it gives something other than -EAGAIN: at most `limit` (0: no limit), if `wait`; then
     // -EAGAIN. -EINTR after a signal, as the kernel.
     template <class Attempt> ssize_t repeat(bool wait, Nanoseconds limit, const Attempt& attempt) {
-        return repeat_call(wait, limit, std::ref(attempt)); // whose captures stay where they are: no memory is taken
+        const ssize_t ret = attempt();
+        // By reference: its captures stay where they are, and no memory is taken.
+        return ret == -EAGAIN && wait ? keep_trying(limit, std::ref(attempt)) : ret;
     }
-    ssize_t repeat_call(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt);
+    ssize_t keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt);
     short events_connected(Connection& connection, short interest);
 
     // socket_options.cpp

@@ -132,11 +132,8 @@ int Socket::wait_fd() const {
                                                          : -1;
 }
 
-ssize_t Socket::repeat_call(bool wait, Nanoseconds limit, const std::function<ssize_t()>& attempt) {
-    ssize_t ret = attempt();
-    if (ret != -EAGAIN || !wait) {
-        return ret;
-    }
+ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt) {
+    ssize_t ret = -EAGAIN;
     const Deadline deadline = limit.count() != 0 ? Deadline::in(limit) : Deadline::never();
     if (library_.config().polling_time != 0 && state() == State::connected) {
         const Deadline spin = Deadline::in(std::chrono::microseconds(library_.config().polling_time));

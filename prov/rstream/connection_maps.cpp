@@ -150,20 +150,28 @@ void Connection::drop_regions() {
 
 // ---- the peer's
 
+// A program that waits for a write looks at its last bytes, and takes the rest for written when it sees them. An
+// adapter writes in order; a core over the kernel's TCP copies, and a copy within a message may store its end first
+// (memcpy of the GNU C library, rep movsb): there the last bytes are a message of their own.
+constexpr size_t tail = 8;
+
 size_t Connection::copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more) {
     const auto* from = static_cast<const std::byte*>(buffer);
     size_t copied = 0;
     size_t unflushed = 0;
     while (copied < length) {
         const auto target = maps_->find(offset + copied);
-        const size_t wanted = target ? std::min<uint64_t>({length - copied, target->length, max_chunk_}) : 0;
+        const size_t left = length - copied;
+        const bool apart = traits_.kernel_tcp && left <= tail;
+        const size_t piece = traits_.kernel_tcp && left > tail ? left - tail : left;
+        const size_t wanted = target ? std::min<uint64_t>({piece, target->length, max_chunk_}) : 0;
         const wire::Extent room = link_.room(wanted);
         if (room.length == 0) { // or the peer has asked for the rest back meanwhile
             flush();
             return copied;
         }
         memcpy((room.moved ? next_staging_ : staging_).buffer.data() + room.offset, from + copied, room.length);
-        link_.stage_write(room.length, *target);
+        link_.stage_write(room.length, *target, apart);
         copied += room.length;
         unflushed += room.length;
         if (unflushed >= max_chunk_) {

@@ -243,6 +243,27 @@ void test_a_map_is_known_once_it_was_announced(void** state) {
     assert_string_equal(rule(ends.broken), fine);
 }
 
+// Where a message is not written in order, the end of a write comes after the rest of it.
+void test_the_end_of_a_write_may_be_a_message_of_its_own(void** state) {
+    Ends& ends = ends_of(state);
+    ends.give(0, 1000, 0x10000, 42);
+    for (const bool apart : {false, true}) {
+        ends.a.stage_write(92, *ends.a_maps.find(0));
+        ends.a.stage_write(8, *ends.a_maps.find(92), apart);
+        const auto first = ends.a.next();
+        assert_true(first && first->kind == Post::Kind::write);
+        assert_int_equal(first->chunk.length, apart ? 92 : 100);
+        const auto second = ends.a.next();
+        assert_int_equal(second.has_value(), apart);
+        if (second) {
+            ends.a.undo(*second); // and is one even if it could not go at once
+            const auto again = ends.a.next();
+            assert_int_equal(again->chunk.length, 8);
+            assert_int_equal(again->address, 0x10000 + 92);
+        }
+    }
+}
+
 void test_an_announcement_goes_before_what_is_staged_after_it(void** state) {
     Ends& ends = ends_of(state);
     const uint64_t offset = chosen(ends.a_maps, 10);
@@ -637,6 +658,7 @@ int main() {
         ENDS_TEST(test_offsets_that_are_taken_are_refused),
         ENDS_TEST(test_no_more_maps_than_the_peer_knows),
         ENDS_TEST(test_a_map_is_known_once_it_was_announced),
+        ENDS_TEST(test_the_end_of_a_write_may_be_a_message_of_its_own),
         ENDS_TEST(test_an_announcement_goes_before_what_is_staged_after_it),
         ENDS_TEST(test_announcements_wait_for_credit_and_data_waits_for_them),
         ENDS_TEST(test_withdrawing_is_a_handshake),

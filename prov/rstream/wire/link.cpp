@@ -201,8 +201,8 @@ Post Link::write_post() {
     return post;
 }
 
-void Link::stage_write(size_t length, const Maps::Target& target) {
-    maps_->writes().add({send_.staged(), length, target.offset, target.serial});
+void Link::stage_write(size_t length, const Maps::Target& target, bool apart) {
+    maps_->writes().add({send_.staged(), length, target.offset, target.serial, apart});
     send_.stage_beside(length);
 }
 

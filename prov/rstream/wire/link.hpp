@@ -78,7 +78,8 @@ class Link {
     // The program has more than there is room for. False if that is for want of room in the peer's ring.
     bool held_up();
     // What was copied to the room is for a map of the peer's.
-    void stage_write(size_t length, const Maps::Target& target);
+    // `apart`: not in one message with what was written before.
+    void stage_write(size_t length, const Maps::Target& target, bool apart = false);
     // As `bypass`, for a map.
     std::optional<Post> bypass_write(size_t length, uint64_t offset);
     [[nodiscard]] bool unposted() const { return send_.unposted(); }

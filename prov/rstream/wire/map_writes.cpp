@@ -6,7 +6,7 @@ namespace rstream::wire {
 
 void MapWrites::add(const Write& write) {
     const uint64_t added = added_.load(std::memory_order_relaxed);
-    if (!empty()) {
+    if (!empty() && !write.apart) {
         Write& last = at(added - 1);
         if (last.serial == write.serial && last.position + last.length == write.position &&
             last.offset + last.length == write.offset) {

@@ -24,6 +24,7 @@ class MapWrites {
         uint64_t length = 0;
         uint64_t offset = 0; // where that goes
         uint64_t serial = 0; // of the map; another one may have come to the same offset since
+        bool apart = false;  // a message of its own, or the beginning of one
     };
 
     [[nodiscard]] bool full() const {

@@ -505,7 +505,7 @@ void test_a_connect_that_was_given_up_says_nothing_when_it_is_refused() {
     expect_refused(host, other);
 }
 
-// Both are ends of what an endpoint's sleeper waits for, and may be made or read by another thread.
+// Another thread may give the connect up, or read the event of its refusal.
 void test_a_connect_that_comes_to_nothing_wakes_who_sleeps_on_the_endpoint() {
     for (const bool refused : {false, true}) {
         Host server_host(here());

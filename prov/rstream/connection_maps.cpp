@@ -154,6 +154,7 @@ void Connection::drop_regions() {
 // adapter writes in order; a core over the kernel's TCP copies, and a copy within a message may store its end first
 // (memcpy of the GNU C library, rep movsb): there the last bytes are a message of their own.
 constexpr size_t tail = 8;
+constexpr size_t in_order = 64; // what memcpy stores in order: the first half, then the last
 
 size_t Connection::copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more) {
     const auto* from = static_cast<const std::byte*>(buffer);
@@ -198,7 +199,8 @@ ssize_t Connection::try_write_map(const void* buffer, size_t length, uint64_t of
     if (length == 0) {
         return 0;
     }
-    if (!more && length <= traits_.inject_size && !header_pending_ && !signal_due(0)) {
+    const size_t most_inline = traits_.kernel_tcp ? std::min(traits_.inject_size, in_order) : traits_.inject_size;
+    if (!more && length <= most_inline && !header_pending_ && !signal_due(0)) {
         if (const auto direct = link_.bypass_write(length, offset)) {
             if (post(*direct, buffer) == 0) {
                 return static_cast<ssize_t>(length);

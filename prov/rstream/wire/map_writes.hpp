@@ -32,7 +32,8 @@ class MapWrites {
     }
     [[nodiscard]] bool empty() const { return added_.load() == taken_.load(); }
 
-    // Behind all others; full() must be false. What continues the last one makes that longer.
+    // Behind all others; full() must be false. What continues the last one makes that longer, unless
+    // it is to go apart.
     void add(const Write& write);
 
     // Bytes of the stream in front of the next write, from a position on.

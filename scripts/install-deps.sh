@@ -19,9 +19,11 @@ for option; do
         packages="$packages iproute2 rdma-core ibverbs-providers ibverbs-utils perftest"
         ;;
     --programs)
-        # What fabtests/programs runs unchanged. Debian starts the servers among them, and will at each boot.
-        packages="$packages apache2-utils curl iperf3 memcached netcat-openbsd nginx nodejs openssl python3 redis-server"
-        packages="$packages redis-tools socat wget"
+        # What fabtests/programs runs unchanged. None of the services among them is started now (policy-rc.d below), but
+        # Debian will start some at the next boot: packages without a service are taken where there are such.
+        packages="$packages apache2-bin apache2-utils curl git gunicorn haproxy iperf3 lighttpd mariadb-client-core"
+        packages="$packages mariadb-server-core memcached netcat-openbsd nginx nodejs openssh-client openssh-server"
+        packages="$packages openssl perl postgresql python3 redis-server redis-tools rsync socat util-linux vsftpd wget"
         ;;
     *)
         echo "${0##*/}: unknown option $option (--check, --lab, --programs)" >&2
@@ -56,8 +58,17 @@ fi
 echo "installing:$missing"
 log=$(mktemp)
 export DEBIAN_FRONTEND=noninteractive
+# Services of packages are not started, unless the machine has a policy of its own.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap '$as_root rm -f "$policy"' EXIT
+    trap 'exit 130' INT TERM
+    printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
+    $as_root chmod 755 "$policy"
+fi
+apt="$as_root apt-get -o DPkg::Lock::Timeout=300"
 # shellcheck disable=SC2086
-if ! { $as_root apt-get update && $as_root apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1; then
+if ! { $apt update && $apt install -y --no-install-recommends $missing; } >"$log" 2>&1; then
     tail -20 "$log" >&2
     echo "Installing failed; the whole log is in $log" >&2
     exit 1

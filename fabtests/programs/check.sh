@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# The tests with real programs, as `make check` runs them: over the tcp core, on this host.
+# The tests with real programs, as `make check` runs them: between processes of this host.
 here=$(cd "$(dirname "$0")" && pwd)
 
 skip() {
@@ -19,5 +19,5 @@ command -v python3 >/dev/null 2>&1 || skip "there is no python3: scripts/install
 case ${SANITIZE_FLAGS:-} in
 ?*) skip "a build with sanitizers cannot be loaded into other programs" always ;;
 esac
-rm -f programs.tcp.json
-exec python3 "$here/run" -B "${FABTESTS_BIN:-.}" --core tcp --address 127.0.0.1 --results programs.tcp.json
+rm -f programs.shm.json
+exec python3 "$here/run" -B "${FABTESTS_BIN:-.}" --results programs.shm.json

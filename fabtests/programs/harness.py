@@ -2,12 +2,13 @@
 # SPDX-FileCopyrightText: The rstream authors
 """What the tests with real programs share.
 
-A case is a function that is given a Trial. It starts servers, runs clients, and checks what came of it; the Trial puts rsrun
-in front of each program where sockets are to be carried, bounds every wait, and ends what the case left running. A case runs
-twice: on kernel TCP, which shows that the case itself is sound and what the programs say and return, and carried.
+A case is a function that is given a Trial. It starts servers, runs clients, and checks the results; the Trial puts rsrun in
+front of each program, bounds every wait, and ends what the case left running. A case runs twice: on kernel TCP, which shows
+that the case itself is sound and what the programs print and return, and under rsrun.
 """
 
 import collections
+import ctypes
 import hashlib
 import os
 import random
@@ -22,29 +23,50 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+# The path between two processes of one host. Any other name of a path is that of a fabric core, but for the kernel's.
+SHM = "shm"
+KERNEL = "kernel"
+
+
 class Failed(Exception):
     """What a case expected and did not see."""
 
 
-Case = collections.namedtuple("Case", "program title body needs lab limit")
+class FewUpgrades(Failed):
+    """All was right, but fewer connections than expected lived long enough to be upgraded: a matter of time."""
+
+
+Case = collections.namedtuple("Case", "program title body needs lab limit open")
 CASES = []
 
 
-def case(program, title, needs, lab=False, limit=60):
-    """Registers a case. needs: commands that must be there; lab: it also runs on emulated devices; limit: seconds."""
+def case(program, title, needs, lab=False, limit=60, open=None):
+    """Registers a case. needs: commands that must be there; lab: it also runs on emulated devices; limit: seconds;
+    open: what is known not to hold under rsrun yet; a run that shows it is skipped, and named."""
 
     def register(body):
-        CASES.append(Case(program, title, body, needs, lab, limit))
+        CASES.append(Case(program, title, body, needs, lab, limit, open))
         return body
 
     return register
 
 
-Record = collections.namedtuple("Record", "pid program fd role local peer verdict core sent received reason")
+Record = collections.namedtuple(
+    "Record", "pid program fd role local peer path upgrades returns upgraded_ms sent received reason")
 
 
 def port_of(address):
     return address.rpartition(":")[2]
+
+
+def without_mapping(address):
+    """An IPv4 address as such, also where an IPv6 socket has it."""
+    return re.sub(r"^\[::ffff:([0-9.]+)\]", r"\1", address)
+
+
+def was_upgraded(record):
+    """That its bytes were on the path at some time, or are to be from the next byte on."""
+    return record.path not in (KERNEL, "-") or int(record.upgrades if record.upgrades != "-" else 0) > 0
 
 
 def sha256(path):
@@ -92,8 +114,35 @@ def held_by_programs(inodes):
     return held
 
 
+def adopt_orphans():
+    """Makes this process the parent of its descendants whose own parent has ended: a server's processes can then be waited
+    for, and ended, by their ids."""
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def children():
+    """Process ids and names of this process's children that have not ended."""
+    found = {}
+    for process in os.listdir("/proc"):
+        if not process.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % process) as file:
+                text = file.read()
+        except OSError:
+            continue
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        state, parent = rest.split()[:2]
+        if int(parent) == os.getpid():
+            if state == "Z":
+                continue
+            found[int(process)] = name
+    return found
+
+
 def default_signals():
-    """Who is started in the background ignores an interrupt, which ends some servers; so would its children."""
+    """A program that is started in the background ignores SIGINT, which ends some servers; so would its children."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
@@ -101,21 +150,23 @@ def default_signals():
 class Program:
     """One that was started: its output, its errors and its records are files of the trial's folder."""
 
-    def __init__(self, trial, argv, label, carried, environment, stdin):
+    def __init__(self, trial, argv, label, rsrun, environment, stdin):
         self.trial = trial
         self.label = label
-        self.carried = carried and trial.carried
+        self.under_rsrun = rsrun and trial.under_rsrun
         stem = os.path.join(trial.folder, "%02d-%s" % (len(trial.programs), label))
         self.out_path, self.err_path, self.records_path = stem + ".out", stem + ".err", stem + ".records"
         self.log_path = stem + ".log"
         full = {name: value for name, value in os.environ.items() if name not in ("FI_PROVIDER", "LD_PRELOAD")}
-        full.update(trial.environment if carried else {}, **environment)
-        if self.carried:
-            open(self.records_path, "w").close()
-            os.chmod(self.records_path, 0o666)
-            full["RSPRELOAD_EXPLAIN"] = self.records_path
-            argv = [trial.suite.rsrun, "--core", trial.suite.core, "--only", ":%d" % trial.port, "--log", self.log_path,
-                    "--"] + argv
+        full.update(trial.environment if rsrun else {}, **environment)
+        if self.under_rsrun:
+            if trial.explained:
+                for path in (self.records_path, self.log_path):  # processes of other users append to them, too
+                    open(path, "w").close()
+                    os.chmod(path, 0o666)
+                full["RSPRELOAD_EXPLAIN"] = self.records_path
+                full["RSPRELOAD_LOG"] = self.log_path
+            argv = [trial.suite.rsrun, *trial.rsrun_options, "--"] + argv
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.process = subprocess.Popen(argv, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err, env=full,
                                             cwd=trial.folder, start_new_session=True,
@@ -160,30 +211,40 @@ class Program:
         if os.path.exists(self.log_path):
             with open(self.log_path, errors="replace") as file:
                 log = file.read()[-600:]
-        return (self.text()[-300:] + self.errors()[-600:] + log).strip() or "(it said nothing)"
+        return (self.text()[-300:] + self.errors()[-600:] + log).strip() or "(it printed nothing)"
 
     def comparable_errors(self):
         """Lines of its stderr without what differs between any two runs."""
         text = self.errors().replace(self.trial.folder, "FOLDER")
-        return [re.sub(r"[0-9]+", "#", line.strip()) for line in text.splitlines() if line.strip()]
+        for expression in self.trial.varying:
+            text = re.sub(expression, "#", text)
+        # lighttpd tells of a machine that was paused.
+        return [re.sub(r"[0-9]+", "#", line.strip()) for line in text.splitlines()
+                if line.strip() and "clock jumped" not in line]
 
 
 class Trial:
-    """One run of a case, carried or not."""
+    """One run of a case, under rsrun or not."""
 
-    def __init__(self, suite, tried, carried):
+    def __init__(self, suite, tried, under_rsrun):
         self.suite = suite
-        self.carried = carried
+        self.under_rsrun = under_rsrun
         self.small = suite.small
         self.address = suite.address
         self.folder = tempfile.mkdtemp(prefix="programs.")
         os.chmod(self.folder, 0o755)
         self.port = self.free_port()
+        self.rsrun_options = ["--core", suite.core, "--only", ":%d" % self.port] if suite.over_fabric else []
         self.deadline = time.monotonic() + tried.limit * suite.patience
         self.programs = []
         self.environment = {}  # of programs whose sockets are meant
         self.fabric_only = False  # servers do not listen on the kernel's TCP
         self.kernel_connections = 0
+        self.expected_upgrades = []  # number, port, and how many ends have records
+        self.explained = True  # rsrun's records are kept
+        self.records_expected = True
+        self.varying = []  # regular expressions of what programs print differently each time
+        self.left = set()  # names of processes that had to be killed in the end
         self.over = threading.Event()
 
     def free_port(self):
@@ -215,31 +276,41 @@ class Trial:
             file.write(text)
         return self.path(name)
 
-    def start(self, argv, label=None, carried=True, environment=None, stdin=None):
-        program = Program(self, [str(word) for word in argv], label or os.path.basename(argv[0]), carried,
+    def start(self, argv, label=None, rsrun=True, environment=None, stdin=None):
+        """Starts a program, by rsrun if this run of the case is under it."""
+        program = Program(self, [str(word) for word in argv], label or os.path.basename(argv[0]), rsrun,
                           environment or {}, stdin)
         self.programs.append(program)
         return program
 
-    def serve(self, argv, **options):
+    def serve(self, argv, port=None, **options):
         """Starts a server, and waits until it listens."""
         server = self.start(argv, **options)
-        while not self.listening(server):
-            if server.process.poll() is not None:
+        self.wait_for_listener(server, port)
+        return server
+
+    def wait_for_listener(self, server, port=None):
+        while not self.listening(server, port or self.port):
+            if server.process.poll():
                 raise Failed("%s ended with %d before it listened: %s" %
                              (server.label, server.process.returncode, server.last_words()))
             if time.monotonic() > self.deadline:
                 raise Failed("%s does not listen: %s" % (server.label, server.last_words()))
             time.sleep(0.02)
-        return server
 
-    def listening(self, server):
-        if not self.fabric_only and not sockets_of_port(self.port, "0A"):
+    def listening(self, server, port):
+        if not self.fabric_only and not sockets_of_port(port, "0A"):
             return False
-        if not self.fabric_only and (not server.carried or self.suite.core != "verbs"):
+        if not self.fabric_only and (not server.under_rsrun or not self.suite.over_fabric):
             return True
         shown = subprocess.run(["rdma", "resource", "show", "cm_id"], stdout=subprocess.PIPE, text=True, check=False).stdout
-        return any(":%d " % self.port in line and "LISTEN" in line for line in shown.splitlines())
+        return any(":%d " % port in line and "LISTEN" in line for line in shown.splitlines())
+
+    def wait_until(self, condition, what):
+        while not condition():
+            if time.monotonic() > self.deadline:
+                raise Failed("in time there was no " + what)
+            time.sleep(0.02)
 
     def run(self, argv, status=0, **options):
         """Runs a program to its end, which must be a good one."""
@@ -257,13 +328,29 @@ class Trial:
         self.expect(sha256(a) == sha256(b), "%s and %s differ (%d and %d bytes)" %
                     (os.path.basename(a), os.path.basename(b), os.path.getsize(a), os.path.getsize(b)))
 
+    def expect_ended(self, program, status=0):
+        self.expect(program.status == status,
+                    lambda: "%s ended with %s: %s" % (program.label, program.status, program.last_words()))
+
+    def stop(self, program, number=signal.SIGTERM, status=0):
+        """Stops a server, which must end with the status."""
+        program.stop(number)
+        self.expect_ended(program, status)
+
+    def expect_upgraded(self, minimum=1, port=None, one_end=False):
+        """Declares that at least so many connections of the port live long enough to be upgraded. It is checked after the
+        case, in a run under rsrun on one host; over a fabric every connection has to be on it in any case. A process that is
+        killed leaves no record; with one_end, the record of the other end is enough."""
+        # One in four may be over before both ends' services have met: a connection of an echo client lasts some ms.
+        self.expected_upgrades.append((minimum - minimum // 4, port or self.port, 1 if one_end else 2))
+
     def watch(self):
         while not self.over.wait(0.02):
             self.kernel_connections = max(self.kernel_connections, len(held_by_programs(sockets_of_port(self.port, "01"))))
 
     def perform(self, body):
         watcher = None
-        if self.carried and self.suite.core == "verbs":
+        if self.under_rsrun and self.suite.over_fabric:
             watcher = threading.Thread(target=self.watch)
             watcher.start()
         try:
@@ -272,73 +359,157 @@ class Trial:
             self.over.set()
             if watcher:
                 watcher.join()
-            for program in self.programs:
-                if program.process.poll() is None:
-                    program.process.kill()
-                    program.process.wait()
-        if self.carried:
-            self.check_carried()
+            self.end_programs()
+        if self.under_rsrun and self.explained and self.suite.over_fabric:
+            self.check_on_fabric()
+        elif self.under_rsrun and self.explained:
+            self.check_upgraded()
         if self.kernel_connections:
-            raise Failed("%d kernel connections on the port while the core is verbs" % self.kernel_connections)
+            raise Failed("%d kernel connections on the port while the core is %s" % (self.kernel_connections, self.suite.core))
 
-    def check_carried(self):
-        """That what was told of each socket is that it was carried, and that there is something to tell."""
-        seen = collections.Counter()
+    def end_programs(self):
         for program in self.programs:
-            if not program.carried:
+            if program.process.poll() is None:
+                program.process.kill()
+                program.process.wait()
+        # Processes of servers may need a moment to end after their parent.
+        patience = time.monotonic() + 1
+        while orphans := children():
+            if time.monotonic() > patience:
+                self.left.update(orphans.values())
+                for process in orphans:
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.02)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+    def records(self):
+        return [(program, record) for program in self.programs if program.under_rsrun and self.explained
+                for record in program.records()]
+
+    def connections(self, port):
+        """Connections of the port, by both addresses: which of their ends have a record, and whether it was upgraded. Several
+        processes may have used an end: a server's parent and child, or programs that were executed one after another."""
+        found = collections.defaultdict(dict)
+        for _, record in self.records():
+            local, peer = without_mapping(record.local), without_mapping(record.peer)
+            if record.role == "listen":
                 continue
-            for record in program.records():
-                end = record.peer if record.role == "connect" else record.local
-                if port_of(end) != str(self.port):
-                    continue
-                if record.role != "listen" and record.verdict != "carried":
-                    raise Failed("%s: a socket (%s) stayed with the kernel: %s" %
-                                 (program.label, record.role, record.reason))
-                if record.verdict == "carried":
-                    if self.suite.core not in record.core:
-                        raise Failed("%s: carried by %s" % (program.label, record.core))
-                    seen[record.role] += 1
+            if port_of(peer) == str(port):
+                end, key = "client", (local, peer)
+            elif port_of(local) == str(port):
+                end, key = "server", (peer, local)
+            else:
+                continue
+            found[key][end] = found[key].get(end, False) or was_upgraded(record)
+        return found
+
+    def upgraded(self, port, ends=2):
+        """How many connections of the port both ends moved to the path, and how many there were."""
+        found = self.connections(port)
+        return sum(len(known) >= ends and all(known.values()) for known in found.values()), len(found)
+
+    def check_upgraded(self):
+        ends = collections.Counter(end for found in self.connections(self.port).values() for end in found)
+        for end in ("client", "server"):
+            if self.records_expected and not ends[end]:
+                raise Failed("no record of a %s's connection: %s" % (end, self.last_words()))
+        for minimum, port, ends in self.expected_upgrades:
+            number, of = self.upgraded(port, ends)
+            if number < minimum:
+                raise FewUpgrades("%d of %d connections were upgraded at both ends, not %d: %s" %
+                             (number, of, minimum, self.reasons(port)))
+
+    def reasons(self, port):
+        """Why connections of the port stayed with the kernel, the most frequent reasons first."""
+        counts = collections.Counter()
+        for program, record in self.records():
+            if str(port) in (port_of(record.local), port_of(record.peer)) and record.role != "listen":
+                counts["%s (%s): %s, %s upgrades, %s returns, %s" %
+                       (program.label, record.role, record.path, record.upgrades, record.returns, record.reason)] += 1
+        return "; ".join("%d of %s" % (number, what) for what, number in counts.most_common(6)) or "no records"
+
+    def last_words(self):
+        return "; ".join("%s: %s" % (program.label, program.last_words()) for program in self.programs)
+
+    def check_on_fabric(self):
+        """That each connection of the port has a record, in which its path is the core."""
+        seen = collections.Counter()
+        for program, record in self.records():
+            end = record.peer if record.role == "connect" else record.local
+            if port_of(end) != str(self.port):
+                continue
+            if record.role != "listen" and record.path == KERNEL:
+                raise Failed("%s: a socket (%s) stayed with the kernel: %s" % (program.label, record.role, record.reason))
+            if record.path != KERNEL:
+                if self.suite.core not in record.path:
+                    raise Failed("%s: the path was %s" % (program.label, record.path))
+                seen[record.role] += 1
         for role in ("connect", "accept"):
             if seen[role] == 0:
-                raise Failed("no record of a carried socket (%s): %s" % (role, "; ".join(
-                    "%s: %s" % (program.label, program.last_words()) for program in self.programs)))
+                raise Failed("no record of a socket on the fabric (%s): %s" % (role, self.last_words()))
 
     def remove(self):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Attempt:
+    """What came of one run of a case."""
+
+    def __init__(self, trial, failure):
+        self.failure = failure
+        self.programs = [(program.label, program.status, program.comparable_errors()) for program in trial.programs
+                         if program.label != "poll"]  # as many as the time takes, see wait_until()
+        self.left = trial.left
+        self.upgraded, self.connections = 0, 0
+        if trial.under_rsrun and not trial.suite.over_fabric:
+            try:
+                self.upgraded, self.connections = trial.upgraded(trial.port)
+            except (Failed, ValueError):
+                pass  # which the attempt has reported
+
+
 class Suite:
-    """What all cases have in common: where rsrun is, and what sockets go over."""
+    """What all cases have in common: where rsrun is, and the path that sockets are to take."""
 
     def __init__(self, build, core, address, small, patience):
         self.rsrun = os.path.join(build, "rsrun")
         self.core = core
+        self.over_fabric = core != SHM
         self.address = address
         self.small = small
         self.patience = patience
+        adopt_orphans()
 
-    def attempt(self, tried, carried, keep):
-        """None and the trial if it went well; else why not."""
-        trial = Trial(self, tried, carried)
+    def attempt(self, tried, under_rsrun, keep):
+        trial = Trial(self, tried, under_rsrun)
         failure = None
+        few = False
         try:
             trial.perform(tried.body)
-        except (Failed, OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError) as error:
+        except (Failed, OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError, AttributeError) as error:
+            few = isinstance(error, FewUpgrades)
             failure = "%s%s" % ("" if isinstance(error, Failed) else type(error).__name__ + ": ", error)
-        said = [(program.label, program.status, program.comparable_errors()) for program in trial.programs]
+        done = Attempt(trial, failure)
+        done.few_upgrades = few
         if failure is None or not keep:
             trial.remove()
         else:
-            failure += " (kept: %s)" % trial.folder
-        return failure, said
+            done.failure += " (kept: %s)" % trial.folder
+        return done
 
     @staticmethod
-    def differences(plain, carried):
-        """What a program says or returns only when its sockets are carried."""
-        for (label, status, errors), (_, other_status, other_errors) in zip(plain, carried):
+    def differences(plain, under_rsrun):
+        """What a program prints, returns or leaves running only under rsrun."""
+        for (label, status, errors), (_, other_status, other_errors) in zip(plain.programs, under_rsrun.programs):
             if status != other_status:
                 return "%s ends with %s, and with %s on kernel TCP" % (label, other_status, status)
             fresh = [line for line in other_errors if line not in errors]
             if fresh:
-                return "%s says on stderr what it does not say on kernel TCP: %s" % (label, " | ".join(fresh[:5]))
+                return "%s prints on stderr what it does not print on kernel TCP: %s" % (label, " | ".join(fresh[:5]))
+        if under_rsrun.left - plain.left:
+            return "these were left running: %s" % ", ".join(sorted(under_rsrun.left - plain.left))
         return None

@@ -17,8 +17,7 @@ def serve(trial):
 
 
 def end(trial, server):
-    server.stop(signal.SIGINT)
-    trial.expect(server.status == 0, lambda: "the server ended with %d: %s" % (server.status, server.last_words()))
+    trial.stop(server, signal.SIGINT)
 
 
 @case("python http.server", "a file, a listing and a missing page by curl", ["curl"], lab=True)
@@ -26,6 +25,7 @@ def curl(trial):
     server, original, url = serve(trial)
     trial.run(["curl", "-sS", "-o", "copy", url + "/original"])
     trial.expect_same(original, trial.path("copy"))
+    trial.expect_upgraded()
     listing = trial.run(["curl", "-sS", url + "/"])
     trial.expect('href="original"' in listing.text(), "the listing does not name the file")
     missing = trial.run(["curl", "-sS", "-o", os.devnull, "-w", "%{http_code}", url + "/none"])
@@ -38,4 +38,5 @@ def wget(trial):
     server, original, url = serve(trial)
     trial.run(["wget", "-nv", "--no-config", "--tries=1", "-O", "copy", url + "/original"])
     trial.expect_same(original, trial.path("copy"))
+    trial.expect_upgraded()
     end(trial, server)

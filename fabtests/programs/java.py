@@ -8,19 +8,23 @@ from harness import HERE, case
 
 
 def echo(trial, kind):
-    trial.run(["javac", "-d", trial.folder, os.path.join(HERE, "Echo.java")], label="javac", carried=False)
+    trial.run(["javac", "-d", trial.folder, os.path.join(HERE, "Echo.java")], label="javac", rsrun=False)
     java = ["java", "-XX:+UseSerialGC", "-Xshare:auto", "-cp", trial.folder, "Echo", kind]
     server = trial.serve([*java, "server", trial.address, trial.port], label="server")
     client = trial.run([*java, "client", trial.address, trial.port], label="client")
     trial.expect(client.text() == "8 clients had everything back\n", client.text)
-    trial.expect(server.wait() == 0, lambda: "the server ended with %d: %s" % (server.status, server.last_words()))
+    server.wait()
+    trial.expect_ended(server)
+    trial.expect_upgraded(8)
 
 
-@case("java", "NIO: one selector, eight clients", ["java", "javac"], limit=90)
+@case("java", "NIO: one selector, eight clients", ["java", "javac"], limit=90,
+          open="a call that blocks from the beginning to the end of a connection keeps it with the kernel")
 def nio(trial):
     echo(trial, "nio")
 
 
-@case("java", "ServerSocket and Socket, a thread each", ["java", "javac"], limit=90)
+@case("java", "ServerSocket and Socket, a thread each", ["java", "javac"], limit=90,
+          open="a call that blocks from the beginning to the end of a connection keeps it with the kernel")
 def threads(trial):
     echo(trial, "threads")

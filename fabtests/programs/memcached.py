@@ -66,5 +66,5 @@ else:
         server = trial.serve(["memcached", "-l", trial.address, "-p", trial.port, "-U", "0", "-m", "512", *user])
         ran = trial.run([sys.executable, __file__, trial.address, trial.port, trial.scale(60, 12)], label="client")
         trial.expect(ran.text().startswith("8 clients"), ran.text)
-        server.stop()
-        trial.expect(server.status == 0, lambda: "the server ended with %d: %s" % (server.status, server.last_words()))
+        trial.stop(server)
+        trial.expect_upgraded(8)

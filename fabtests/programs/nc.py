@@ -40,6 +40,7 @@ def transfer(trial, there, back):
 @case("nc", "a file each way at once", ["nc"])
 def both_ways(trial):
     transfer(trial, trial.make_file("there", 16 << 20), trial.make_file("back", (16 << 20) + 1))
+    trial.expect_upgraded()
 
 
 @case("nc", "one byte, and nothing back", ["nc"])

@@ -16,11 +16,6 @@ def cli(trial, *words, **options):
     return trial.run(["redis-cli", "-h", trial.address, "-p", trial.port, *words], **options)
 
 
-def end(trial, server):
-    server.stop()
-    trial.expect(server.status == 0, lambda: "the server ended with %d: %s" % (server.status, server.last_words()))
-
-
 @case("redis", "redis-cli: values small and large, a script, an error", NEEDS, lab=True)
 def client(trial):
     server = serve(trial)
@@ -38,32 +33,34 @@ def client(trial):
     trial.expect(cli(trial, "lrange", "list", "0", "-1").text().split() == [str(i) for i in range(1, 1001)],
                  "the list differs")
     trial.expect("ERR unknown command" in cli(trial, "nonsense").text(), "an unknown command is not refused")
-    end(trial, server)
+    trial.stop(server)
 
 
-def benchmark(trial, requests, *options):
+def benchmark(trial, requests, clients, *options):
     server = serve(trial)
-    ran = trial.run(["redis-benchmark", "-h", trial.address, "-p", trial.port, "-n", requests, "--csv", *options])
+    ran = trial.run(["redis-benchmark", "-h", trial.address, "-p", trial.port, "-n", requests, "-c", clients,
+                     "--csv", *options])
     rows = [row for row in ran.text().splitlines() if row.startswith('"') and not row.startswith('"test"')]
     trial.expect("error" not in ran.text().lower(), ran.text)
     handled = cli(trial, "info", "stats").text()
     total = int(handled.split("total_commands_processed:")[1].split()[0])
     trial.expect(total >= requests * len(rows), "%d commands for %d tests of %d" % (total, len(rows), requests))
-    end(trial, server)
+    trial.stop(server)
+    trial.expect_upgraded(clients)
     return len(rows)
 
 
 @case("redis", "redis-benchmark: all its tests, 50 clients", NEEDS, lab=True, limit=120)
 def all_tests(trial):
-    rows = benchmark(trial, trial.scale(5000, 100), "-c", "50")
+    rows = benchmark(trial, trial.scale(5000, 100), 50)
     trial.expect(rows >= 19, "%d tests ran" % rows)
 
 
 @case("redis", "redis-benchmark: pipelines of 16", NEEDS, lab=True)
 def pipeline(trial):
-    benchmark(trial, trial.scale(100000, 800), "-c", "50", "-P", "16", "-t", "set,get,incr,lpush,lpop")
+    benchmark(trial, trial.scale(100000, 800), 50, "-P", "16", "-t", "set,get,incr,lpush,lpop")
 
 
 @case("redis", "redis-benchmark: values of 64 KiB", NEEDS)
 def large(trial):
-    benchmark(trial, 2000, "-c", "20", "-d", "65536", "-t", "set,get")
+    benchmark(trial, 2000, 20, "-d", "65536", "-t", "set,get")

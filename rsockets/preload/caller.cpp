@@ -42,9 +42,9 @@ constinit SpinLock making;
 
 // By the file names that these libraries have had for many years. Providers are told by how theirs end.
 constexpr std::string_view of_libraries[] = {
-    "librspreload-ofi", "librsocket-ofi", "libfabric", "librdmacm", "libibverbs", "libmlx", "libefa",
-    "libpsm",           "libinfinipath",  "libnl-",    "libucp",    "libucs",     "libuct", "libcxi",
-    "libhfi",           "libbnxt",        "libirdma",  "librxe",    "libsiw",     "libhns",
+    "librspreload-", "librsocket-ofi", "libfabric", "librdmacm", "libibverbs", "libmlx", "libefa",
+    "libpsm",        "libinfinipath",  "libnl-",    "libucp",    "libucs",     "libuct", "libcxi",
+    "libhfi",        "libbnxt",        "libirdma",  "librxe",    "libsiw",     "libhns",
 };
 constexpr std::string_view of_those_between[] = {
     "libasan", "libtsan", "libubsan", "liblsan", "libstdc++", "libc.so", "ld-linux", "libclang_rt",

@@ -13,26 +13,27 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include "preload/rules/rules.hpp"
 #include "rsockets/preload/eligible.hpp"
 #include "rsockets/preload/explain.hpp"
 #include "rsockets/preload/export.hpp"
 #include "rsockets/preload/lock.hpp"
 #include "rsockets/preload/log.hpp"
 #include "rsockets/preload/real.hpp"
-#include "rsockets/preload/rules.hpp"
 
 namespace preload {
 
 namespace {
 
 // Binds the library's socket to what the kernel's is bound to. That one gives way by SO_REUSEADDR.
-bool bind_alike(const Carrier& carrier, int kernel, int rsocket) {
+bool bind_alike(const Carrier& carrier, int kernel, int rsocket, Entry& entry) {
     sockaddr_storage bound{};
     socklen_t length = sizeof(bound);
     if (real::getsockname(kernel, generic(bound), &length) != 0) {
         return false;
     }
-    if (!is_bound(bound)) {
+    entry.unbound = entry.unbound || !is_bound(bound);
+    if (entry.unbound) {
         return true;
     }
     const int on = 1;
@@ -144,13 +145,16 @@ bool carry_connect(int fd, const sockaddr* address, socklen_t length, int& ret) 
         const caller::Inside inside;
         const int made = carrier->socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
         const int kernel = keep(fd);
-        if (made < 0 || kernel < 0) {
+        entry = table::entry(fd) != nullptr ? table::entry(fd) : table::new_entry();
+        if (entry == nullptr) {
+            reason = "no memory";
+        } else if (made < 0 || kernel < 0) {
             reason = "no descriptor is free";
-        } else if ((reason = copy_options(*carrier, kernel, made)) == nullptr && !bind_alike(*carrier, kernel, made)) {
+        } else if ((reason = copy_options(*carrier, kernel, made)) == nullptr &&
+                   !bind_alike(*carrier, kernel, made, *entry)) {
             reason = "its address cannot be bound on the fabric";
         }
-        entry = table::entry(fd) != nullptr ? table::entry(fd) : table::new_entry();
-        if (reason == nullptr && (entry == nullptr || !become(*carrier, fd, made, Kind::pending, *entry))) {
+        if (reason == nullptr && !become(*carrier, fd, made, Kind::pending, *entry)) {
             reason = "no memory";
         }
         if (made >= 0) {

@@ -4,8 +4,8 @@
 
 #include <netinet/tcp.h>
 
+#include "preload/rules/rules.hpp"
 #include "rsockets/preload/real.hpp"
-#include "rsockets/preload/rules.hpp"
 
 namespace preload {
 
@@ -35,7 +35,7 @@ bool eligible_socket(int fd, const char*& reason) {
     }
     const Decision decision = Rules::get().for_socket(domain, type, protocol);
     reason = decision.reason;
-    return decision.verdict == Verdict::carry;
+    return decision.verdict == Verdict::upgrade;
 }
 
 bool is_bound(const sockaddr_storage& address) {

@@ -13,6 +13,7 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
+#include "preload/rules/rules.hpp"
 #include "rsockets/preload/carrier.hpp"
 #include "rsockets/preload/eligible.hpp"
 #include "rsockets/preload/log.hpp"
@@ -59,6 +60,9 @@ void write_record(int fd, Kind kind, Entry& entry) {
         return;
     }
     const bool carried = kind != Kind::noted;
+    if (!carried && !settings::explain_kernel()) {
+        return;
+    }
     rsocket_report report{};
     if (carried) {
         const caller::Inside inside;
@@ -73,11 +77,13 @@ void write_record(int fd, Kind kind, Entry& entry) {
     core[strcspn(core.data(), "@")] = '\0'; // the name of the fabric goes on with an address
     const char* reason = entry.reason != nullptr ? entry.reason : "-";
     std::array<char, 768> line{};
-    const int length = snprintf(
-        line.data(), line.size(), "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%" PRIu64 "\t%" PRIu64 "\t%s\n", getpid(),
-        program_invocation_short_name, fd, role_names[static_cast<size_t>(entry.role)], text_of(entry.local).data(),
-        text_of(entry.peer).data(), carried ? "carried" : "kernel", core[0] != '\0' ? core.data() : "-",
-        static_cast<uint64_t>(report.sent), static_cast<uint64_t>(report.received), reason);
+    const char* const path = !carried ? "kernel" : core[0] != '\0' ? core.data() : "-";
+    // Carried from its beginning to its end: no upgrades, returns or time of the upgrade.
+    const int length =
+        snprintf(line.data(), line.size(), "%d\t%s\t%d\t%s\t%s\t%s\t%s\t-\t-\t-\t%" PRIu64 "\t%" PRIu64 "\t%s\n",
+                 getpid(), Rules::get().program(), fd, role_names[static_cast<size_t>(entry.role)],
+                 text_of(entry.local).data(), text_of(entry.peer).data(), path, static_cast<uint64_t>(report.sent),
+                 static_cast<uint64_t>(report.received), reason);
     append(file, line.data(), std::min(static_cast<size_t>(std::max(length, 0)), line.size() - 1));
 }
 
@@ -93,7 +99,7 @@ __attribute__((destructor)) void at_exit() {
 bool wanted() { return settings::explain() != nullptr; }
 
 void note_kernel(int fd, Entry::Role role, const char* reason, const sockaddr* peer, socklen_t length) {
-    if (!wanted() || caller::Inside::depth > 0) {
+    if (!wanted() || !settings::explain_kernel() || caller::Inside::depth > 0) {
         return;
     }
     const int saved = errno;

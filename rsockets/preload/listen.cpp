@@ -12,13 +12,13 @@
 
 #include <netinet/in.h>
 
+#include "preload/rules/rules.hpp"
 #include "rsockets/preload/eligible.hpp"
 #include "rsockets/preload/explain.hpp"
 #include "rsockets/preload/export.hpp"
 #include "rsockets/preload/lock.hpp"
 #include "rsockets/preload/log.hpp"
 #include "rsockets/preload/real.hpp"
-#include "rsockets/preload/rules.hpp"
 
 namespace preload {
 

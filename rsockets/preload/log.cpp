@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 
+#include "preload/rules/rules.hpp"
 #include "rsockets/preload/real.hpp"
 #include "rsockets/preload/settings.hpp"
 
@@ -32,7 +33,7 @@ void log(const char* format, ...) {
     }
     const int saved = errno;
     std::array<char, 512> line{};
-    const int head = snprintf(line.data(), line.size(), "%s[%d]: ", program_invocation_short_name, getpid());
+    const int head = snprintf(line.data(), line.size(), "%s[%d]: ", Rules::get().program(), getpid());
     const auto begin = static_cast<size_t>(std::clamp(head, 0, static_cast<int>(line.size()) / 2));
     const size_t room = line.size() - begin - 1; // one byte is kept for the end of the line
     va_list args;

@@ -19,6 +19,7 @@ using Path = std::array<char, PATH_MAX>;
 constinit Path of_library{};
 constinit Path of_log{};
 constinit Path of_explain{};
+constinit bool with_kernel = false;
 constinit std::atomic<bool> ready{false};
 constinit SpinLock reading;
 
@@ -38,6 +39,8 @@ __attribute__((constructor)) void read_all() {
     take("RSPRELOAD_LIBRARY", of_library);
     take("RSPRELOAD_LOG", of_log);
     take("RSPRELOAD_EXPLAIN", of_explain);
+    const char* const kernel = getenv("RSPRELOAD_EXPLAIN_KERNEL");
+    with_kernel = kernel != nullptr && strcmp(kernel, "1") == 0;
     ready.store(true, std::memory_order_release);
 }
 
@@ -51,5 +54,9 @@ const char* given(const Path& path) {
 const char* library() { return given(of_library); }
 const char* log() { return given(of_log); }
 const char* explain() { return given(of_explain); }
+bool explain_kernel() {
+    read_all();
+    return with_kernel;
+}
 
 } // namespace preload::settings

@@ -11,4 +11,8 @@ const char* library(); // RSPRELOAD_LIBRARY
 const char* log();     // RSPRELOAD_LOG
 const char* explain(); // RSPRELOAD_EXPLAIN
 
+// RSPRELOAD_EXPLAIN_KERNEL=1, which this library's own tests set: a record for each socket of the kernel's too.
+// Otherwise librspreload-ofi tells of those.
+bool explain_kernel();
+
 } // namespace preload::settings

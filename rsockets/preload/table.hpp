@@ -37,10 +37,13 @@ struct Entry {
     std::atomic<int> numbers{0};
     std::atomic<int> kernel{-1}; // pending, listener: the kernel's socket; set: the kernel's epoll descriptor
     Role role = Role::none;
-    bool apart = false;           // a listener: the kernel's socket listens as well
-    bool nonblocking = false;     // listener
-    bool told_reset = false;      // inherited: the log says so
-    bool told = true;             // the program was told how the kernel's attempt to connect went
+    bool apart = false;       // a listener: the kernel's socket listens as well
+    bool nonblocking = false; // listener
+    bool told_reset = false;  // inherited: the log says so
+    bool told = true;         // the program was told how the kernel's attempt to connect went
+    // The program has not bound it. After a connect that the kernel refused, its socket still names the port that this
+    // one had, which is anybody's by then.
+    bool unbound = false;
     const char* reason = nullptr; // why it is with the kernel
     std::atomic<int> waiters{0};  // kernel_set: threads in the kernel's epoll_wait
     std::atomic<int> kick{-1};    // set: wakes those

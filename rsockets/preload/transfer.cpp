@@ -386,7 +386,14 @@ PRELOAD_EXPORT int bind(int fd, const struct sockaddr* address, socklen_t length
         (void)real::setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
     }
     return route(
-        fd, caller, [&] { return real::bind(fd, address, length); },
+        fd, caller,
+        [&] {
+            const int ret = real::bind(fd, address, length);
+            if (Entry* entry = table::entry(fd); ret == 0 && entry != nullptr) {
+                entry->unbound = false;
+            }
+            return ret;
+        },
         [&](const Carrier& c) { return c.bind(fd, address, length); });
 }
 

@@ -62,27 +62,21 @@ Machine Machine::look(const std::string& sys) {
     return machine;
 }
 
-std::vector<std::string> troubles(const Machine& machine, const std::string& core, uint64_t per_connection,
-                                  bool rules) {
+std::vector<std::string> troubles(const Machine& machine, const FabricUse& use) {
     std::vector<std::string> found;
-    const bool verbs = names(core, "verbs");
+    const bool verbs = names(use.cores, "verbs");
     if (!verbs || !machine.has_active_port) {
         const char* const what = !verbs               ? "verbs is not among the cores"
                                  : machine.has_device ? "no port of an RDMA device is active"
                                                       : "this machine has no RDMA device";
-        if (core == "verbs") {
-            found.push_back(
-                fmt::format("{}: all sockets stay with the kernel (--core tcp --only RULE carries some without "
-                            "a device, for tests)",
-                            what));
-        } else if (!rules) {
-            found.push_back(
-                fmt::format("{}, and no rule names what else is to be carried (--only): all sockets stay with "
-                            "the kernel",
-                            what));
+        if (use.cores == "verbs") {
+            found.push_back(fmt::format("{}: nothing goes over the fabric", what));
+        } else if (!use.rules) {
+            found.push_back(fmt::format("{}, and no rule names what else goes over the fabric (--only)", what));
         }
         return found;
     }
+    const uint64_t per_connection = use.per_connection;
     const uint64_t enough = machine.memlock / per_connection;
     if (!machine.may_pin_all && machine.memlock != UINT64_MAX && enough < few_connections) {
         const std::string what =
@@ -90,7 +84,7 @@ std::vector<std::string> troubles(const Machine& machine, const std::string& cor
                         : fmt::format("enough for no more than {} connections, each of which pins {} KiB: others",
                                       enough, per_connection / 1024);
         found.push_back(
-            fmt::format("the limit of locked memory, {} KiB, is {} stay with the kernel. Raise it: ulimit -l "
+            fmt::format("the limit of locked memory, {} KiB, is {} stay off the fabric. Raise it: ulimit -l "
                         "unlimited, LimitMEMLOCK=infinity in a unit of systemd, or limits.conf(5)",
                         machine.memlock / 1024, what));
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What of this machine keeps sockets from being carried, before any is made.
+// What of this machine keeps connections off the fabric, before any is made.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,14 @@ struct Machine {
     static Machine look(const std::string& sys = "/sys");
 };
 
-// One sentence for each trouble: core: the names of the cores that may be used, separated by commas; per_connection is
-// the memory that a connection pins, in bytes; rules: whether rules name addresses.
-std::vector<std::string> troubles(const Machine& machine, const std::string& core, uint64_t per_connection, bool rules);
+// What the fabric is to be used with.
+struct FabricUse {
+    std::string cores;           // that may be used, separated by commas
+    uint64_t per_connection = 0; // bytes that a connection pins
+    bool rules = false;          // there are rules, which may name addresses
+};
+
+// One sentence for each trouble that the fabric has on this machine.
+std::vector<std::string> troubles(const Machine& machine, const FabricUse& use);
 
 } // namespace rsrun

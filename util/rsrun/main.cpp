@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// rsrun: runs a program with its TCP sockets over an RDMA fabric. See man/rsrun.1.md.
+// rsrun: runs a program whose TCP connections take a faster path where there is one. See man/rsrun.1.md.
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +17,7 @@
 #include "util/common/failure.hpp"
 #include "util/common/program.hpp"
 #include "util/rsrun/machine.hpp"
+#include "util/rsrun/names.hpp"
 #include "util/rsrun/options.hpp"
 #include "util/rsrun/parts.hpp"
 #include "util/rsrun/records.hpp"
@@ -30,8 +31,8 @@
 namespace {
 
 using rsrun::Environment;
+using rsrun::FabricParts;
 using rsrun::Options;
-using rsrun::Parts;
 using util::fail;
 
 // Apart from what programs themselves return.
@@ -92,8 +93,8 @@ std::string joined(const std::vector<std::string>& words) {
     return text;
 }
 
-// Verbs alone unless something else is asked for: the handshake of the core tcp is data to servers that do not expect
-// it.
+// Verbs alone unless something else is asked for: the handshake of the core tcp is payload to a server that does not
+// expect it.
 std::string cores(const Options& options) {
     const std::string set = variable("FI_RSTREAM_CORE");
     return !options.core.empty() ? options.core : !set.empty() ? set : "verbs";
@@ -105,25 +106,16 @@ bool has_rules(const Options& options) {
            !variable("RSPRELOAD_CONFIG").empty() || access(RSRUN_CONFIG_DIR "/preload_config", R_OK) == 0;
 }
 
-Environment environment_for(const Options& options, const Parts& parts, bool preload, const std::string& records) {
-    Environment result;
-    if (preload) {
-        result.emplace_back("LD_PRELOAD", in_front(parts.shim, variable("LD_PRELOAD")));
-    }
+// What the program is given: both libraries, or one of them, or none.
+struct Libraries {
+    std::string shim;
+    std::optional<FabricParts> fabric;
+    bool preload = true;
+};
+
+void add_fabric(Environment& result, const Options& options, const FabricParts& parts) {
     result.emplace_back("RSPRELOAD_LIBRARY", parts.library);
     result.emplace_back("FI_PROVIDER_PATH", in_front(parts.provider_folder, variable("FI_PROVIDER_PATH")));
-    if (!options.only.empty()) {
-        result.emplace_back("RSPRELOAD_RULES", joined(options.only));
-    }
-    if (!options.config.empty()) {
-        result.emplace_back("RSPRELOAD_CONFIG", absolute(options.config));
-    }
-    if (!options.log.empty()) {
-        result.emplace_back("RSPRELOAD_LOG", absolute(options.log));
-    }
-    if (!records.empty()) {
-        result.emplace_back("RSPRELOAD_EXPLAIN", records);
-    }
     result.emplace_back("FI_RSTREAM_CORE", cores(options));
     // libfabric's memhooks rewrite libc's munmap, mmap and others in place as a device is opened: a thread of the
     // program's that is in one of them then crashes. They serve a cache of registrations, which rsockets do not need.
@@ -135,6 +127,41 @@ Environment environment_for(const Options& options, const Parts& parts, bool pre
     }
     if (options.recv_buffer) {
         result.emplace_back("RS_MEM_DEFAULT", fmt::format("{}", *options.recv_buffer));
+    }
+}
+
+std::vector<std::string> resolved(const std::vector<std::string>& rules) {
+    std::vector<std::string> all;
+    for (const auto& rule : rules) {
+        const auto some = rsrun::resolve_rule(rule);
+        all.insert(all.end(), some.begin(), some.end());
+    }
+    return all;
+}
+
+Environment environment_for(const Options& options, const Libraries& libraries, const std::string& records) {
+    Environment result;
+    if (libraries.preload) {
+        std::string preload = in_front(libraries.shim, variable("LD_PRELOAD"));
+        if (libraries.fabric) { // in front: what it calls is the other one's
+            preload = in_front(libraries.fabric->shim, preload);
+        }
+        result.emplace_back("LD_PRELOAD", preload);
+    }
+    if (!options.only.empty()) {
+        result.emplace_back("RSPRELOAD_RULES", joined(resolved(options.only)));
+    }
+    if (!options.config.empty()) {
+        result.emplace_back("RSPRELOAD_CONFIG", absolute(options.config));
+    }
+    if (!options.log.empty()) {
+        result.emplace_back("RSPRELOAD_LOG", absolute(options.log));
+    }
+    if (!records.empty()) {
+        result.emplace_back("RSPRELOAD_EXPLAIN", records);
+    }
+    if (libraries.preload && libraries.fabric) {
+        add_fabric(result, options, *libraries.fabric);
     }
     return result;
 }
@@ -160,6 +187,26 @@ void check_writable(const char* option, const std::string& path) {
 
 void tell(const std::string& trouble) { fmt::print(stderr, "rsrun: {}\n", trouble); }
 
+// The fabric's parts, where there is an RDMA device or it was asked for. Only who asks for it needs it: otherwise note
+// says what is missing, or why there is no use for it.
+std::optional<FabricParts> fabric_parts(const Options& options, const rsrun::Machine& machine, std::string& note) {
+    if (options.core.empty() && !machine.has_active_port) {
+        note =
+            fmt::format("{}: connections to other hosts stay with the kernel",
+                        machine.has_device ? "no port of an RDMA device is active" : "this machine has no RDMA device");
+        return std::nullopt;
+    }
+    try {
+        return rsrun::find_fabric_parts(rsrun::own_folder(), variable("FI_PROVIDER_PATH"));
+    } catch (const util::Failure& e) {
+        if (!options.core.empty()) {
+            throw;
+        }
+        note = fmt::format("{}; connections to other hosts stay with the kernel", e.what());
+        return std::nullopt;
+    }
+}
+
 void explain(const std::string& records, const std::string& file) {
     std::ifstream stream(records);
     std::stringstream text;
@@ -179,22 +226,27 @@ int run(const Options& options) {
     check_readable("--config", options.config);
     check_writable("--log", options.log);
     check_writable("--explain", options.explain_file);
-    const Parts parts = rsrun::find_parts(rsrun::own_folder(), variable("FI_PROVIDER_PATH"));
     const rsrun::Target target = rsrun::look_at(program);
-    if (!target.untouched.empty()) {
+    const rsrun::Machine machine = rsrun::Machine::look();
+    std::string note;
+    const Libraries libraries{rsrun::find_shim(rsrun::own_folder()), fabric_parts(options, machine, note),
+                              target.preload};
+    // What stays with the kernel works as without rsrun: only who asks is told why.
+    const bool telling = options.verbose || options.explain;
+    if (telling && !target.untouched.empty()) {
         tell(target.untouched + "; its sockets stay with the kernel");
-    } else {
-        for (const auto& trouble :
-             troubles(rsrun::Machine::look(), cores(options), pinned_by_one(options), has_rules(options))) {
+    } else if (telling && libraries.fabric) {
+        for (const auto& trouble : troubles(machine, {cores(options), pinned_by_one(options), has_rules(options)})) {
             tell(trouble);
         }
+    } else if (options.verbose && !note.empty()) {
+        tell(note);
     }
     std::optional<RecordsFile> records;
     if (options.explain) {
         records.emplace();
     }
-    const Environment environment =
-        environment_for(options, parts, target.preload, records ? records->path() : std::string());
+    const Environment environment = environment_for(options, libraries, records ? records->path() : std::string());
     if (options.verbose) {
         for (const auto& [name, value] : environment) {
             tell(fmt::format("{}={}", name, value));

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "util/rsrun/options.hpp"
 
-#include "rsockets/preload/rule.hpp"
+#include "preload/rules/rule.hpp"
 #include "util/common/failure.hpp"
 #include "util/common/number.hpp"
 #include "util/common/program.hpp"
@@ -33,9 +33,10 @@ const option longs[] = {{"core", required_argument, nullptr, core_option},
 void check_rule(const std::string& text) {
     preload::Rule rule;
     preload::Fault fault;
-    if (!parse_rule(text, rule, fault)) {
-        fail("--only {}: {} (at character {}); a rule is ADDRESS[/PREFIX][:PORT[-PORT]] or :PORT[-PORT], "
-             "with IPv6 in brackets",
+    std::string_view host;
+    if (!parse_rule(text, rule, host, fault)) {
+        fail("--only {}: {} (at character {}); a rule is PORT[-PORT], ADDRESS[/PREFIX][:PORT[-PORT]] or "
+             "NAME[:PORT[-PORT]], with IPv6 in brackets",
              text.empty() ? "''" : text, fault.what, fault.position + 1);
     }
 }
@@ -95,17 +96,21 @@ Options parse_options(const std::vector<std::string>& arguments) {
 
 std::string help_text(const std::string& program) {
     return fmt::format(
-        "{0}: runs a program with its TCP sockets over an RDMA fabric\n\n"
+        "{0}: runs a program whose TCP connections take a faster path where there is one\n\n"
         "  {0} [OPTIONS] PROGRAM [ARGUMENTS...]\n\n"
-        "      --core NAMES      the core providers to try, in this order (default verbs)\n"
-        "      --sndbuf BYTES    buffer for sending of each socket, with K, M or G behind it\n"
-        "      --rcvbuf BYTES    buffer for receiving\n"
-        "      --only RULE       carry what the rule names and nothing else; several are any of them:\n"
-        "                        ADDRESS[/PREFIX][:PORT[-PORT]] or :PORT[-PORT], IPv6 in brackets\n"
+        "Connections between programs on this host that both run under {0} move to shared memory;\n"
+        "those to addresses of RDMA devices go over the fabric. All others stay kernel TCP.\n\n"
+        "      --only RULE       upgrade what the rule names and nothing else; several are any of them:\n"
+        "                        PORT[-PORT], ADDRESS[/PREFIX][:PORT[-PORT]] or NAME[:PORT[-PORT]],\n"
+        "                        IPv6 in brackets\n"
         "      --config FILE     another file of rules than the administrator's\n"
+        "      --explain[=FILE]  when the program has ended, a line for each of its sockets: which path\n"
+        "                        it took, and why not another; to FILE, separated by tabs\n"
         "      --log FILE        append what goes wrong\n"
-        "      --explain[=FILE]  when the program has ended, a line for each of its sockets: whether it\n"
-        "                        was carried, and why not; to FILE, separated by tabs\n"
+        "      --core NAMES      use the fabric, by these core providers in this order (default verbs,\n"
+        "                        where an RDMA device has an active port)\n"
+        "      --sndbuf BYTES    send buffer of each socket on the fabric, with K, M or G behind it\n"
+        "      --rcvbuf BYTES    receive buffer\n"
         "  -v, --verbose         say what is set before the program starts\n"
         "  -h, --help            this text\n"
         "      --version\n",

@@ -12,8 +12,8 @@
 namespace rsrun {
 
 struct Options {
-    std::string core;                    // empty: verbs
-    std::optional<uint64_t> send_buffer; // bytes
+    std::string core;                    // empty: verbs, if there is a device
+    std::optional<uint64_t> send_buffer; // bytes, of sockets on the fabric
     std::optional<uint64_t> recv_buffer;
     std::vector<std::string> only; // rules, each of which can be read
     std::string config;            // empty: the administrator's

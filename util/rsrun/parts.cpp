@@ -23,6 +23,7 @@ namespace rsrun {
 namespace {
 
 constexpr const char* shim_name = "librspreload-ofi.so";
+constexpr const char* fabric_name = "librspreload-fabric.so";
 constexpr const char* plugin_name = "librstream-fi.so";
 
 bool exists(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
@@ -31,6 +32,31 @@ bool exists(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
 std::string stage_of(const std::string& folder) {
     const std::string bindir = RSRUN_BINDIR;
     return folder.ends_with(bindir) ? folder.substr(0, folder.size() - bindir.size()) : "";
+}
+
+// Where the build has its libraries, if rsrun is in its folder; otherwise empty.
+std::string build_libs(const std::string& folder) {
+    std::string built = folder + "/.libs";
+    return exists(built + "/" + shim_name) || exists(built + "/" + fabric_name) ? built : "";
+}
+
+std::string preload_folder(const std::string& folder) {
+    const std::string built = build_libs(folder);
+    return built.empty() ? stage_of(folder) + RSRUN_PRELOAD_DIR : built;
+}
+
+void check(const std::string& file) {
+    if (!exists(file)) {
+        util::fail("{} is missing ({}): rsrun is not completely installed", file, strerror(errno));
+    }
+}
+
+std::string preloadable(std::string file) {
+    check(file);
+    if (file.find_first_of(" :") != std::string::npos) {
+        util::fail("{}: the dynamic linker cannot preload what has a blank or a colon in its path", file);
+    }
+    return file;
 }
 
 std::string folder_in(const std::string& path, const char* file) {
@@ -54,24 +80,16 @@ std::string own_folder() {
     return path.parent_path().string();
 }
 
-Parts find_parts(const std::string& folder, const std::string& provider_path) {
-    Parts parts;
-    const std::string built = folder + "/.libs";
-    if (exists(built + "/" + shim_name)) {
-        parts = {built + "/" + shim_name, built + "/librsocket-ofi.so.1", built};
-    } else {
-        const std::string stage = stage_of(folder);
-        parts = {stage + RSRUN_PRELOAD_DIR "/" + shim_name, stage + RSRUN_LIBDIR "/librsocket-ofi.so.1",
-                 stage + RSRUN_PROVIDER_DIR};
-    }
-    for (const std::string* file : {&parts.shim, &parts.library}) {
-        if (!exists(*file)) {
-            util::fail("{} is missing ({}): rsrun is not completely installed", *file, strerror(errno));
-        }
-    }
-    if (parts.shim.find_first_of(" :") != std::string::npos) {
-        util::fail("{}: the dynamic linker cannot preload what has a blank or a colon in its path", parts.shim);
-    }
+std::string find_shim(const std::string& folder) { return preloadable(preload_folder(folder) + "/" + shim_name); }
+
+FabricParts find_fabric_parts(const std::string& folder, const std::string& provider_path) {
+    FabricParts parts;
+    parts.shim = preloadable(preload_folder(folder) + "/" + fabric_name);
+    const std::string built = build_libs(folder);
+    const std::string stage = stage_of(folder);
+    parts.library = (built.empty() ? stage + RSRUN_LIBDIR : built) + "/librsocket-ofi.so.1";
+    parts.provider_folder = built.empty() ? stage + RSRUN_PROVIDER_DIR : built;
+    check(parts.library);
     if (!exists(parts.provider_folder + "/" + plugin_name)) {
         const std::string other = folder_in(provider_path, plugin_name);
         if (other.empty()) {

@@ -9,8 +9,9 @@
 
 namespace rsrun {
 
-struct Parts {
-    std::string shim;            // the preload library
+// What carries sockets to RDMA addresses. Only where that is wanted do these have to be there.
+struct FabricParts {
+    std::string shim;            // the preload library that carries sockets
     std::string library;         // the socket library
     std::string provider_folder; // that of the plugin
 };
@@ -18,8 +19,11 @@ struct Parts {
 // Where rsrun itself is: its folder, without links.
 std::string own_folder();
 
-// folder is that of rsrun. provider_path is FI_PROVIDER_PATH or empty: the plugin may be in one of its folders instead.
-// A Failure names the part that is missing.
-Parts find_parts(const std::string& folder, const std::string& provider_path);
+// The preload library that upgrades connections. folder is that of rsrun. A Failure names the file that is missing.
+std::string find_shim(const std::string& folder);
+
+// provider_path is FI_PROVIDER_PATH or empty: the plugin may be in one of its folders instead. A Failure names the part
+// that is missing.
+FabricParts find_fabric_parts(const std::string& folder, const std::string& provider_path);
 
 } // namespace rsrun

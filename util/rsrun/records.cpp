@@ -11,7 +11,24 @@ namespace rsrun {
 
 namespace {
 
-enum Column { pid, program, descriptor, role, local, peer, verdict, core, sent, received, reason, columns };
+enum Column {
+    pid,
+    program,
+    descriptor,
+    role,
+    local,
+    peer,
+    path,
+    upgrades,
+    returns,
+    upgraded_ms,
+    sent,
+    received,
+    reason,
+    columns
+};
+
+using Record = std::vector<std::string>;
 
 std::vector<std::string> split(const std::string& line) {
     std::vector<std::string> words;
@@ -22,20 +39,67 @@ std::vector<std::string> split(const std::string& line) {
     return words;
 }
 
-std::string describe(const std::vector<std::string>& record) {
+bool is_count(const std::string& word) {
+    return !word.empty() && word.find_first_not_of("0123456789") == std::string::npos;
+}
+
+bool is_record(const Record& record) {
+    if (record.size() != columns || record[path].empty() ||
+        (record[role] != "connect" && record[role] != "accept" && record[role] != "listen")) {
+        return false;
+    }
+    for (const Column column : {upgrades, returns, upgraded_ms, sent, received}) {
+        if (record[column] != "-" && !is_count(record[column])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool has_count(const Record& record, Column column) { return record[column] != "-" && record[column] != "0"; }
+
+bool is_upgraded(const Record& record) {
+    return (record[path] != "kernel" && record[path] != "-") || has_count(record, upgrades);
+}
+
+std::string times(const std::string& count) {
+    return count == "1" ? "once" : count == "2" ? "twice" : count + " times";
+}
+
+std::string describe_path(const Record& record) {
+    std::string text;
+    if (record[path] == "shm") {
+        text = "shared memory";
+        if (record[upgraded_ms] != "-") {
+            text += fmt::format(" since {} ms", record[upgraded_ms]);
+        }
+    } else if (record[path] == "kernel") {
+        text = "kernel TCP";
+    } else if (record[path] == "-") {
+        text = "no path";
+    } else {
+        text = fmt::format("the fabric ({})", record[path]);
+    }
+    const std::string why = record[reason] == "-" ? "" : record[reason];
+    if (has_count(record, returns)) {
+        text += fmt::format(" (returned to the kernel {}{})", times(record[returns]), why.empty() ? "" : ": " + why);
+    } else if (!why.empty()) {
+        text += fmt::format(" ({})", why);
+    }
+    return text;
+}
+
+std::string describe(const Record& record) {
     std::string text = fmt::format("{}[{}] socket {} ", record[program], record[pid], record[descriptor]);
     if (record[role] == "listen") {
         text += fmt::format("listens on {}", record[local]);
-    } else if (record[role] == "accept") {
-        text += fmt::format("accepted at {} from {}", record[local], record[peer]);
-    } else {
-        text += fmt::format("connected to {} from {}", record[peer], record[local]);
+        // Listening is always the kernel's where connections are upgraded: nothing to tell.
+        return record[path] == "kernel" && record[reason] == "-" ? text : text + ": " + describe_path(record);
     }
-    text += record[verdict] == "carried" ? fmt::format(": carried by {}", record[core]) : ": kernel TCP";
-    if (record[reason] != "-") {
-        text += fmt::format(" ({})", record[reason]);
-    }
-    if (record[sent] != "-" && record[received] != "-" && record[role] != "listen") {
+    text += record[role] == "accept" ? fmt::format("accepted at {} from {}", record[local], record[peer])
+                                     : fmt::format("connected to {} from {}", record[peer], record[local]);
+    text += ": " + describe_path(record);
+    if (record[sent] != "-" && record[received] != "-") {
         text += fmt::format(", {} bytes sent, {} received", record[sent], record[received]);
     }
     return text;
@@ -48,11 +112,11 @@ Records read_records(const std::string& text) {
     std::istringstream stream(text);
     for (std::string line; std::getline(stream, line);) {
         const auto record = split(line);
-        if (record.size() != columns || (record[verdict] != "carried" && record[verdict] != "kernel")) {
+        if (!is_record(record)) {
             ++records.damaged;
             continue;
         }
-        records.carried += record[verdict] == "carried" ? 1 : 0;
+        records.upgraded += is_upgraded(record) ? 1 : 0;
         records.lines.push_back(describe(record));
     }
     return records;
@@ -63,9 +127,9 @@ std::string explanation(const Records& records) {
     for (const std::string& line : records.lines) {
         text += line + "\n";
     }
-    text += fmt::format("{} sockets, {} carried\n", records.lines.size(), records.carried);
+    text += fmt::format("{} sockets, {} upgraded\n", records.lines.size(), records.upgraded);
     if (records.damaged != 0) {
-        text += fmt::format("{} lines could not be read\n", records.damaged);
+        text += fmt::format("{} records could not be read\n", records.damaged);
     }
     return text;
 }

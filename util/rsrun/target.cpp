@@ -23,7 +23,7 @@ namespace rsrun {
 
 namespace {
 
-constexpr int longest_chain = 4; // of scripts; Linux follows as many
+constexpr int max_chain = 4; // of scripts; Linux follows as many
 
 bool is_file(const std::string& path) {
     struct stat info {};
@@ -60,7 +60,7 @@ std::optional<Header> elf_header(std::ifstream& file) {
     return header && memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 ? header : std::nullopt;
 }
 
-constexpr uint64_t largest_part = 4096; // of what is looked at: names and notes are short
+constexpr uint64_t max_part = 4096; // of what is looked at: names and notes are short
 
 // The Go linker leaves its mark in a note.
 bool says_go(std::span<const char> notes) {
@@ -93,7 +93,7 @@ Target look_at_elf(std::ifstream& file, const Header& header, const std::string&
         if (!segment || (segment->p_type != PT_INTERP && segment->p_type != PT_NOTE)) {
             continue;
         }
-        const auto bytes = read_at(file, segment->p_offset, std::min<uint64_t>(segment->p_filesz, largest_part));
+        const auto bytes = read_at(file, segment->p_offset, std::min<uint64_t>(segment->p_filesz, max_part));
         if (bytes && segment->p_type == PT_INTERP) {
             interpreter.assign(bytes->data(), strnlen(bytes->data(), bytes->size()));
         } else if (bytes) {
@@ -167,7 +167,7 @@ std::string find_program(const std::string& name, const char* path) {
 
 Target look_at(const std::string& path) {
     std::string current = path;
-    for (int i = 0; i < longest_chain; ++i) {
+    for (int i = 0; i < max_chain; ++i) {
         if (const std::string rights = rights_of(current); !rights.empty()) {
             return {fmt::format("{} {}: the dynamic linker preloads nothing into what gets rights of others", current,
                                 rights),

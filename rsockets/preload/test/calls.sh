@@ -8,7 +8,7 @@
 . "${srcdir:?}/rsockets/preload/test/preload.sh"
 program=$builddir/rsockets/preload/test/calls_test
 cases=$("$program" | grep -v '^carried_') || exit 1
-echo "1..$((3 * $(echo "$cases" | wc -l) + 6))"
+echo "1..$((3 * $(echo "$cases" | wc -l) + 9))"
 number=0
 report() { # report RESULT NAME
     number=$((number + 1))
@@ -57,17 +57,30 @@ grep -q 'cannot be used in its child: ECONNRESET' "$scratch/log"
 report $? "and the log says so"
 
 count() { awk -F '\t' "$2" "$1" | wc -l; }
-carried=$(count "$scratch/records" '$7 == "carried" && $8 == "tcp"')
+carried=$(count "$scratch/records" '$7 == "tcp" && $8 == "-"')
 test "$carried" -gt 100
 report $? "sockets were carried: $carried"
 # A program that is refused, or that connects where the rules do not name.
-test "$(count "$scratch/records" '$7 == "kernel" && $11 == "-"')" -eq 0
+test "$(count "$scratch/records" '$7 == "kernel" && $13 == "-"')" -eq 0
 report $? "those that were not are explained"
 # What the library makes for itself is none of the program's, and never carried.
 rm -f "$scratch/records"
 run plain_calls "$scratch/one" $preload RSPRELOAD_EXPLAIN="$scratch/records"
-test "$(cut -f 4,7,9,10 "$scratch/records" | sort | tr '\t\n' ' /')" = \
-    "accept carried 6 6/connect carried 6 6/listen carried 0 0/"
+test "$(cut -f 4,7,11,12 "$scratch/records" | sort | tr '\t\n' ' /')" = \
+    "accept tcp 6 6/connect tcp 6 6/listen tcp 0 0/"
 report $? "a record for each of the program's sockets, and for no other"
-test "$(count "$scratch/fallen" '$7 == "carried" && $8 != "-"')" -eq 0
+test -s "$scratch/fallen" && test "$(count "$scratch/fallen" '$7 != "kernel" && $7 != "-"')" -eq 0
 report $? "where there is no fabric, the kernel has all"
+# Without the hooks of the tests, loopback is the kernel's, whatever the rules say, and who tells of that is the other library.
+rm -f "$scratch/records"
+run plain_calls "$scratch/plain"
+run plain_calls "$scratch/one" $preload RSPRELOAD_CARRY_LOOPBACK= RSPRELOAD_EXPLAIN="$scratch/records"
+compare "loopback is not carried outside these tests" "$scratch/plain" "$scratch/one"
+test "$(cut -f 4,7,13 "$scratch/records" | sort -u | tr '\t\n' ' /')" = \
+    "accept kernel the listener is the kernel's/connect kernel a loopback address/listen kernel a loopback address/"
+report $? "and the records say why"
+rm -f "$scratch/records"
+run plain_calls "$scratch/one" $preload RSPRELOAD_CARRY_LOOPBACK= RSPRELOAD_EXPLAIN_KERNEL= \
+    RSPRELOAD_EXPLAIN="$scratch/records"
+test ! -s "$scratch/records"
+report $? "which are not written outside these tests"

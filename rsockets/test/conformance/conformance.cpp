@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
@@ -21,6 +22,8 @@
 namespace conformance {
 
 namespace {
+
+size_t upgraded_pairs = 0; // for a debugger
 
 struct Entry {
     const char* name;
@@ -260,7 +263,54 @@ Pair Case::make_pair(int family) {
     pair.server = accept_from(listener);
     s.close(listener);
     forget(listener);
+    exchange(pair);
     return pair;
+}
+
+// CONFORMANCE_EXCHANGE: a pair has moved bytes each way before the case begins: so many times, or, where the preloaded
+// library upgrades it, 0: until both directions are in memory, or "returned": until they are so again after they went
+// back to the kernel, some times.
+void Case::exchange(const Pair& pair) {
+    static const char* const wanted = getenv("CONFORMANCE_EXCHANGE");
+    if (wanted == nullptr) {
+        return;
+    }
+    using PathOf = int (*)(int);
+    static const auto path_of = reinterpret_cast<PathOf>(dlsym(RTLD_DEFAULT, "rspreload_path"));
+    constexpr int both_directions = 3;
+    constexpr int max_exchanges = 20000;
+    const bool returns = strcmp(wanted, "returned") == 0;
+    const int times = std::max(1, atoi(wanted));
+    const bool upgrades = path_of != nullptr && &s != &system_calls && (returns || atoi(wanted) == 0);
+    constexpr int enough_returns = 2;
+    bool was_in_memory = false;
+    int returned = 0;
+    for (int i = 0; i < max_exchanges && (upgrades || i < times); ++i) {
+        for (const auto& [from, to] : {std::pair{pair.client, pair.server}, std::pair{pair.server, pair.client}}) {
+            send_all(from, "x");
+            if (s.recv(to, buffer, 1, 0) != 1) {
+                fail("recv of the exchange");
+            }
+        }
+        if (!upgrades) {
+            continue;
+        }
+        const bool in_memory = path_of(pair.client) == both_directions && path_of(pair.server) == both_directions;
+        if (in_memory && (!returns || returned >= enough_returns)) {
+            ++upgraded_pairs;
+            return;
+        }
+        returned += was_in_memory && !in_memory ? 1 : 0;
+        was_in_memory = in_memory;
+        if (!in_memory) {
+            constexpr timespec pause{0, 200000};
+            nanosleep(&pause, nullptr); // the service's thread has to come about
+        }
+    }
+    if (upgrades) {
+        throw Failure(returned != 0 ? "the pair was not upgraded again"
+                                    : "the pair was not upgraded, or did not return");
+    }
 }
 
 void Case::send_all(int fd, const std::string& text) {
@@ -317,11 +367,21 @@ size_t Case::fill(int fd) {
     return total;
 }
 
-ssize_t Case::send_that_waits(int fd, int flags) {
+ssize_t Case::send_that_waits(int fd, int flags, size_t* filled) {
+    size_t more = 0;
     ssize_t n = 0;
-    do {
-        n = s.send(fd, "x", 1, flags);
-    } while (n == 1);
+    while ((n = s.send(fd, "x", 1, flags)) == 1) {
+        ++more;
+        // Without a sleep, which another thread may wait for.
+        for (const size_t piece : {sizeof(buffer), size_t{1}}) {
+            for (ssize_t taken = 0; (taken = s.send(fd, buffer, piece, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0;) {
+                more += static_cast<size_t>(taken);
+            }
+        }
+    }
+    if (filled != nullptr) {
+        *filled += more;
+    }
     return n;
 }
 

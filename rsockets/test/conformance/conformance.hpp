@@ -121,8 +121,9 @@ class Case {
     // Sends until nothing more is taken; how much was.
     size_t fill(int fd);
     // Sends a byte on what was filled. A send that still found room (the kernel's grows when the peer's answers or its
-    // timers come) did not wait, and the next one is what is told.
-    ssize_t send_that_waits(int fd, int flags);
+    // timers come, and there is some where a connection goes back to the kernel from memory that is full) did not wait:
+    // it is filled again, and the next one is what is told.
+    ssize_t send_that_waits(int fd, int flags, size_t* filled = nullptr);
     // Receives that much.
     void drain(int fd, size_t length);
     void set(int fd, int level, int name, int value);
@@ -135,6 +136,8 @@ class Case {
     std::vector<std::string> lines;
 
   private:
+    void exchange(const Pair& pair);
+
     std::vector<int> made_;
     std::vector<std::thread> threads_;
 };

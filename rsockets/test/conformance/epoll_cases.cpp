@@ -376,6 +376,60 @@ CASE(a_duplicate_keeps_the_socket_in_the_set) {
     set.note("twice");
 }
 
+// Programs that remove and add a member for each request.
+CASE(epoll_member_that_is_removed_and_added_again_and_again) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    for (uint64_t round = 1; round <= 12; ++round) {
+        SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, round));
+        c.send_all(pair.client, "xy");
+        set.note("bytes", in_time);
+        SAY(set.control(EPOLL_CTL_DEL, pair.server, 0));
+        set.note("removed");
+        SAY(set.control(EPOLL_CTL_DEL, pair.server, 0));
+        SAY(set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN, round));
+        SAY(c.s.recv(pair.server, c.buffer, 2, 0));
+        SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT, round));
+        SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT, round));
+        set.note("space", in_time);
+        SAY(set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN, round + 100));
+        set.note("no bytes");
+        SAY(set.control(EPOLL_CTL_DEL, pair.server, 0));
+        c.send_all(pair.client, "z");
+        set.note("bytes for nobody", a_moment);
+        SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLET, round + 200));
+        set.note("the byte before", in_time);
+        set.note("once");
+        SAY(c.s.recv(pair.server, c.buffer, 2, 0));
+        SAY(set.control(EPOLL_CTL_DEL, pair.server, 0));
+    }
+}
+
+CASE(epoll_member_that_was_removed_tells_nobody) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    const Set outer(c);
+    const int other = c.track(c.s.dup(pair.server));
+    SAY(outer.control(EPOLL_CTL_ADD, set.fd, EPOLLIN, 1));
+    SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 2));
+    c.send_all(pair.client, "x");
+    outer.note("the set has something", in_time);
+    set.note("a byte", in_time);
+    SAY(set.control(EPOLL_CTL_DEL, pair.server, 0));
+    c.send_all(pair.client, "y");
+    outer.note("the set has nothing", a_moment);
+    SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 3));
+    SAY(set.control(EPOLL_CTL_DEL, pair.server, 0));
+    c.forget(pair.server);
+    c.s.close(pair.server); // its duplicate keeps the connection
+    c.send_all(pair.client, "z");
+    set.note("removed before its number was closed", a_moment);
+    SAY(c.s.recv(other, c.buffer, 3, MSG_WAITALL));
+    SAY(set.control(EPOLL_CTL_ADD, other, EPOLLIN, 4));
+    c.send_all(pair.client, "w");
+    set.note("the duplicate", in_time);
+}
+
 CASE(epoll_of_a_mix) {
     const Pair pair = c.make_pair();
     const Set set(c);

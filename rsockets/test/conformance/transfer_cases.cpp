@@ -436,8 +436,8 @@ CASE(a_blocking_send_takes_all) {
 
 CASE(a_full_socket_takes_nothing_and_then_again) {
     const Pair pair = c.make_pair();
-    const size_t total = c.fill(pair.client);
-    SAY(c.s.send(pair.client, "x", 1, MSG_DONTWAIT));
+    size_t total = c.fill(pair.client);
+    SAY(c.send_that_waits(pair.client, MSG_DONTWAIT, &total));
     c.note_poll("full", pair.client, POLLOUT);
     c.run([&] { c.drain(pair.server, total); });
     c.note_events("room", static_cast<unsigned short>(c.await(pair.client, POLLOUT)));
@@ -450,7 +450,7 @@ CASE(send_gives_up_after_so_sndtimeo) {
     c.fill(pair.client);
     const timeval time{0, 50000};
     SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)));
-    SAY(c.s.send(pair.client, "x", 1, 0));
+    SAY(c.send_that_waits(pair.client, 0));
 }
 
 CASE(recv_gives_up_after_so_rcvtimeo) {

@@ -2,13 +2,15 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // std::string_view::substr and the like are not used: they can throw, for which they need the C++ library.
-#include "rsockets/preload/rule.hpp"
+#include "preload/rules/rule.hpp"
 
 #include <charconv>
 #include <cstring>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+
+#include "preload/rules/hosts.hpp"
 
 namespace preload {
 
@@ -57,11 +59,19 @@ class Reader {
         }
         return {from, static_cast<size_t>(at_ - from)};
     }
-    // A decimal number of at most most; the reader stays where it is if there is none.
-    bool number(unsigned most, unsigned& value) {
+    // Whether all that is left is digits and hyphens, and something is.
+    [[nodiscard]] bool is_number() const {
+        const char* c = at_;
+        while (c != end_ && ((*c >= '0' && *c <= '9') || *c == '-')) {
+            ++c;
+        }
+        return c == end_ && c != at_ && *at_ != '-';
+    }
+    // A decimal number of at most max; the reader stays where it is if there is none.
+    bool number(unsigned max, unsigned& value) {
         unsigned read = 0;
         const auto [rest, error] = std::from_chars(at_, end_, read);
-        if (error != std::errc() || read > most) {
+        if (error != std::errc() || read > max) {
             return false;
         }
         at_ = rest;
@@ -77,11 +87,14 @@ class Reader {
 
 class Parser {
   public:
-    Parser(std::string_view text, Fault& fault) : reader_(text), fault_(fault) {}
+    Parser(std::string_view text, std::string_view& host, Fault& fault) : reader_(text), host_(host), fault_(fault) {}
 
     bool parse(Rule& rule) {
         if (reader_.done()) {
             return wrong("there is no rule");
+        }
+        if (reader_.is_number()) {
+            return ports(rule);
         }
         // What begins with a colon has no address; IPv6, which does so too, has brackets.
         Reader ahead = reader_;
@@ -92,7 +105,8 @@ class Parser {
             return true;
         }
         if (!reader_.take(':')) {
-            return wrong("an address is followed by /PREFIX, :PORT or nothing");
+            return wrong(host_.empty() ? "an address is followed by /PREFIX, :PORT or nothing"
+                                       : "a name is followed by :PORT or nothing");
         }
         return ports(rule);
     }
@@ -111,13 +125,21 @@ class Parser {
         if (bracket && !reader_.take(']')) {
             return wrong("the bracket is not closed", start);
         }
+        if (!bracket && is_host_name(word)) {
+            Reader ahead = reader_;
+            if (ahead.take(':') && (ahead.until(":"), ahead.take(':'))) {
+                return wrong("neither an address nor a name (IPv6 goes into brackets)", start);
+            }
+            host_ = word;
+            return true;
+        }
         std::array<char, INET6_ADDRSTRLEN> text{};
         const bool fits = word.size() < text.size() && memchr(word.data(), '\0', word.size()) == nullptr;
         if (fits) {
             memcpy(text.data(), word.data(), word.size());
         }
         if (!fits || inet_pton(bracket ? AF_INET6 : AF_INET, text.data(), rule.address.data()) != 1) {
-            return wrong(bracket ? "not an IPv6 address" : "not an IPv4 address (IPv6 goes into brackets)",
+            return wrong(bracket ? "not an IPv6 address" : "neither an address nor a name (IPv6 goes into brackets)",
                          start + (bracket ? 1 : 0));
         }
         rule.family = bracket ? Family::ipv6 : Family::ipv4;
@@ -126,6 +148,9 @@ class Parser {
     }
 
     bool prefix(Rule& rule) {
+        if (!host_.empty()) {
+            return true;
+        }
         if (reader_.take('/')) {
             unsigned bits = 0;
             if (!reader_.number(rule.prefix, bits)) {
@@ -134,12 +159,7 @@ class Parser {
             }
             rule.prefix = static_cast<uint8_t>(bits);
         }
-        if (rule.family == Family::ipv6 && rule.prefix >= mapped_bits && is_mapped(rule.address)) {
-            unmap(rule.address);
-            rule.family = Family::ipv4;
-            rule.prefix = static_cast<uint8_t>(rule.prefix - mapped_bits);
-        }
-        cut(rule.address, rule.prefix);
+        rule = with_address(rule, rule.family, rule.address, rule.prefix);
         return true;
     }
 
@@ -168,6 +188,7 @@ class Parser {
     }
 
     Reader reader_;
+    std::string_view& host_;
     Fault& fault_;
 };
 
@@ -237,17 +258,31 @@ bool Rule::matches_listener_on_all(const Endpoint& endpoint) const {
     // One of IPv6 hears IPv4 too.
     const bool reachable = family == Family::any || family == endpoint.family || endpoint.family == Family::ipv6;
     const bool all = family == Family::any || (prefix == 0 && family == endpoint.family);
-    return verdict == Verdict::carry ? reachable : all;
+    return verdict == Verdict::upgrade ? reachable : all;
 }
 
-bool parse_rule(std::string_view text, Rule& rule, Fault& fault) {
+bool parse_rule(std::string_view text, Rule& rule, std::string_view& host, Fault& fault) {
     Rule read;
     read.verdict = rule.verdict;
-    if (!Parser(text, fault).parse(read)) {
+    host = {};
+    if (!Parser(text, host, fault).parse(read)) {
         return false;
     }
     rule = read;
     return true;
+}
+
+Rule with_address(Rule rule, Family family, const std::array<uint8_t, 16>& address, unsigned prefix) {
+    rule.family = family;
+    rule.address = address;
+    if (family == Family::ipv6 && prefix >= mapped_bits && is_mapped(address)) {
+        unmap(rule.address);
+        rule.family = Family::ipv4;
+        prefix -= mapped_bits;
+    }
+    cut(rule.address, prefix);
+    rule.prefix = static_cast<uint8_t>(prefix);
+    return rule;
 }
 
 } // namespace preload

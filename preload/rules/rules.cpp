@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// System calls are made as such: the functions of libc are those that the preload library puts its own in place of.
-#include "rsockets/preload/rules.hpp"
+// System calls are made as such: the functions of libc are those that a preload library puts its own in place of.
+#include "preload/rules/rules.hpp"
 
 #include <atomic>
 #include <cerrno>
@@ -16,6 +16,8 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "preload/rules/hosts.hpp"
 
 #ifndef RSOCKET_CONFIG_DIR // the build says where
 #define RSOCKET_CONFIG_DIR "/etc/rdma/rsocket"
@@ -35,7 +37,7 @@ struct Place {
 
 namespace {
 
-constexpr size_t largest_file = size_t{64} << 10;
+constexpr size_t max_file = size_t{64} << 10;
 constexpr int af_ib = 27; // of Linux, which glibc does not name everywhere
 
 template <class... Arguments> void report_line(const Report& report, const char* format, Arguments... arguments) {
@@ -106,20 +108,48 @@ void Place::say(std::string_view text, const char* what, size_t position) const 
 
 void Place::say(const char* what) const { report_line(report, "%s:%zu: the line is left out: %s", source, line, what); }
 
-bool Rules::add_rule(std::string_view text, Verdict verdict, const Place& place) {
+bool Rules::add_parsed(const Rule& rule, std::string_view text, const Place& place) {
     if (rule_count_ == rules_.size()) {
         place.say(text, "there are too many rules, 256 is the most", 0);
         return false;
     }
+    rules_[rule_count_++] = rule;
+    return true;
+}
+
+bool Rules::add_host(const Rule& rule, std::string_view host, std::string_view text, const Place& place) {
+    if (same(host, "localhost")) { // whatever a file says
+        constexpr std::array<uint8_t, 16> ipv4{127};
+        constexpr std::array<uint8_t, 16> ipv6{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+        return add_parsed(with_address(rule, Family::ipv4, ipv4, 8), text, place) &&
+               add_parsed(with_address(rule, Family::ipv6, ipv6, 128), text, place);
+    }
+    const HostAddresses found = find_host(host);
+    if (found.count == 0) {
+        place.say(text, "the name is not in /etc/hosts", 0);
+        return true; // it is a rule all the same, which matches nothing
+    }
+    for (size_t i = 0; i < found.count; ++i) {
+        const HostAddress& one = found.all[i];
+        const Rule resolved = one.ipv6 ? with_address(rule, Family::ipv6, one.bytes, 128)
+                                       : with_address(rule, Family::ipv4, one.bytes, 32);
+        if (!add_parsed(resolved, text, place)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool Rules::add_rule(std::string_view text, Verdict verdict, const Place& place) {
     Rule rule;
     rule.verdict = verdict;
+    std::string_view host;
     Fault fault;
-    if (!parse_rule(text, rule, fault)) {
+    if (!parse_rule(text, rule, host, fault)) {
         place.say(text, fault.what, fault.position);
         return false;
     }
-    rules_[rule_count_++] = rule;
-    return true;
+    return host.empty() ? add_parsed(rule, text, place) : add_host(rule, host, text, place);
 }
 
 bool Rules::add_words(std::string_view words, const Report& report) {
@@ -127,7 +157,7 @@ bool Rules::add_words(std::string_view words, const Report& report) {
     bool any = false;
     for (std::string_view word = next_word(words); !word.empty(); word = next_word(words)) {
         any = true;
-        add_rule(word, Verdict::carry, place);
+        add_rule(word, Verdict::upgrade, place);
     }
     // Even if none of them can be read: who asked for a few sockets does not get all.
     only_ = only_ || any;
@@ -156,15 +186,15 @@ void Rules::add_line(std::string_view line, std::string_view program, const Plac
     case 0:
         return;
     case 1:
-        only_ = add_rule(words[0], Verdict::carry, place) || only_;
+        only_ = add_rule(words[0], Verdict::upgrade, place) || only_;
         return;
     case 2:
-        if (same(words[0], "carry")) {
-            only_ = add_rule(words[1], Verdict::carry, place) || only_;
+        if (same(words[0], "upgrade") || same(words[0], "carry")) { // the latter is an older name
+            only_ = add_rule(words[1], Verdict::upgrade, place) || only_;
         } else if (same(words[0], "kernel")) {
             add_rule(words[1], Verdict::kernel, place);
         } else {
-            place.say(words[0], "neither carry nor kernel", 0);
+            place.say(words[0], "neither upgrade nor kernel", 0);
         }
         return;
     case 3:
@@ -215,19 +245,66 @@ Decision Rules::for_socket(int domain, int type, int protocol) const {
         return {Verdict::kernel, "not TCP"};
     }
     if (!listed_) {
-        return {Verdict::carry, "a stream"};
+        return {Verdict::upgrade, "a stream"};
     }
     for (size_t i = 0; i < kind_count_; ++i) {
         const Kind& kind = kinds_[i];
         if ((kind.domain == -1 || kind.domain == domain) && (kind.type == -1 || kind.type == plain) &&
             (kind.protocol == -1 || kind.protocol == IPPROTO_TCP)) {
-            return {Verdict::carry, "listed in the configuration"};
+            return {Verdict::upgrade, "listed in the configuration"};
         }
     }
     return {Verdict::kernel, "not listed in the configuration"};
 }
 
-Decision Rules::by_default(const Endpoint& endpoint) const {
+namespace {
+
+Decision by_rule(const Rule& rule) {
+    return rule.verdict == Verdict::upgrade ? Decision{Verdict::upgrade, "a rule names the address"}
+                                            : Decision{Verdict::kernel, "a rule leaves the address to the kernel"};
+}
+
+// Linux connects to this host where the address is the wildcard.
+void wildcard_to_loopback(Endpoint& endpoint) {
+    if (endpoint.is_wildcard()) {
+        endpoint.address = {};
+        endpoint.address[endpoint.family == Family::ipv4 ? 3 : 15] = 1;
+        if (endpoint.family == Family::ipv4) {
+            endpoint.address[0] = 127;
+        }
+    }
+}
+
+} // namespace
+
+const Rule* Rules::first_match(const Endpoint& endpoint) const {
+    for (size_t i = 0; i < rule_count_; ++i) {
+        if (rules_[i].matches(endpoint)) {
+            return &rules_[i];
+        }
+    }
+    return nullptr;
+}
+
+Decision Rules::for_upgrade(const sockaddr* server, socklen_t length) const {
+    Endpoint endpoint;
+    if (!endpoint.take(server, length)) {
+        return {Verdict::kernel, "not an internet address"};
+    }
+    sa_family_t domain = 0;
+    memcpy(&domain, &server->sa_family, sizeof(domain));
+    const Decision socket = for_socket(domain, SOCK_STREAM, IPPROTO_TCP);
+    if (socket.verdict == Verdict::kernel) {
+        return socket;
+    }
+    wildcard_to_loopback(endpoint);
+    if (const Rule* rule = first_match(endpoint)) {
+        return by_rule(*rule);
+    }
+    return only_ ? Decision{Verdict::kernel, "no rule names the address"} : Decision{Verdict::upgrade, "by default"};
+}
+
+Decision Rules::fabric_by_default(const Endpoint& endpoint) const {
     if (only_) {
         return {Verdict::kernel, "no rule names the address"};
     }
@@ -240,36 +317,20 @@ Decision Rules::by_default(const Endpoint& endpoint) const {
     if (!device_) {
         return {Verdict::kernel, "no RDMA device, and no rule names the address"};
     }
-    return {Verdict::carry, "by default"};
+    return {Verdict::upgrade, "by default"};
 }
-
-namespace {
-
-Decision by_rule(const Rule& rule) {
-    return rule.verdict == Verdict::carry ? Decision{Verdict::carry, "a rule names the address"}
-                                          : Decision{Verdict::kernel, "a rule leaves the address to the kernel"};
-}
-
-} // namespace
 
 Decision Rules::for_connect(const sockaddr* address, socklen_t length) const {
     Endpoint endpoint;
     if (!endpoint.take(address, length)) {
         return {Verdict::kernel, "not an internet address"};
     }
-    if (endpoint.is_wildcard()) { // Linux connects to this host then
-        endpoint.address = {};
-        endpoint.address[endpoint.family == Family::ipv4 ? 3 : 15] = 1;
-        if (endpoint.family == Family::ipv4) {
-            endpoint.address[0] = 127;
-        }
+    wildcard_to_loopback(endpoint);
+    if (endpoint.is_loopback() && !loopback_) {
+        return {Verdict::kernel, "a loopback address"};
     }
-    for (size_t i = 0; i < rule_count_; ++i) {
-        if (rules_[i].matches(endpoint)) {
-            return by_rule(rules_[i]);
-        }
-    }
-    return by_default(endpoint);
+    const Rule* rule = first_match(endpoint);
+    return rule != nullptr ? by_rule(*rule) : fabric_by_default(endpoint);
 }
 
 Decision Rules::for_listen(const sockaddr* address, socklen_t length) const {
@@ -277,13 +338,20 @@ Decision Rules::for_listen(const sockaddr* address, socklen_t length) const {
     if (!endpoint.take(address, length)) {
         return {Verdict::kernel, "not an internet address"};
     }
+    if (endpoint.is_loopback() && !loopback_) {
+        return {Verdict::kernel, "a loopback address"};
+    }
     const bool all = endpoint.is_wildcard();
+    // Over another core than verbs, a carried listener has the kernel's port at every address.
+    if (all && !device_ && !loopback_) {
+        return {Verdict::kernel, "no RDMA device, and loopback is among its addresses"};
+    }
     for (size_t i = 0; i < rule_count_; ++i) {
         if (all ? rules_[i].matches_listener_on_all(endpoint) : rules_[i].matches(endpoint)) {
             return by_rule(rules_[i]);
         }
     }
-    return by_default(endpoint);
+    return fabric_by_default(endpoint);
 }
 
 void Rules::load_file(const char* path, bool named, const Report& report) {
@@ -295,10 +363,10 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
         return;
     }
     void* const room =
-        mmap(nullptr, largest_file, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        mmap(nullptr, max_file, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     size_t size = 0;
-    while (room != MAP_FAILED && size < largest_file) {
-        const long got = syscall(SYS_read, fd, static_cast<char*>(room) + size, largest_file - size);
+    while (room != MAP_FAILED && size < max_file) {
+        const long got = syscall(SYS_read, fd, static_cast<char*>(room) + size, max_file - size);
         if (got < 0 && errno == EINTR) {
             continue;
         }
@@ -315,11 +383,11 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
         report_line(report, "%s is not read: there is no memory", path);
         return;
     }
-    if (size == largest_file) {
-        report_line(report, "%s is too large: what follows its first %zu bytes is left out", path, largest_file);
+    if (size == max_file) {
+        report_line(report, "%s is too large: what follows its first %zu bytes is left out", path, max_file);
     }
-    add_lines({static_cast<const char*>(room), size}, program_invocation_short_name, path, report);
-    munmap(room, largest_file);
+    add_lines({static_cast<const char*>(room), size}, program(), path, report);
+    munmap(room, max_file);
 }
 
 void Rules::look_for_device(const char* sys, const char* cores) {
@@ -339,8 +407,29 @@ void Rules::look_for_device(const char* sys, const char* cores) {
     syscall(SYS_close, fd);
 }
 
+// Where there is no /proc, the name that it was started by has to do.
+void Rules::find_program() {
+    constexpr std::string_view gone = " (deleted)"; // behind the path, once the file has been replaced
+    const long size = syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path_.data(), path_.size() - 1);
+    size_t length = size > 0 ? static_cast<size_t>(size) : 0;
+    if (length > gone.size() && memcmp(path_.data() + length - gone.size(), gone.data(), gone.size()) == 0) {
+        length -= gone.size();
+    }
+    path_[length] = '\0';
+    if (const char* const slash = strrchr(path_.data(), '/')) {
+        program_ = slash + 1;
+    } else if (program_invocation_short_name != nullptr) {
+        program_ = program_invocation_short_name;
+    }
+}
+
 void Rules::load(const Report& report) {
+    find_program();
     look_for_device("/sys", getenv("FI_RSTREAM_CORE"));
+    const char* const loopback = getenv("RSPRELOAD_CARRY_LOOPBACK");
+    if (loopback != nullptr && strcmp(loopback, "1") == 0) {
+        carry_loopback();
+    }
     const char* words = getenv("RSPRELOAD_RULES");
     if (words != nullptr && add_words(words, report)) {
         return;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "rsockets/preload/rules.hpp"
+#include "preload/rules/rules.hpp"
 
 namespace {
 
@@ -20,11 +20,16 @@ void require(bool condition) {
 void one_rule(std::string_view text) {
     preload::Rule rule;
     preload::Fault fault;
-    if (!parse_rule(text, rule, fault)) {
+    std::string_view host;
+    if (!parse_rule(text, rule, host, fault)) {
         require(fault.what != nullptr && fault.position <= text.size());
         return;
     }
     require(rule.first_port <= rule.last_port);
+    if (!host.empty()) {
+        require(host.data() >= text.data() && host.data() + host.size() <= text.data() + text.size());
+        return; // it has no address yet
+    }
     require(rule.family == preload::Family::ipv4 ? rule.prefix <= 32 : rule.prefix <= 128);
     preload::Endpoint named;
     named.family = rule.family;
@@ -39,7 +44,7 @@ void one_rule(std::string_view text) {
 
 void check(const preload::Decision& decision) {
     require(decision.reason != nullptr);
-    require(decision.verdict == preload::Verdict::carry || decision.verdict == preload::Verdict::kernel);
+    require(decision.verdict == preload::Verdict::upgrade || decision.verdict == preload::Verdict::kernel);
 }
 
 } // namespace
@@ -61,6 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             const auto length = static_cast<socklen_t>(size < sizeof(address) ? size : sizeof(address));
             check(rules->for_connect(reinterpret_cast<const sockaddr*>(&address), length));
             check(rules->for_listen(reinterpret_cast<const sockaddr*>(&address), length));
+            check(rules->for_upgrade(reinterpret_cast<const sockaddr*>(&address), length));
             check(rules->for_socket(family, SOCK_STREAM, 0));
         }
     }

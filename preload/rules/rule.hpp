@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One rule of what the preload library carries: ADDRESS[/PREFIX][:PORT[-PORT]] or :PORT[-PORT], IPv6 in brackets. The
-// address and the port are the server's: where a client connects to, or a server listens. Needs nothing but libc,
-// neither memory nor exceptions; safe in any thread and in signal handlers.
+// One rule of what is upgraded: PORTS, :PORTS, ADDRESS[/PREFIX][:PORTS] or NAME[:PORTS], where PORTS is PORT[-PORT],
+// and an IPv6 address has brackets. The address and the port are the server's: where a client connects to, or a server
+// listens. Needs nothing but libc, neither memory nor exceptions; safe in any thread and in signal handlers.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@
 
 namespace preload {
 
-enum class Verdict : uint8_t { kernel, carry };
+// What becomes of a connection: it stays with the kernel, or takes a faster path.
+enum class Verdict : uint8_t { kernel, upgrade };
 
 enum class Family : uint8_t { any, ipv4, ipv6 };
 
@@ -34,7 +35,7 @@ struct Endpoint {
 };
 
 struct Rule {
-    Verdict verdict = Verdict::carry;
+    Verdict verdict = Verdict::upgrade;
     Family family = Family::any;
     uint8_t prefix = 0; // bits of the address that count
     std::array<uint8_t, 16> address{};
@@ -52,7 +53,12 @@ struct Fault {
     size_t position = 0;
 };
 
-// Reads one rule. If it is none, rule is as it was, and fault says why.
-bool parse_rule(std::string_view text, Rule& rule, Fault& fault);
+// Reads one rule. If it is none, rule is as it was, and fault says why. A rule that names a host leaves it in host, a
+// part of text, and the rule's address to the caller: with_address, for each that the host has. Otherwise host is
+// empty.
+bool parse_rule(std::string_view text, Rule& rule, std::string_view& host, Fault& fault);
+
+// The rule for one address, of which prefix bits count.
+Rule with_address(Rule rule, Family family, const std::array<uint8_t, 16>& address, unsigned prefix);
 
 } // namespace preload

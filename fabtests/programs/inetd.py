@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+"""Servers in inetd's way: accept, fork, the connection becomes the standard input, output and error, exec.
+
+As a program of its own, `inetd.py ADDRESS PORT PROGRAM ARGUMENT...`, such a server.
+"""
+
+import os
+import signal
+import socket
+import sys
+
+ECHO = "import os\nwhile data := os.read(0, 65536):\n    while data:\n        data = data[os.write(1, data):]"
+STREAM_ECHO = "import sys, shutil; shutil.copyfileobj(sys.stdin.buffer.raw, sys.stdout.buffer, 4096)"
+
+
+def serve():
+    listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            for number in (0, 1, 2):
+                os.dup2(connection.fileno(), number)
+            connection.close()
+            listener.close()
+            os.execvp(sys.argv[3], sys.argv[3:])
+        connection.close()
+
+
+if __name__ == "__main__":
+    serve()
+else:
+    import echo_client
+    from harness import case
+
+    def superserver(trial, *program):
+        return trial.serve([sys.executable, __file__, trial.address, trial.port, *program], label="server")
+
+    @case("inetd", "a superserver that executes cat, 40 clients", [],
+          open="connections on standard input and output stay with the kernel, since stdio may use them")
+    def cat(trial):
+        server = superserver(trial, "cat")
+        echo_client.echo(trial, 40, 4, 300, 300000)
+        trial.stop(server)
+
+    @case("inetd", "a superserver that executes python with os.read and os.write, 8 clients", ["python3"],
+          open="connections on standard input and output stay with the kernel, since stdio may use them")
+    def python(trial):
+        server = superserver(trial, sys.executable, "-c", ECHO)
+        echo_client.echo(trial, 8, 4, 300, 300000)
+        trial.stop(server)
+
+    @case("inetd", "a superserver that executes sh, which runs two programs one after another", [],
+          open="connections on standard input and output stay with the kernel, since stdio may use them")
+    def shell(trial):
+        # The shell reads a byte at a time, as it may not take what is for cat.
+        server = superserver(trial, "sh", "-c", 'read line; echo "$line" | tr a-z A-Z; cat')
+        code = ("import socket, sys\n"
+                "for i in range(4):\n"
+                "    with socket.create_connection((sys.argv[1], int(sys.argv[2])), 30) as connection:\n"
+                "        stream = connection.makefile('rwb')\n"
+                "        stream.write(b'a line\\n')\n"
+                "        stream.flush()\n"
+                "        assert stream.readline() == b'A LINE\\n'\n"
+                "        for number in range(200):\n"
+                "            stream.write(b'message %d\\n' % number)\n"
+                "            stream.flush()\n"
+                "            assert stream.readline() == b'message %d\\n' % number\n"
+                "        connection.shutdown(socket.SHUT_WR)\n"
+                "        assert stream.read() == b''\n"
+                "print('as it should be')\n")
+        ran = trial.run([sys.executable, "-c", code, trial.address, trial.port], label="client")
+        trial.expect(ran.text() == "as it should be\n", ran.text)
+        trial.expect_upgraded(4)
+        trial.stop(server)
+
+    @case("inetd", "socat with fork and EXEC:cat, the connection itself (nofork), 40 clients", ["socat"],
+          open="connections on standard input and output stay with the kernel, since stdio may use them")
+    def socat_nofork(trial):
+        server = trial.serve(["socat", "TCP-LISTEN:%d,bind=%s,reuseaddr,fork" % (trial.port, trial.address),
+                              "EXEC:cat,nofork"], label="server")
+        echo_client.echo(trial, 40, 4, 300, 300000)
+        trial.stop(server, status=143)

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// System calls that are no cancellation points and leave errno alone: for sections in which a thread must not be
+// unwound. Negative results are -errno.
+#pragma once
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "preload/calls/real.hpp"
+
+namespace preload::sys {
+
+template <class T> unsigned long word(T value) {
+    if constexpr (std::is_null_pointer_v<T>) {
+        return 0;
+    } else if constexpr (std::is_pointer_v<T>) {
+        return reinterpret_cast<unsigned long>(value);
+    } else {
+        return static_cast<unsigned long>(value);
+    }
+}
+
+#if defined(__x86_64__)
+inline long invoke(long number, unsigned long a = 0, unsigned long b = 0, unsigned long c = 0, unsigned long d = 0,
+                   unsigned long e = 0, unsigned long f = 0) {
+    long result = 0;
+    register unsigned long r10 __asm__("r10") = d;
+    register unsigned long r8 __asm__("r8") = e;
+    register unsigned long r9 __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#else
+inline long invoke(long number, unsigned long a = 0, unsigned long b = 0, unsigned long c = 0, unsigned long d = 0,
+                   unsigned long e = 0, unsigned long f = 0) {
+    const int saved = errno;
+    const long result = real::syscall(number, a, b, c, d, e, f);
+    const long negative = result == -1 ? -static_cast<long>(errno) : result;
+    errno = saved;
+    return negative;
+}
+#endif
+
+template <class... A> long call(long number, A... arguments) { return invoke(number, word(arguments)...); }
+
+inline long recv(int fd, void* buffer, size_t size, int flags) {
+    return call(SYS_recvfrom, fd, buffer, size, flags, nullptr, nullptr);
+}
+inline long send(int fd, const void* data, size_t size, int flags) {
+    return call(SYS_sendto, fd, data, size, flags, nullptr, 0);
+}
+inline long poll(pollfd* fds, nfds_t count, int milliseconds) {
+    const timespec time{milliseconds / 1000, (milliseconds % 1000) * 1000000L};
+    return call(SYS_ppoll, fds, count, &time, nullptr, 0);
+}
+inline long ioctl(int fd, unsigned long request, void* value) { return call(SYS_ioctl, fd, request, value); }
+inline long getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
+    return call(SYS_getsockopt, fd, level, name, value, length);
+}
+
+inline uint64_t now_ns() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
+}
+
+// Keeps errno over what is done in between.
+class ErrnoKept {
+  public:
+    ErrnoKept() : saved_(errno) {}
+    ErrnoKept(const ErrnoKept&) = delete;
+    ErrnoKept& operator=(const ErrnoKept&) = delete;
+    ~ErrnoKept() { errno = saved_; }
+    void set(int error) { saved_ = error; } // to be left instead
+
+  private:
+    int saved_;
+};
+
+} // namespace preload::sys

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Numbers: closing, duplicating, flags.
+#include "preload/calls/export.hpp"
+#include "preload/calls/real.hpp"
+#include "preload/connection/io.hpp"
+#include "preload/connection/lifecycle.hpp"
+#include "preload/connection/stream.hpp"
+
+#include <climits>
+#include <cstdarg>
+
+#include <linux/sockios.h>
+
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC 4
+#endif
+
+using namespace preload;
+
+namespace {
+
+int close_one(int fd) {
+    if (table::find(fd) == 0) [[likely]] {
+        return real::close(fd);
+    }
+    if (table::find(fd) == table::internal && !lifecycle::in_vfork_child()) {
+        errno = EBADF; // the program has no such number
+        return -1;
+    }
+    return lifecycle::close(fd, [&] { return real::close(fd); });
+}
+
+// Calls range(first, last) for what is between the library's own numbers.
+template <class Range> int for_ranges(unsigned first, unsigned last, Range&& range) {
+    unsigned begin = first;
+    int result = 0;
+    table::for_each([&](int fd, uintptr_t what) {
+        const auto number = static_cast<unsigned>(fd);
+        if (what == table::internal && number >= begin && number <= last && result == 0) {
+            result = number > begin ? range(begin, number - 1) : 0;
+            begin = number + 1;
+        }
+    });
+    return result == 0 && begin <= last && begin >= first ? range(begin, last) : result;
+}
+
+int close_many(unsigned first, unsigned last, int flags) {
+    if (first > last || lifecycle::in_vfork_child()) {
+        return real::close_range(first, last, flags);
+    }
+    if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
+        table::for_each([&](int fd, uintptr_t what) {
+            if (static_cast<unsigned>(fd) >= first && static_cast<unsigned>(fd) <= last && what != table::internal) {
+                (void)lifecycle::close(fd, [&] { return real::close(fd); });
+            }
+        });
+    }
+    return for_ranges(first, last, [&](unsigned from, unsigned to) { return real::close_range(from, to, flags); });
+}
+
+// A child of vfork arranges its numbers for the program that it executes; the table is its parent's.
+void pass_on(int fd) {
+    if (Connection* c = table::connection(fd); c != nullptr && lifecycle::in_vfork_child()) {
+        const sys::ErrnoKept kept;
+        (void)stream::hand_over(*c, fd, Reason::executed);
+    }
+}
+
+template <class Real> int duplicate_onto(int fd, int onto, Real&& make) {
+    pass_on(fd);
+    if (fd == onto || (table::find(onto) == 0 && table::find(fd) == 0)) {
+        return make();
+    }
+    if (table::find(onto) == table::internal && !lifecycle::in_vfork_child()) {
+        errno = EBADF; // beyond the numbers that the program may have
+        return -1;
+    }
+    if (sys::call(SYS_fcntl, fd, F_GETFD, 0) < 0 || table::find(onto) == 0) {
+        const int made = make();
+        lifecycle::duplicate(fd, made);
+        return made;
+    }
+    const int made = lifecycle::close(onto, make);
+    lifecycle::duplicate(fd, made);
+    return made;
+}
+
+int control(int fd, int command, unsigned long argument) {
+    Connection* c = table::connection(fd);
+    if (c == nullptr && table::find(fd) == 0) [[likely]] {
+        return real::fcntl(fd, command, argument);
+    }
+    if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
+        pass_on(fd);
+        const int made = real::fcntl(fd, command, argument);
+        lifecycle::duplicate(fd, made);
+        return made;
+    }
+    const int result = real::fcntl(fd, command, argument);
+    if (result >= 0 && c != nullptr) {
+        if (command == F_SETFL) {
+            c->state.load()->nonblocking = (argument & O_NONBLOCK) != 0;
+        }
+        if ((command == F_SETFL && (argument & O_ASYNC) != 0) || command == F_SETSIG) {
+            io::pin_for(*c, fd, Reason::asynchronous);
+        }
+    }
+    return result;
+}
+
+} // namespace
+
+PRELOAD_EXPORT int close(int fd) { return close_one(fd); }
+PRELOAD_ALIAS(__close, close);
+
+PRELOAD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
+    return close_many(first, last, flags);
+}
+
+PRELOAD_EXPORT void closefrom(int first) noexcept {
+    (void)close_many(first > 0 ? static_cast<unsigned>(first) : 0, UINT_MAX, 0);
+}
+
+PRELOAD_EXPORT int dup(int fd) noexcept {
+    pass_on(fd);
+    const int made = real::dup(fd);
+    if (table::find(fd) != 0 || (made >= 0 && table::find(made) != 0)) [[unlikely]] {
+        lifecycle::duplicate(fd, made);
+    }
+    return made;
+}
+
+PRELOAD_EXPORT int dup2(int fd, int onto) noexcept {
+    return duplicate_onto(fd, onto, [&] { return real::dup2(fd, onto); });
+}
+PRELOAD_ALIAS(__dup2, dup2);
+
+PRELOAD_EXPORT int dup3(int fd, int onto, int flags) noexcept {
+    if (fd == onto || (flags & ~O_CLOEXEC) != 0) {
+        return real::dup3(fd, onto, flags); // EINVAL
+    }
+    return duplicate_onto(fd, onto, [&] { return real::dup3(fd, onto, flags); });
+}
+
+// NOLINTBEGIN(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
+#define ARGUMENT_OF(type, last)                                                                                        \
+    va_list arguments;                                                                                                 \
+    va_start(arguments, last);                                                                                         \
+    const auto argument = va_arg(arguments, type);                                                                     \
+    va_end(arguments)
+
+PRELOAD_EXPORT int fcntl(int fd, int command, ...) {
+    ARGUMENT_OF(unsigned long, command);
+    return control(fd, command, argument);
+}
+PRELOAD_EXPORT int fcntl64(int fd, int command, ...) {
+    ARGUMENT_OF(unsigned long, command);
+    return control(fd, command, argument);
+}
+PRELOAD_ALIAS(__fcntl, fcntl);
+
+PRELOAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+    ARGUMENT_OF(void*, request);
+    const auto kernel = [&] { return real::ioctl(fd, request, argument); };
+    Connection* c = table::connection(fd);
+    if (c == nullptr) [[likely]] {
+        return kernel();
+    }
+    ConnectionState& s = *c->state.load();
+    if (request == FIONREAD && (s.gate.load() & gate::careful) != 0 && argument != nullptr) {
+        const long there = stream::unread(*c, fd);
+        if (there >= 0) {
+            *static_cast<int*>(argument) = static_cast<int>(there);
+            return 0;
+        }
+        return kernel();
+    }
+    const int result = kernel();
+    if (result == 0 && request == SIOCOUTQ && argument != nullptr && (s.out_epoch.load() & 1) != 0 &&
+        (s.gate.load() & gate::careful) != 0) {
+        *static_cast<int*>(argument) = 0; // what the kernel has of it are frames
+    }
+    if (result == 0 && request == FIONBIO && argument != nullptr) {
+        s.nonblocking = *static_cast<const int*>(argument) != 0;
+    } else if (result == 0 && request == FIOASYNC && argument != nullptr && *static_cast<const int*>(argument) != 0) {
+        io::pin_for(*c, fd, Reason::asynchronous);
+    }
+    return result;
+}
+// NOLINTEND(clang-analyzer-valist.Uninitialized)

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Other programs and the end of this one. fork needs nothing here: children share what there is (lifecycle.cpp).
+#include "preload/calls/export.hpp"
+#include "preload/calls/real.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/lifecycle.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/stats/explain.hpp"
+
+#include <array>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdlib>
+
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+
+#include "preload/base/system.hpp"
+
+using namespace preload;
+
+namespace {
+
+constexpr int standard_numbers = 3;
+
+// What the next program finds on its descriptors are the kernel's bytes: always on 0, 1 and 2, and on all if no other
+// process goes on with the connection.
+void before_exec() {
+    const sys::ErrnoKept kept;
+    explain::record_all();
+    table::for_each_connection([](int fd, Connection& c) {
+        const ConnectionState& s = *c.state.load();
+        if ((s.gate.load() & gate::careful) == 0 || (sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) != 0) {
+            return;
+        }
+        if (fd < standard_numbers || s.holders.load() == 1) {
+            (void)stream::hand_over(c, fd, Reason::executed);
+        }
+    });
+    lifecycle::leave_process();
+}
+
+template <class Exec> int execute(Exec&& exec) {
+    if (lifecycle::in_vfork_child()) {
+        return exec();
+    }
+    before_exec();
+    const int result = exec();
+    lifecycle::before_fork(); // it failed: this process holds its connections as before
+    return result;
+}
+
+// The arguments of execl and its like, as a list.
+class Arguments {
+  public:
+    Arguments(const char* first, va_list rest, bool with_environment) {
+        va_list counted;
+        va_copy(counted, rest);
+        size_t count = first != nullptr ? 1 : 0;
+        while (first != nullptr && va_arg(counted, const char*) != nullptr) {
+            ++count;
+        }
+        va_end(counted);
+        list_ = few_.data();
+        if (count >= few_.size()) {
+            void* got =
+                mmap(nullptr, (count + 1) * sizeof(char*), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            list_ = got != MAP_FAILED ? static_cast<char**>(got) : nullptr;
+            count = list_ != nullptr ? count : 0;
+        }
+        if (list_ != nullptr) {
+            list_[0] = const_cast<char*>(first);
+            for (size_t i = 1; i <= count; ++i) {
+                list_[i] = va_arg(rest, char*);
+            }
+        }
+        environment_ = with_environment && first != nullptr ? va_arg(rest, char**) : environ;
+    }
+    [[nodiscard]] char** list() const { return list_; }
+    [[nodiscard]] char** environment() const { return environment_; }
+
+  private:
+    std::array<char*, 64> few_{};
+    char** list_ = nullptr;
+    char** environment_ = nullptr;
+};
+
+} // namespace
+
+PRELOAD_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) noexcept {
+    return execute([&] { return real::execve(path, argv, envp); });
+}
+PRELOAD_EXPORT int execv(const char* path, char* const argv[]) noexcept { return execve(path, argv, environ); }
+PRELOAD_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) noexcept {
+    return execute([&] { return real::execvpe(file, argv, envp); });
+}
+PRELOAD_EXPORT int execvp(const char* file, char* const argv[]) noexcept { return execvpe(file, argv, environ); }
+PRELOAD_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept {
+    return execute([&] { return real::fexecve(fd, argv, envp); });
+}
+
+#define EXECUTE_LIST(call, name, with_environment)                                                                     \
+    va_list rest;                                                                                                      \
+    va_start(rest, first);                                                                                             \
+    const Arguments arguments(first, rest, with_environment);                                                          \
+    va_end(rest);                                                                                                      \
+    return call(name, arguments.list(), arguments.environment())
+
+// NOLINTBEGIN(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
+PRELOAD_EXPORT int execl(const char* path, const char* first, ...) noexcept { EXECUTE_LIST(execve, path, false); }
+PRELOAD_EXPORT int execlp(const char* file, const char* first, ...) noexcept { EXECUTE_LIST(execvpe, file, false); }
+PRELOAD_EXPORT int execle(const char* path, const char* first, ...) noexcept { EXECUTE_LIST(execve, path, true); }
+
+// A connection that a program to be spawned gets as another number.
+PRELOAD_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int made) noexcept {
+    if (Connection* c = table::connection(fd); c != nullptr) {
+        const sys::ErrnoKept kept;
+        (void)stream::hand_over(*c, fd, Reason::executed);
+    }
+    return real::posix_spawn_file_actions_adddup2(actions, fd, made);
+}
+
+PRELOAD_EXPORT void _exit(int status) {
+    if (!lifecycle::in_vfork_child()) {
+        explain::record_all();
+        lifecycle::leave_process();
+    }
+    for (;;) {
+        sys::call(SYS_exit_group, status);
+    }
+}
+PRELOAD_ALIAS(_Exit, _exit);
+
+// A filter of system calls may end the process at one that it does not expect: no upgrades from now on.
+PRELOAD_EXPORT int prctl(int option, ...) noexcept {
+    va_list rest;
+    va_start(rest, option);
+    const auto a = va_arg(rest, unsigned long);
+    const auto b = va_arg(rest, unsigned long);
+    const auto c = va_arg(rest, unsigned long);
+    const auto d = va_arg(rest, unsigned long);
+    va_end(rest);
+    if (option == PR_SET_SECCOMP) {
+        lifecycle::leave_everything_to_the_kernel();
+    }
+    return real::prctl(option, a, b, c, d);
+}
+// NOLINTEND(clang-analyzer-valist.Uninitialized)

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Sockets are made, connected, accepted and shut down by the kernel. The library takes note.
+#include "preload/calls/export.hpp"
+#include "preload/calls/real.hpp"
+#include "preload/connection/io.hpp"
+#include "preload/connection/lifecycle.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/stats/explain.hpp"
+
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+using namespace preload;
+
+namespace {
+
+bool is_tcp(int fd) {
+    int protocol = 0;
+    int domain = 0;
+    socklen_t length = sizeof(int);
+    socklen_t other = sizeof(int);
+    return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 && protocol == IPPROTO_TCP &&
+           sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &other) == 0 &&
+           (domain == AF_INET || domain == AF_INET6);
+}
+
+int accepted(int fd, int listener) {
+    if (fd < 0) {
+        return fd;
+    }
+    const sys::ErrnoKept kept;
+    if (lifecycle::in_vfork_child()) {
+        return fd;
+    }
+    if (table::find(fd) != 0) {
+        lifecycle::forget(fd);
+    }
+    // A listener that was made elsewhere is asked each time; one of this process is known.
+    const Connection* known = table::connection(listener);
+    if ((known != nullptr && known->role == Role::listen) || is_tcp(fd)) {
+        service::note_signal_mask();
+        (void)lifecycle::began(fd, Role::accept);
+    }
+    return fd;
+}
+
+struct KernelOption {
+    int level;
+    int name;
+};
+// Options that change how bytes are received or sent in a way that only the kernel has. See rendezvous/options.cpp for
+// those that were set before the connection was known.
+constexpr KernelOption kernel_options[] = {
+    {SOL_SOCKET, SO_OOBINLINE},          {SOL_SOCKET, SO_RCVLOWAT},
+    {SOL_SOCKET, SO_ZEROCOPY},           {SOL_SOCKET, SO_ATTACH_FILTER},
+    {SOL_SOCKET, SO_ATTACH_BPF},         {SOL_SOCKET, SO_PEEK_OFF},
+    {SOL_SOCKET, SO_TIMESTAMP},          {SOL_SOCKET, SO_TIMESTAMPNS},
+    {SOL_SOCKET, SO_TIMESTAMPING},       {IPPROTO_TCP, TCP_ULP},
+    {IPPROTO_TCP, TCP_REPAIR},           {IPPROTO_TCP, TCP_INQ},
+    {IPPROTO_TCP, TCP_FASTOPEN_CONNECT},
+};
+
+bool needs_kernel(int level, int name, const void* value, socklen_t length) {
+    for (const KernelOption& option : kernel_options) {
+        if (option.level != level || option.name != name) {
+            continue;
+        }
+        int number = 1;
+        if (length >= sizeof(number) && value != nullptr && name != SO_ATTACH_FILTER && name != TCP_ULP) {
+            memcpy(&number, value, sizeof(number));
+        }
+        return number > (level == SOL_SOCKET && name == SO_RCVLOWAT ? 1 : 0);
+    }
+    return false;
+}
+
+// Where the program's value of an option is that the kernel has otherwise while the connection is careful.
+std::atomic<int>* kept_option(int fd, int level, int name) {
+    Connection* c = level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) ? table::connection(fd) : nullptr;
+    if (c == nullptr || (c->state.load()->gate.load() & gate::careful) == 0) {
+        return nullptr;
+    }
+    return name == TCP_NODELAY ? &c->state.load()->nodelay : &c->state.load()->cork;
+}
+
+} // namespace
+
+PRELOAD_EXPORT int socket(int domain, int type, int protocol) noexcept {
+    const int fd = real::socket(domain, type, protocol);
+    if (fd >= 0 && table::find(fd) != 0 && !lifecycle::in_vfork_child()) [[unlikely]] {
+        const sys::ErrnoKept kept;
+        lifecycle::forget(fd); // closed behind the library's back
+    }
+    return fd;
+}
+
+PRELOAD_EXPORT int accept(int fd, struct sockaddr* address, socklen_t* length) {
+    return accepted(real::accept(fd, address, length), fd);
+}
+
+PRELOAD_EXPORT int accept4(int fd, struct sockaddr* address, socklen_t* length, int flags) {
+    return accepted(real::accept4(fd, address, length, flags), fd);
+}
+
+PRELOAD_EXPORT int connect(int fd, const struct sockaddr* address, socklen_t length) {
+    if (Connection* c = table::connection(fd); c != nullptr && address != nullptr && address->sa_family == AF_UNSPEC) {
+        io::pin_for(*c, fd, Reason::option); // disconnected, and perhaps connected anew
+    }
+    const int result = real::connect(fd, address, length);
+    if ((result == 0 || errno == EINPROGRESS) && address != nullptr && table::connection(fd) == nullptr &&
+        (address->sa_family == AF_INET || address->sa_family == AF_INET6) && !lifecycle::in_vfork_child()) {
+        const sys::ErrnoKept kept;
+        if (is_tcp(fd)) {
+            service::note_signal_mask();
+            if (Connection* c = lifecycle::began(fd, Role::connect); c != nullptr) {
+                explain::note_peer(*c, address, length);
+            }
+        }
+    }
+    return result;
+}
+PRELOAD_ALIAS(__connect, connect);
+
+PRELOAD_EXPORT int listen(int fd, int backlog) noexcept {
+    const int result = real::listen(fd, backlog);
+    if (result == 0 && table::connection(fd) == nullptr && !lifecycle::in_vfork_child()) {
+        const sys::ErrnoKept kept;
+        if (is_tcp(fd)) {
+            if (const Connection* c = lifecycle::began(fd, Role::listen); c != nullptr) {
+                c->state.load()->gate.fetch_or(gate::pinned);
+            }
+        }
+    }
+    return result;
+}
+
+PRELOAD_EXPORT int shutdown(int fd, int how) noexcept {
+    if (Connection* c = table::connection(fd); c != nullptr && how >= SHUT_RD && how <= SHUT_RDWR) {
+        const sys::ErrnoKept kept;
+        stream::prepare_shutdown(*c, fd, how);
+    }
+    return real::shutdown(fd, how);
+}
+
+PRELOAD_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t length) noexcept {
+    if (Connection* c = table::connection(fd); c != nullptr && needs_kernel(level, name, value, length)) {
+        io::pin_for(*c, fd, Reason::option);
+    }
+    if (std::atomic<int>* kept = kept_option(fd, level, name);
+        kept != nullptr && value != nullptr && length >= sizeof(int)) {
+        int number = 0;
+        memcpy(&number, value, sizeof(number));
+        kept->store(number != 0 ? 1 : 0);
+        return 0;
+    }
+    return real::setsockopt(fd, level, name, value, length);
+}
+
+PRELOAD_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept {
+    const int result = real::getsockopt(fd, level, name, value, length);
+    if (Connection* c = level == SOL_SOCKET && name == SO_ERROR && result == 0 ? table::connection(fd) : nullptr;
+        c != nullptr && *length >= sizeof(int)) {
+        int number = 0;
+        memcpy(&number, value, sizeof(number));
+        const int pending = c->state.load()->pending_error.exchange(0);
+        if (number == 0 && pending != 0) {
+            memcpy(value, &pending, sizeof(pending));
+        }
+    }
+    if (const std::atomic<int>* kept = result == 0 ? kept_option(fd, level, name) : nullptr;
+        kept != nullptr && *length >= sizeof(int)) {
+        const int number = kept->load();
+        memcpy(value, &number, sizeof(number));
+    }
+    return result;
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Functions of libc that read and write within libc, where nobody comes between: what they use stays with the kernel.
+#include "preload/calls/export.hpp"
+#include "preload/calls/real.hpp"
+#include "preload/connection/io.hpp"
+#include "preload/connection/lifecycle.hpp"
+#include "preload/connection/stream.hpp"
+
+#include <cstdarg>
+#include <cstdlib>
+
+using namespace preload;
+
+extern "C" {
+int __dprintf_chk(int fd, int flag, const char* format, ...);
+int __vdprintf_chk(int fd, int flag, const char* format, va_list arguments);
+}
+
+namespace {
+
+void hand_to_kernel(int fd, Reason reason) {
+    if (Connection* c = table::connection(fd); c != nullptr) {
+        const sys::ErrnoKept kept;
+        c->standard = false; // for good, whatever number it gets
+        (void)stream::hand_over(*c, fd, reason);
+    }
+}
+
+int print(int fd, const char* format, va_list arguments) {
+    if (table::connection(fd) == nullptr) {
+        return real::vdprintf(fd, format, arguments);
+    }
+    char* text = nullptr;
+    const int length = vasprintf(&text, format, arguments);
+    int done = 0;
+    while (done < length) {
+        const ssize_t n = write(fd, text + done, static_cast<size_t>(length - done));
+        if (n < 0) {
+            free(text);
+            return -1;
+        }
+        done += static_cast<int>(n);
+    }
+    free(text);
+    return length;
+}
+
+} // namespace
+
+PRELOAD_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
+    hand_to_kernel(fd, Reason::stdio);
+    return real::fdopen(fd, mode);
+}
+
+PRELOAD_EXPORT int fclose(FILE* file) {
+    const int fd = file != nullptr ? fileno_unlocked(file) : -1;
+    if (fd < 0 || table::find(fd) == 0) [[likely]] {
+        return real::fclose(file);
+    }
+    return lifecycle::close(fd, [&] { return real::fclose(file); });
+}
+
+PRELOAD_EXPORT int vdprintf(int fd, const char* format, va_list arguments) { return print(fd, format, arguments); }
+
+// NOLINTBEGIN(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
+PRELOAD_EXPORT int dprintf(int fd, const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const int result = print(fd, format, arguments);
+    va_end(arguments);
+    return result;
+}
+
+PRELOAD_EXPORT int __vdprintf_chk(int fd, int, const char* format, va_list arguments) {
+    return print(fd, format, arguments);
+}
+
+PRELOAD_EXPORT int __dprintf_chk(int fd, int, const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const int result = print(fd, format, arguments);
+    va_end(arguments);
+    return result;
+}
+// NOLINTEND(clang-analyzer-valist.Uninitialized)
+
+PRELOAD_EXPORT int aio_read(struct aiocb* operation) noexcept {
+    hand_to_kernel(operation->aio_fildes, Reason::asynchronous);
+    return real::aio_read(operation);
+}
+PRELOAD_EXPORT __attribute__((alias("aio_read"))) int aio_read64(struct aiocb64* operation) noexcept;
+
+PRELOAD_EXPORT int aio_write(struct aiocb* operation) noexcept {
+    hand_to_kernel(operation->aio_fildes, Reason::asynchronous);
+    return real::aio_write(operation);
+}
+PRELOAD_EXPORT __attribute__((alias("aio_write"))) int aio_write64(struct aiocb64* operation) noexcept;

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Calls that move bytes.
+#include "preload/calls/export.hpp"
+#include "preload/calls/real.hpp"
+#include "preload/connection/io.hpp"
+#include "preload/connection/lifecycle.hpp"
+#include "preload/connection/stream.hpp"
+
+#include <algorithm>
+#include <climits>
+
+using namespace preload;
+
+// What a program that was compiled with _FORTIFY_SOURCE calls, and where it ends when its buffer is too small.
+extern "C" [[noreturn]] void __chk_fail() noexcept;
+
+namespace {
+
+iovec part_of(const void* data, size_t size) { return {const_cast<void*>(data), std::min<size_t>(size, SSIZE_MAX)}; }
+
+bool is_list(int count) { return count >= 0 && count <= IOV_MAX; }
+
+bool has_bytes(const iovec* parts, int count) {
+    return std::any_of(parts, parts + count, [](const iovec& part) { return part.iov_len != 0; });
+}
+
+// Which the kernel refuses before anything else.
+bool has_bad_name(const msghdr& message) {
+    return message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0;
+}
+
+// What recvmsg(2) says besides for a TCP socket.
+void clear_extras(msghdr& message, int flags) {
+    message.msg_namelen = message.msg_name != nullptr ? 0 : message.msg_namelen;
+    message.msg_controllen = 0;
+    message.msg_flags = flags & MSG_CMSG_CLOEXEC;
+}
+
+// Descriptors that came with a message of a unix socket may be TCP connections.
+void adopt_passed(const msghdr& message) {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(const_cast<msghdr*>(&message), header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; ++i) {
+            int fd = -1;
+            memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+            lifecycle::adopt(fd);
+        }
+    }
+}
+
+// Connections that are about to be passed to another process: whoever that is, it finds the kernel's bytes.
+void hand_over_passed(const msghdr& message) {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+         header = CMSG_NXTHDR(const_cast<msghdr*>(&message), header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; ++i) {
+            int fd = -1;
+            memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+            if (Connection* c = table::connection(fd); c != nullptr) {
+                const sys::ErrnoKept kept;
+                (void)stream::hand_over(*c, fd, Reason::passed);
+            }
+        }
+    }
+}
+
+ssize_t receive_message(int fd, msghdr* message, int flags) {
+    const ssize_t n = io::receive(fd, message->msg_iov, message->msg_iovlen, flags, [&] {
+        const ssize_t got = real::recvmsg(fd, message, flags);
+        if (got >= 0 && message->msg_controllen != 0) {
+            adopt_passed(*message);
+        }
+        return got;
+    });
+    return n;
+}
+
+bool careful(int fd) {
+    const Connection* c = table::connection(fd);
+    return c != nullptr && (c->state.load()->gate.load() & gate::careful) != 0;
+}
+
+ssize_t send_message(int fd, const msghdr* message, int flags) {
+    if (message->msg_controllen != 0) {
+        if (Connection* c = table::connection(fd); c != nullptr) {
+            io::pin_for(*c, fd, Reason::option);
+        } else {
+            hand_over_passed(*message);
+        }
+    }
+    return io::send(fd, message->msg_iov, message->msg_iovlen, flags,
+                    [&] { return real::sendmsg(fd, message, flags); });
+}
+
+} // namespace
+
+PRELOAD_EXPORT ssize_t read(int fd, void* buffer, size_t size) {
+    if (size == 0) {
+        return real::read(fd, buffer, size); // says nothing of the stream
+    }
+    const iovec part = part_of(buffer, size);
+    return io::receive(fd, &part, 1, 0, [&] { return real::read(fd, buffer, size); });
+}
+PRELOAD_ALIAS(__read, read);
+
+PRELOAD_EXPORT ssize_t write(int fd, const void* data, size_t size) {
+    const iovec part = part_of(data, size);
+    return io::send(fd, &part, 1, 0, [&] { return real::write(fd, data, size); });
+}
+PRELOAD_ALIAS(__write, write);
+
+PRELOAD_EXPORT ssize_t readv(int fd, const struct iovec* parts, int count) {
+    const auto kernel = [&] { return real::readv(fd, parts, count); };
+    return is_list(count) && has_bytes(parts, count) ? io::receive(fd, parts, static_cast<size_t>(count), 0, kernel)
+                                                     : kernel();
+}
+
+PRELOAD_EXPORT ssize_t writev(int fd, const struct iovec* parts, int count) {
+    const auto kernel = [&] { return real::writev(fd, parts, count); };
+    return is_list(count) ? io::send(fd, parts, static_cast<size_t>(count), 0, kernel) : kernel();
+}
+
+// Of preadv2(2) and pwritev2(2) on a socket: no offset but -1, and RWF_NOWAIT. Everything else, the kernel refuses.
+PRELOAD_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int count, off_t offset, int flags) {
+    const auto kernel = [&] { return real::preadv2(fd, parts, count, offset, flags); };
+    return is_list(count) && has_bytes(parts, count) && offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0
+               ? io::receive(fd, parts, static_cast<size_t>(count), (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0,
+                             kernel)
+               : kernel();
+}
+PRELOAD_ALIAS(preadv64v2, preadv2);
+
+PRELOAD_EXPORT ssize_t pwritev2(int fd, const struct iovec* parts, int count, off_t offset, int flags) {
+    const auto kernel = [&] { return real::pwritev2(fd, parts, count, offset, flags); };
+    return is_list(count) && offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0
+               ? io::send(fd, parts, static_cast<size_t>(count), (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0, kernel)
+               : kernel();
+}
+PRELOAD_ALIAS(pwritev64v2, pwritev2);
+
+PRELOAD_EXPORT ssize_t recv(int fd, void* buffer, size_t size, int flags) {
+    const iovec part = part_of(buffer, size);
+    return io::receive(fd, &part, 1, flags, [&] { return real::recv(fd, buffer, size, flags); });
+}
+
+PRELOAD_EXPORT ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, struct sockaddr* from,
+                                socklen_t* length) {
+    const iovec part = part_of(buffer, size);
+    const ssize_t n =
+        io::receive(fd, &part, 1, flags, [&] { return real::recvfrom(fd, buffer, size, flags, from, length); });
+    if (n >= 0 && from != nullptr && careful(fd)) { // as the kernel, behind the bytes
+        if (length == nullptr || static_cast<int>(*length) < 0) {
+            errno = length == nullptr ? EFAULT : EINVAL;
+            return -1;
+        }
+        *length = 0;
+    }
+    return n;
+}
+
+PRELOAD_EXPORT ssize_t recvmsg(int fd, struct msghdr* message, int flags) {
+    if (message == nullptr || message->msg_iovlen > IOV_MAX || has_bad_name(*message)) {
+        return real::recvmsg(fd, message, flags);
+    }
+    const ssize_t n = receive_message(fd, message, flags);
+    if (n >= 0 && careful(fd)) {
+        clear_extras(*message, flags);
+    }
+    return n;
+}
+
+PRELOAD_EXPORT ssize_t send(int fd, const void* data, size_t size, int flags) {
+    const iovec part = part_of(data, size);
+    return io::send(fd, &part, 1, flags, [&] { return real::send(fd, data, size, flags); });
+}
+PRELOAD_ALIAS(__send, send);
+
+PRELOAD_EXPORT ssize_t sendto(int fd, const void* data, size_t size, int flags, const struct sockaddr* to,
+                              socklen_t length) {
+    const iovec part = part_of(data, size);
+    return io::send(fd, &part, 1, flags, [&] { return real::sendto(fd, data, size, flags, to, length); });
+}
+
+PRELOAD_EXPORT ssize_t sendmsg(int fd, const struct msghdr* message, int flags) {
+    if (message == nullptr || message->msg_iovlen > IOV_MAX || has_bad_name(*message)) {
+        return real::sendmsg(fd, message, flags);
+    }
+    return send_message(fd, message, flags);
+}
+
+// The time limit is looked at after each message, as in the kernel; an error behind the first message waits for the
+// next call, which a stream tells by itself.
+PRELOAD_EXPORT int recvmmsg(int fd, struct mmsghdr* messages, unsigned count, int flags, struct timespec* timeout) {
+    if (table::connection(fd) == nullptr ||
+        (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))) {
+        const int got = real::recvmmsg(fd, messages, count, flags, timeout);
+        for (int i = 0; i < got; ++i) {
+            if (messages[i].msg_hdr.msg_controllen != 0) {
+                adopt_passed(messages[i].msg_hdr);
+            }
+        }
+        return got;
+    }
+    constexpr time_t max_seconds = 1000000000;
+    const bool limited = timeout != nullptr && timeout->tv_sec < max_seconds;
+    const uint64_t end = limited ? sys::now_ns() + 1000000000ULL * static_cast<uint64_t>(timeout->tv_sec) +
+                                       static_cast<uint64_t>(timeout->tv_nsec)
+                                 : UINT64_MAX;
+    unsigned done = 0;
+    while (done < std::min<unsigned>(count, IOV_MAX)) {
+        const ssize_t n = recvmsg(fd, &messages[done].msg_hdr, flags & ~MSG_WAITFORONE);
+        if (n < 0) {
+            return done != 0 ? static_cast<int>(done) : -1;
+        }
+        messages[done++].msg_len = static_cast<unsigned>(n);
+        flags |= (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
+        if (n == 0 || sys::now_ns() >= end) {
+            break;
+        }
+    }
+    return static_cast<int>(done);
+}
+
+PRELOAD_EXPORT int sendmmsg(int fd, struct mmsghdr* messages, unsigned count, int flags) {
+    if (table::connection(fd) == nullptr) {
+        for (unsigned i = 0; messages != nullptr && i < count; ++i) {
+            if (messages[i].msg_hdr.msg_controllen != 0) {
+                hand_over_passed(messages[i].msg_hdr);
+            }
+        }
+        return real::sendmmsg(fd, messages, count, flags);
+    }
+    unsigned done = 0;
+    while (done < std::min<unsigned>(count, IOV_MAX)) {
+        const ssize_t n = sendmsg(fd, &messages[done].msg_hdr, flags);
+        if (n < 0) {
+            return done != 0 ? static_cast<int>(done) : -1;
+        }
+        messages[done++].msg_len = static_cast<unsigned>(n);
+    }
+    return static_cast<int>(done);
+}
+
+PRELOAD_EXPORT ssize_t sendfile(int fd, int in, off_t* offset, size_t count) noexcept {
+    if (Connection* source = table::connection(in); source != nullptr) {
+        io::pin_for(*source, in, Reason::spliced); // EINVAL, as ever
+    }
+    Connection* c = table::connection(fd);
+    const auto kernel = [&] { return real::sendfile(fd, in, offset, count); };
+    if (c == nullptr) {
+        return kernel();
+    }
+    return io::move<false>(
+        c, fd, 0, [&](Connection& found) { return io::send_file_careful(found, fd, in, offset, count); }, kernel);
+}
+static_assert(sizeof(off_t) == sizeof(off64_t));
+PRELOAD_ALIAS(sendfile64, sendfile);
+
+// Pages move between the kernel's socket and the kernel's pipe.
+PRELOAD_EXPORT ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t count, unsigned flags) {
+    const auto kernel = [&] { return real::splice(in, in_offset, out, out_offset, count, flags); };
+    Connection* source = table::connection(in);
+    Connection* sink = table::connection(out);
+    for (const auto& [c, fd] : {std::pair{source, in}, std::pair{sink, out}}) {
+        if (c != nullptr) {
+            const sys::ErrnoKept kept;
+            (void)stream::hand_over(*c, fd, Reason::spliced);
+        }
+    }
+    return kernel();
+}
+
+PRELOAD_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t size, size_t room) {
+    return size > room ? (__chk_fail(), -1) : read(fd, buffer, size);
+}
+PRELOAD_EXPORT ssize_t __recv_chk(int fd, void* buffer, size_t size, size_t room, int flags) {
+    return size > room ? (__chk_fail(), -1) : recv(fd, buffer, size, flags);
+}
+PRELOAD_EXPORT ssize_t __recvfrom_chk(int fd, void* buffer, size_t size, size_t room, int flags, struct sockaddr* from,
+                                      socklen_t* length) {
+    return size > room ? (__chk_fail(), -1) : recvfrom(fd, buffer, size, flags, from, length);
+}

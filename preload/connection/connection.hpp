@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// One end of a TCP connection as this process has it: its numbers, its view of the shared state, and the mapping of the
+// memory file. Connections are never freed, only used again: a call that found one by a number which another thread
+// closes meanwhile reads old news, not freed memory.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "preload/connection/state.hpp"
+#include "preload/path/segment.hpp"
+#include "preload/rendezvous/ends.hpp"
+
+namespace preload {
+
+enum class Role : uint8_t { none, connect, accept, listen, adopted };
+
+struct Watch; // a member of an epoll set, see wait/epoll_set.hpp
+
+struct Connection {
+    std::atomic<ConnectionState*> state{nullptr};
+    std::atomic<path::Segment*> segment{nullptr};
+    std::atomic<int> numbers{0};
+    std::atomic<int> fd{-1}; // one of them
+    Role role = Role::none;
+    // 1: the service works on it; 2: besides, it was closed, and the service is to free it.
+    std::atomic<uint8_t> requested{0};
+    std::atomic<bool> attached{false};   // it was upgraded in this process, after the last fork
+    std::atomic<bool> used{false};       // this process moved bytes on it
+    std::atomic<bool> standard{false};   // pinned since one of its numbers is that of a standard stream
+    std::array<uint8_t*, 2> give_back{}; // by direction, where mapped: path::map_give_back()
+    std::atomic<bool> watched{false};    // it has memberships
+    Watch* watches = nullptr;            // its memberships, under epoll_members.cpp's lock
+    rendezvous::Address peer;            // for the record: the kernel forgets it with the connection
+    Connection* next = nullptr;          // of those not in use
+    std::atomic<Connection*> next_request{nullptr};
+
+    // What both ends share; nothing of the kind, to be read and written in vain, where another thread has just closed
+    // the connection.
+    [[nodiscard]] path::Segment& shared() const {
+        path::Segment* found = segment.load();
+        return found != nullptr ? *found : path::no_segment;
+    }
+    // Where this end writes and reads in the segment.
+    [[nodiscard]] unsigned out_index() const { return state.load()->out_direction.load(std::memory_order_relaxed); }
+    [[nodiscard]] path::Direction& out_ring() const { return shared().direction[out_index()]; }
+    [[nodiscard]] path::Direction& in_ring() const { return shared().direction[1 - out_index()]; }
+};
+
+} // namespace preload

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/connection/gate.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/positions.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/wait/epoll_set.hpp"
+
+namespace preload::gate {
+
+namespace {
+
+// Whether all bytes so far went through calls of the library, in whatever process: then its counts are the positions.
+bool counts_agree(ConnectionState& s, int fd, Reason& reason) {
+    Positions kernel;
+    if (!read_positions(fd, kernel)) {
+        return false; // too busy, or closing
+    }
+    if (!kernel.established) {
+        reason = Reason::half_closed;
+        return false;
+    }
+    const uint64_t syn = s.connected_out.load();
+    if (s.uncounted == Uncounted::before) {
+        s.received = kernel.received;
+        s.sent = kernel.sent - syn;
+        s.uncounted = Uncounted::no;
+        s.adopted = false;
+        return true;
+    }
+    if (s.uncounted == Uncounted::yes) {
+        reason = Reason::several;
+        return false;
+    }
+    if (s.adopted) {
+        // Counted from where it was found; from now on absolutely.
+        if (kernel.received - s.received_base != s.received || kernel.sent - s.sent_base != s.sent) {
+            reason = Reason::past_library;
+            return false;
+        }
+        s.received = kernel.received;
+        s.sent = kernel.sent - syn;
+        s.adopted = false;
+        return true;
+    }
+    if (kernel.received != s.received || kernel.sent - syn != s.sent) {
+        reason = Reason::past_library;
+        return false;
+    }
+    return true;
+}
+
+int tcp_option(int fd, int name) {
+    int value = 0;
+    socklen_t length = sizeof(value);
+    return sys::getsockopt(fd, IPPROTO_TCP, name, &value, &length) == 0 ? value : 0;
+}
+
+void set_tcp_option(int fd, int name, int value) {
+    sys::call(SYS_setsockopt, fd, IPPROTO_TCP, name, &value, sizeof(value));
+}
+
+// A frame of one byte is not to wait for an acknowledgement (Nagle's algorithm) or for more bytes.
+void let_frames_go(ConnectionState& s, int fd) {
+    s.nodelay = tcp_option(fd, TCP_NODELAY);
+    s.cork = tcp_option(fd, TCP_CORK);
+    set_tcp_option(fd, TCP_CORK, 0);
+    set_tcp_option(fd, TCP_NODELAY, 1);
+}
+
+} // namespace
+
+void restore_options(ConnectionState& s, int fd) {
+    set_tcp_option(fd, TCP_NODELAY, s.nodelay);
+    if (s.cork != 0) {
+        set_tcp_option(fd, TCP_CORK, s.cork);
+    }
+}
+
+bool pin(ConnectionState& s) {
+    uint64_t now = s.gate.load();
+    while ((now & careful) == 0) {
+        if (s.gate.compare_exchange_weak(now, (now | pinned) & ~wanted)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void want(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    uint64_t now = s.gate.load();
+    while ((now & (careful | pinned)) == 0 && !s.gate.compare_exchange_weak(now, now | wanted)) {
+    }
+    if ((now & count_mask) == 0) {
+        consent(c, fd);
+    }
+}
+
+void consent(Connection& c, int fd) {
+    const sys::ErrnoKept kept;
+    ConnectionState& s = *c.state.load();
+    if (c.segment.load() == nullptr || table::connection(fd) != &c) {
+        return;
+    }
+    // Nobody has these but careful calls, which there are none of; a handler that has interrupted this very function
+    // leaves it to that.
+    if (!s.read_lock.acquire()) {
+        return;
+    }
+    if (!s.write_lock.acquire()) {
+        s.read_lock.release();
+        return;
+    }
+    uint64_t expected = wanted;
+    bool done = false;
+    if (s.gate.compare_exchange_strong(expected, careful)) {
+        Reason reason = Reason::none;
+        if (counts_agree(s, fd, reason)) {
+            const long flags = sys::call(SYS_fcntl, fd, F_GETFL, 0);
+            s.nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
+            let_frames_go(s, fd);
+            c.out_ring().writer.sent.store(s.sent);
+            s.bytes_sent_to = s.sent.load();
+            c.in_ring().reader.received.store(s.received);
+            c.in_ring().wake.consent.store(path::Consent::given, std::memory_order_release);
+            done = true;
+        } else if (reason != Reason::none) {
+            s.reason = reason;
+            s.hold = true;
+            s.gate.store(pinned);
+        } else {
+            s.gate.store(wanted); // the next call that ends tries again
+        }
+    }
+    s.write_lock.release();
+    s.read_lock.release();
+    if (done) {
+        watches_careful(c);
+    }
+}
+
+} // namespace preload::gate

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The gate that a call on a connection passes: by the kernel, counted while it is in flight, or careful. A connection
+// becomes careful at a moment at which no plain call is in flight, in any process: then its positions are known.
+#pragma once
+
+#include "preload/connection/connection.hpp"
+
+namespace preload::gate {
+
+enum class Way : uint8_t {
+    kernel, // pinned: nothing is counted
+    plain,  // enter() has counted the call; leave() takes it back
+    careful,
+};
+
+inline Way enter(ConnectionState& s) {
+    uint64_t now = s.gate.load(std::memory_order_relaxed);
+    for (;;) {
+        if ((now & careful) != 0) {
+            return Way::careful;
+        }
+        if ((now & pinned) != 0) {
+            return Way::kernel;
+        }
+        if (s.gate.compare_exchange_weak(now, now + one, std::memory_order_acquire, std::memory_order_relaxed)) {
+            return Way::plain;
+        }
+    }
+}
+
+// Makes it careful, if that is wanted and no plain call is in flight.
+void consent(Connection& c, int fd);
+
+inline void leave(Connection& c, ConnectionState& s, int fd) {
+    const uint64_t before = s.gate.fetch_sub(one, std::memory_order_release);
+    if ((before & wanted) != 0 && (before & count_mask) == 1) [[unlikely]] {
+        consent(c, fd);
+    }
+}
+
+// TCP_NODELAY and TCP_CORK as the program has set them are the kernel's again.
+void restore_options(ConnectionState& s, int fd);
+
+// The segment is there: the connection is to become careful.
+void want(Connection& c, int fd);
+// The kernel's for good. False: it is careful, and has to return first.
+bool pin(ConnectionState& s);
+
+} // namespace preload::gate

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/connection/io.hpp"
+
+#include <iterator>
+
+#include "preload/connection/stream_internal.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/rules/decide.hpp"
+#include "preload/wait/epoll_set.hpp"
+#include "preload/wait/spin.hpp"
+
+namespace preload::io {
+
+namespace {
+
+// The count of threads that sleep on a connection: others then leave them their wake-ups.
+class Asleep {
+  public:
+    explicit Asleep(ConnectionState& s) : s_(s) {
+        s_.sleepers.fetch_add(1);
+        stream::own_sleeps = 1;
+    }
+    Asleep(const Asleep&) = delete;
+    Asleep& operator=(const Asleep&) = delete;
+    ~Asleep() {
+        stream::own_sleeps = 0;
+        s_.sleepers.fetch_sub(1);
+    }
+
+  private:
+    ConnectionState& s_;
+};
+
+// Sleeps as a receiving call does: for the time of SO_RCVTIMEO, restarted or stream::interrupted by signals as it would
+// be, a cancellation point. Bytes, frames, the end and errors end it. 1: look again; else -errno, or 0 at the end.
+ssize_t sleep_receiving(int fd) {
+    char byte = 0;
+    const uint64_t begin = sys::now_ns();
+    const ssize_t n = real::recv(fd, &byte, sizeof(byte), MSG_PEEK);
+    const ssize_t result = n >= 0 ? n : -errno;
+    spin::slept(sys::now_ns() - begin);
+    return result;
+}
+
+// Some bytes were moved, and then this: an error that the kernel has told, and tells no more, is the next call's.
+ssize_t later(ConnectionState& s, ssize_t done, ssize_t result) {
+    constexpr ssize_t told_again[] = {0, -EAGAIN, -EINTR, stream::gone, stream::elsewhere, stream::interrupted, -EPIPE};
+    if (std::find(std::begin(told_again), std::end(told_again), result) == std::end(told_again)) {
+        s.pending_error = static_cast<int>(-result);
+    }
+    return done;
+}
+
+int time_limit_ms(int fd, int name) {
+    timeval limit{};
+    socklen_t length = sizeof(limit);
+    if (sys::getsockopt(fd, SOL_SOCKET, name, &limit, &length) != 0 || (limit.tv_sec == 0 && limit.tv_usec == 0)) {
+        return -1;
+    }
+    constexpr long most = 1000000;
+    return static_cast<int>(std::min(limit.tv_sec, most) * 1000 + (limit.tv_usec + 999) / 1000);
+}
+
+void test_return(Connection& c, int fd) {
+    static std::atomic<uint32_t> seed{1};
+    const uint32_t chance = policy::test_return_permille();
+    if (chance == 0) [[likely]] {
+        return;
+    }
+    const uint32_t drawn = seed.fetch_add(2654435761U, std::memory_order_relaxed);
+    if ((drawn ^ drawn >> 15) % 1000 < chance) {
+        const stream::WriteSection section(c, fd);
+        if (section && (c.state.load()->in_epoch.load() & 1) != 0) {
+            stream::return_out(c, false);
+        }
+    }
+}
+
+} // namespace
+
+void pin_for(Connection& c, int fd, Reason reason) {
+    const sys::ErrnoKept kept;
+    stream::pin(c, fd, reason);
+}
+
+void count(Connection& c, ConnectionState& s) {
+    c.used.store(true, std::memory_order_relaxed);
+    const uint32_t calls = s.calls.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (c.requested.load(std::memory_order_relaxed) || c.segment.load(std::memory_order_relaxed) != nullptr ||
+        s.holders.load(std::memory_order_relaxed) > 1) { // the others would have no memory of it, see Meeting::attach
+        return;
+    }
+    const uint64_t bytes = s.received.load(std::memory_order_relaxed) + s.sent.load(std::memory_order_relaxed);
+    const bool many_bytes = bytes >= policy::worth_after_bytes && s.attempts.load(std::memory_order_relaxed) == 0 &&
+                            s.worth_at.load(std::memory_order_relaxed) <= policy::worth_after_calls();
+    if (calls >= s.worth_at.load(std::memory_order_relaxed) || many_bytes) {
+        const sys::ErrnoKept kept;
+        service::request(c);
+    }
+}
+
+ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
+    ConnectionState& s = *c.state.load();
+    const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
+    ssize_t done = 0;
+    const Parts all = parts;
+    const bool peeks_for_all = (flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL) && may_wait;
+    for (;;) {
+        const ssize_t n = stream::read_now(c, fd, parts, flags, may_wait);
+        if (n == -EAGAIN && s.giving_back) [[unlikely]] {
+            watches_refused(c);
+        }
+        if (n > 0 && peeks_for_all && static_cast<uint64_t>(n) < all.size() && stream::more_may_come(c, n)) {
+            parts = all;
+            const Asleep asleep(s);
+            stream::arm(c, POLLIN);
+            if (stream::more_may_come(c, n)) {
+                if (const ssize_t slept = sleep_receiving(fd); slept <= 0) {
+                    return n;
+                }
+                (void)stream::look(c, fd, 0, false); // takes the frame, which would wake this thread for ever
+            }
+            continue;
+        }
+        if (n > 0) {
+            done += n;
+            c.used.store(true, std::memory_order_relaxed);
+            if (!parts.empty() && (flags & MSG_WAITALL) != 0 && (flags & MSG_PEEK) == 0 && may_wait) {
+                continue;
+            }
+        } else if (n != -EAGAIN || !may_wait) {
+            return done != 0 ? later(s, done, n) : n;
+        }
+        if (n > 0) {
+            watches_read(c);
+            return done;
+        }
+        if (spin::until([&] { return stream::ring_has_bytes(c); })) {
+            continue;
+        }
+        const Asleep asleep(s);
+        const stream::Readiness r = stream::look(c, fd, POLLIN, true);
+        if (r.soon) {
+            (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
+            continue;
+        }
+        if (r.blocked || r.events != 0) {
+            if ((r.events & POLLIN) == 0 && (r.events & (POLLHUP | POLLERR | POLLRDHUP)) == 0) {
+                sched_yield();
+            }
+            continue;
+        }
+        const ssize_t slept = stream::reset_or_end(c, sleep_receiving(fd));
+        if (slept == 0) {
+            s.ended = true;
+        } else if (slept < 0) {
+            // What is in the ring comes before the error, which the kernel tells once.
+            const ssize_t last = stream::read_now(c, fd, parts, flags);
+            done += last > 0 ? last : 0;
+            return done != 0 ? later(s, done, slept) : slept;
+        }
+    }
+}
+
+namespace {
+
+// 0: look again; else -errno.
+ssize_t wait_to_send(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    const int limit = time_limit_ms(fd, SO_SNDTIMEO);
+    const Asleep asleep(s);
+    const stream::Readiness r = stream::look(c, fd, POLLOUT, true);
+    if (r.soon) {
+        (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
+        return 0;
+    }
+    if (r.blocked || r.events != 0) {
+        return 0;
+    }
+    if (limit < 0 && (r.kernel & POLLOUT) == 0) {
+        const ssize_t n = sleep_receiving(fd);
+        s.ended = s.ended || n == 0;
+        return n >= 0 || n == -EAGAIN ? 0 : n; // a time limit for receiving is none for sending
+    }
+    pollfd one{fd, r.kernel, 0};
+    const int n = real::poll(&one, 1UL, limit);
+    if (n < 0) {
+        return -errno;
+    }
+    if ((one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+        s.ended = true;
+    }
+    return n == 0 ? -EAGAIN : 0;
+}
+
+} // namespace
+
+ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
+    ConnectionState& s = *c.state.load();
+    const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
+    ssize_t done = 0;
+    if (!parts.empty()) {
+        test_return(c, fd);
+    }
+    if (s.hold.load(std::memory_order_relaxed)) {
+        stream::settle(c, fd);
+    }
+    for (;;) {
+        const ssize_t n = stream::write_now(c, fd, parts, flags);
+        if (n > 0) {
+            done += n;
+            c.used.store(true, std::memory_order_relaxed);
+            if (parts.empty() || !may_wait) {
+                return done;
+            }
+            continue;
+        }
+        if (n != -EAGAIN || !may_wait) {
+            return done != 0 ? later(s, done, n) : n;
+        }
+        if (spin::until([&] { return stream::ring_has_space(c); })) {
+            continue;
+        }
+        if (const ssize_t waited = wait_to_send(c, fd); waited < 0) {
+            return done != 0 ? later(s, done, waited) : waited;
+        }
+    }
+}
+
+ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t count) {
+    ConnectionState& s = *c.state.load();
+    const bool may_wait = !s.nonblocking.load(std::memory_order_relaxed);
+    size_t done = 0;
+    while (done < count) {
+        const ssize_t n = stream::write_file_now(c, fd, file, offset, count - done);
+        if (n > 0) {
+            done += static_cast<size_t>(n);
+            c.used.store(true, std::memory_order_relaxed);
+            continue;
+        }
+        if (n == 0) {
+            break;
+        }
+        if (n != -EAGAIN || !may_wait) {
+            return done != 0 ? static_cast<ssize_t>(done) : n;
+        }
+        if (const ssize_t waited = wait_to_send(c, fd); waited < 0) {
+            return done != 0 ? static_cast<ssize_t>(done) : waited;
+        }
+    }
+    return static_cast<ssize_t>(done);
+}
+
+bool foreign(Connection& c, int fd) {
+    constexpr int rounds = 500;
+    ConnectionState& s = *c.state.load();
+    Reason none = Reason::none;
+    s.reason.compare_exchange_strong(none, Reason::several);
+    s.hold = true;
+    s.handed_over = true;
+    for (int i = 0; i < rounds; ++i) {
+        if ((s.gate.load() & gate::careful) == 0) {
+            return true;
+        }
+        service::ask_holder(s.holder_service, s.token);
+        const timespec pause{0, 10000000};
+        sys::call(SYS_nanosleep, &pause, nullptr);
+    }
+    (void)fd;
+    return false;
+}
+
+} // namespace preload::io

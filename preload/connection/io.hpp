@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Sending and receiving as a program does it: on the kernel's connection, which is counted, or by the path, with the
+// waiting, the time limits, the signals and the cancellation of TCP sockets. kernel() makes the program's own call.
+#pragma once
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/parts.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/connection/table.hpp"
+
+namespace preload::io {
+
+// A call was made that moved bytes: is the connection worth an upgrade?
+void count(Connection& c, ConnectionState& s);
+
+// Careful calls. Results as system calls have them, -errno; gone: find the number anew. elsewhere: see foreign().
+ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags);
+ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags);
+ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t count);
+// Another process of this end has upgraded the connection, and this one has no memory of it: that one is asked to
+// return. False: it does not answer.
+bool foreign(Connection& c, int fd);
+
+// Flags that only the kernel understands.
+inline constexpr int kernel_receive_flags = MSG_OOB | MSG_ERRQUEUE;
+inline constexpr int kernel_send_flags = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN | MSG_CONFIRM | MSG_DONTROUTE;
+
+void pin_for(Connection& c, int fd, Reason reason); // stream::pin, out of line
+
+inline ssize_t result_of(ssize_t n) {
+    if (n < 0) {
+        errno = static_cast<int>(-n);
+        return -1;
+    }
+    return n;
+}
+
+template <bool receives, class Careful, class Kernel>
+ssize_t move(Connection* c, int fd, int flags, Careful&& careful, Kernel&& kernel) {
+    for (;; c = table::connection(fd)) {
+        if (c == nullptr) {
+            return kernel();
+        }
+        ConnectionState& s = *c->state.load(std::memory_order_acquire);
+        switch (gate::enter(s)) {
+        case gate::Way::kernel:
+            return kernel();
+        case gate::Way::plain: {
+            const ssize_t n = kernel();
+            if (n > 0 && (!receives || (flags & MSG_PEEK) == 0)) {
+                (receives ? s.received : s.sent).fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
+            }
+            gate::leave(*c, s, fd);
+            if (n > 0) {
+                count(*c, s);
+            }
+            return n;
+        }
+        case gate::Way::careful:
+            const ssize_t n = careful(*c);
+            if (n == stream::elsewhere && foreign(*c, fd)) {
+                continue;
+            }
+            if (n != stream::gone) {
+                return result_of(n == stream::interrupted ? -EAGAIN : n);
+            }
+        }
+    }
+}
+
+// What the kernel answers with EFAULT, as far as that can be seen.
+inline bool is_fault(const iovec* parts, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        if (parts[i].iov_base == nullptr && parts[i].iov_len != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// kernel(): the program's call as it is.
+template <class Kernel> ssize_t receive(int fd, const iovec* parts, size_t count, int flags, Kernel&& kernel) {
+    Connection* c = table::connection(fd);
+    if (c == nullptr || (parts == nullptr && count != 0)) [[likely]] {
+        return kernel();
+    }
+    if ((flags & kernel_receive_flags) != 0) [[unlikely]] {
+        pin_for(*c, fd, (flags & MSG_OOB) != 0 ? Reason::urgent : Reason::option);
+        return kernel();
+    }
+    return move<true>(
+        c, fd, flags,
+        [&](Connection& found) -> ssize_t {
+            if ((flags & MSG_TRUNC) == 0 && is_fault(parts, count)) { // which copies nothing
+                return -EFAULT;
+            }
+            Parts buffers(parts, count);
+            return receive_careful(found, fd, buffers, flags);
+        },
+        kernel);
+}
+
+template <class Kernel> ssize_t send(int fd, const iovec* parts, size_t count, int flags, Kernel&& kernel) {
+    Connection* c = table::connection(fd);
+    if (c == nullptr || (parts == nullptr && count != 0)) [[likely]] {
+        return kernel();
+    }
+    if ((flags & kernel_send_flags) != 0) [[unlikely]] {
+        pin_for(*c, fd, (flags & MSG_OOB) != 0 ? Reason::urgent : Reason::option);
+        // What is due goes first, in a careful call of no bytes; the connection is the kernel's then.
+    }
+    return move<false>(
+        c, fd, flags,
+        [&](Connection& found) -> ssize_t {
+            if (is_fault(parts, count)) {
+                return -EFAULT;
+            }
+            Parts buffers(parts, count);
+            return send_careful(found, fd, buffers, flags);
+        },
+        kernel);
+}
+
+} // namespace preload::io

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/connection/lifecycle.hpp"
+
+#include <array>
+#include <new>
+
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/local_lock.hpp"
+#include "preload/connection/positions.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/rules/decide.hpp"
+#include "preload/stats/explain.hpp"
+#include "preload/wait/epoll_set.hpp"
+
+namespace preload::lifecycle {
+
+namespace {
+
+constinit LocalLock lock;
+constinit Connection* unused = nullptr;
+constinit std::atomic<pid_t> owner{0};
+constinit std::atomic<bool> filtered{false};
+
+Connection* new_connection() {
+    constexpr size_t at_once = 64;
+    const LocalLock::Hold hold(lock);
+    if (!hold) {
+        return nullptr;
+    }
+    if (unused == nullptr) {
+        void* memory =
+            mmap(nullptr, at_once * sizeof(Connection), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) {
+            return nullptr;
+        }
+        for (size_t i = 0; i < at_once; ++i) {
+            auto* made = new (static_cast<char*>(memory) + i * sizeof(Connection)) Connection;
+            made->next = unused;
+            unused = made;
+        }
+    }
+    Connection* got = unused;
+    unused = got->next;
+    return got;
+}
+
+void free_connection(Connection& c) {
+    c.requested = 0;
+    const LocalLock::Hold hold(lock);
+    if (hold) {
+        c.next = unused;
+        unused = &c;
+    }
+}
+
+bool is_tcp(int fd) {
+    int protocol = 0;
+    int domain = 0;
+    socklen_t length = sizeof(int);
+    if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0 || protocol != IPPROTO_TCP) {
+        return false;
+    }
+    length = sizeof(int);
+    return sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 &&
+           (domain == AF_INET || domain == AF_INET6);
+}
+
+void put(int fd, uintptr_t what) {
+    uintptr_t before = 0;
+    (void)table::put(fd, what, before);
+}
+
+// The last number of this process is gone.
+void end(Connection& c) {
+    ConnectionState* s = c.state.load();
+    forget_watches(c);
+    path::unmap_segment(c.segment.exchange(nullptr));
+    for (uint8_t*& area : c.give_back) {
+        path::unmap_give_back(area);
+        area = nullptr;
+    }
+    release_state(s);
+    uint8_t idle = 0;
+    if (c.requested.compare_exchange_strong(idle, 3)) {
+        free_connection(c);
+    } else {
+        c.requested = 2;
+        service::abandoned();
+    }
+}
+
+} // namespace
+
+void free_abandoned(Connection& c) { free_connection(c); }
+
+Connection* began(int fd, Role role) {
+    if (filtered) {
+        return nullptr;
+    }
+    const sys::ErrnoKept kept;
+    if (table::find(fd) != 0) {
+        if (Connection* known = table::connection(fd); known != nullptr && role != Role::accept) {
+            known->role = role;
+            return known;
+        }
+        forget(fd); // closed behind the library's back
+    }
+    Connection* c = new_connection();
+    if (c == nullptr) {
+        return nullptr;
+    }
+    ConnectionState* s = new_state();
+    if (s == nullptr) {
+        free_connection(*c);
+        return nullptr;
+    }
+    s->worth_at = policy::worth_after_calls();
+    s->began_ns = explain::is_wanted() ? sys::now_ns() : 0;
+    if (policy::never()) {
+        s->reason = Reason::never;
+        s->gate.fetch_or(gate::pinned);
+    }
+    c->state = s;
+    c->numbers = 1;
+    c->fd = fd;
+    c->role = role;
+    c->used = false;
+    c->attached = false;
+    c->standard = false;
+    c->watches = nullptr;
+    c->watched = false;
+    c->peer = {};
+    explain::note_peer(*c, fd);
+    put(fd, reinterpret_cast<uintptr_t>(c));
+    return c;
+}
+
+void adopt(int fd) {
+    if (filtered) {
+        return;
+    }
+    const sys::ErrnoKept kept;
+    int listens = 0;
+    socklen_t length = sizeof(listens);
+    if (!is_tcp(fd) || sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0) {
+        if (table::connection(fd) != nullptr) {
+            forget(fd);
+        }
+        return;
+    }
+    if (listens != 0) {
+        return;
+    }
+    Positions now;
+    if (table::connection(fd) != nullptr || !read_positions(fd, now) || !now.established) {
+        return;
+    }
+    if (Connection* c = began(fd, Role::adopted); c != nullptr) {
+        ConnectionState& s = *c->state.load();
+        s.adopted = true;
+        s.received_base = now.received;
+        s.sent_base = now.sent;
+    }
+}
+
+void forget(int fd) {
+    const uintptr_t was = table::take(fd);
+    if (was == 0 || was == table::internal) {
+        return;
+    }
+    if ((was & table::set_bit) != 0) {
+        reinterpret_cast<EpollSet*>(was & ~table::set_bit)->drop_number();
+        return;
+    }
+    auto& c = *reinterpret_cast<Connection*>(was);
+    if (c.numbers.fetch_sub(1) == 1) {
+        end(c);
+    }
+}
+
+Closing before_close(int fd) {
+    Closing closing;
+    const uintptr_t what = table::find(fd);
+    if (what == 0 || in_vfork_child()) {
+        return closing;
+    }
+    if ((what & table::set_bit) != 0) {
+        forget(fd);
+        return closing;
+    }
+    Connection* c = table::connection(fd);
+    if (c == nullptr) {
+        return closing;
+    }
+    const sys::ErrnoKept kept;
+    ConnectionState& s = *c->state.load();
+    watches_closing(*c);
+    if (c->numbers.load() == 1) {
+        const bool careful = (s.gate.load() & gate::careful) != 0;
+        explain::record(*c, fd);
+        if (careful && stream::prepare_close(*c, fd) && s.holders.load() == 1) {
+            // The kernel resets a connection that is closed with bytes unread.
+            const linger reset{1, 0};
+            sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+        }
+        if (careful) {
+            stream::note_reset(*c, fd);
+        }
+        // Who works on it by its number does so under these.
+        if (c->segment.load() != nullptr || c->requested.load()) {
+            closing.locked = s.read_lock.acquire();
+            if (closing.locked && !s.write_lock.acquire()) {
+                s.read_lock.release();
+                closing.locked = false;
+            }
+        }
+    }
+    if (table::take(fd) != reinterpret_cast<uintptr_t>(c)) { // another thread was quicker
+        if (closing.locked) {
+            s.write_lock.release();
+            s.read_lock.release();
+            closing.locked = false;
+        }
+        return closing;
+    }
+    closing.connection = c;
+    return closing;
+}
+
+namespace {
+
+// A server that was started with it as its descriptor 0 has moved it to another number: libc's streams are no matter
+// any more.
+void leave_standard_number(Connection& c) {
+    if (!c.standard || table::connection(STDIN_FILENO) == &c || table::connection(STDOUT_FILENO) == &c ||
+        table::connection(STDERR_FILENO) == &c) {
+        return;
+    }
+    c.standard = false;
+    ConnectionState& s = *c.state.load();
+    Reason stdio = Reason::stdio;
+    if (s.reason.compare_exchange_strong(stdio, Reason::none)) {
+        s.gate.fetch_and(~gate::pinned);
+    }
+}
+
+} // namespace
+
+void after_close(int fd, Closing& closing) {
+    Connection* c = closing.connection;
+    if (c == nullptr) {
+        return;
+    }
+    const sys::ErrnoKept kept;
+    ConnectionState& s = *c->state.load();
+    if (closing.locked) {
+        s.write_lock.release();
+        s.read_lock.release();
+    }
+    if (c->numbers.fetch_sub(1) == 1) {
+        end(*c);
+        return;
+    }
+    leave_standard_number(*c);
+    // Its memberships stay, as in the kernel, as long as another number keeps the connection open.
+    if (c->fd.load() == fd) {
+        table::for_each_connection([&](int other, Connection& one) {
+            if (&one == c) {
+                c->fd = other;
+            }
+        });
+    }
+}
+
+void duplicate(int fd, int made) {
+    if (made < 0 || fd == made || in_vfork_child()) {
+        return;
+    }
+    const sys::ErrnoKept kept;
+    const uintptr_t what = table::find(fd);
+    if (table::find(made) != 0) {
+        forget(made);
+    }
+    if ((what & table::set_bit) != 0) {
+        reinterpret_cast<EpollSet*>(what & ~table::set_bit)->add_number();
+        put(made, what);
+    } else if (Connection* c = table::connection(fd); c != nullptr) {
+        c->numbers.fetch_add(1);
+        put(made, reinterpret_cast<uintptr_t>(c));
+    }
+}
+
+void leave_everything_to_the_kernel() {
+    if (in_vfork_child() || filtered.exchange(true)) {
+        return;
+    }
+    const sys::ErrnoKept kept;
+    explain::record_all();
+    service::stop();
+    table::for_each_connection([](int fd, Connection& c) {
+        ConnectionState& s = *c.state.load();
+        if (c.role == Role::listen || c.fd.load() != fd) {
+            return;
+        }
+        s.uncounted = Uncounted::yes; // who has it after this process may upgrade it
+        if ((s.gate.load() & (gate::careful | gate::wanted)) != 0) {
+            (void)stream::hand_over(c, fd, Reason::sandboxed);
+        } else {
+            s.holders.fetch_sub(1);
+        }
+    });
+    table::for_each([](int fd, uintptr_t) { (void)table::take(fd); });
+}
+
+bool in_vfork_child() {
+    if (filtered.load(std::memory_order_relaxed)) {
+        return true; // as there, only the kernel is to see its calls
+    }
+    const pid_t known = owner.load(std::memory_order_relaxed);
+    return known != 0 && static_cast<pid_t>(sys::call(SYS_getpid)) != known;
+}
+
+// Children share connections: each is held by one process more. By numbers, since several stand for one connection.
+void before_fork() {
+    table::for_each_connection([](int fd, Connection& c) {
+        if (c.fd.load() == fd) {
+            watches_closing(c);
+            c.state.load()->holders.fetch_add(1);
+        }
+    });
+}
+
+void after_fork_in_parent(bool made) {
+    if (!made) {
+        table::for_each_connection([](int fd, Connection& c) {
+            if (c.fd.load() == fd) {
+                c.state.load()->holders.fetch_sub(1);
+            }
+        });
+    }
+}
+
+void after_fork_in_child() {
+    owner = getpid();
+    lock.forget();
+    forget_thread_id();
+    states_after_fork();
+    watches_after_fork();
+    table::for_each([](int, uintptr_t what) {
+        if ((what & table::set_bit) != 0) {
+            reinterpret_cast<EpollSet*>(what & ~table::set_bit)->after_fork();
+        } else if (what != table::internal) {
+            auto& c = *reinterpret_cast<Connection*>(what);
+            c.requested = 0;
+            c.used = false;
+            c.attached = false;
+        }
+    });
+    for (Connection* c = unused; c != nullptr; c = c->next) {
+        c->requested = 0;
+    }
+    service::after_fork_in_child();
+}
+
+// Those that another process of this end has, too, and only this one has the memory of, go back to the kernel.
+void leave_to_others() {
+    table::for_each_connection([](int fd, Connection& c) {
+        const ConnectionState& s = *c.state.load();
+        if ((s.gate.load() & gate::careful) == 0 || c.segment.load() == nullptr || c.fd.load() != fd) {
+            return;
+        }
+        if (s.holders.load() == 1) {
+            c.out_ring().writer.ends = 1;
+        }
+        if (c.attached && s.holders.load() > 1) {
+            (void)stream::hand_over(c, fd, Reason::several);
+        } else if (s.holders.load() == 1 && !stream::finish_out(c, fd)) {
+            const linger reset{1, 0}; // rather than an end in the middle
+            sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+            stream::note_reset(c, fd);
+        }
+    });
+}
+
+void leave_process() {
+    leave_to_others();
+    table::for_each_connection([](int fd, Connection& c) {
+        if (c.fd.load() == fd) {
+            c.state.load()->holders.fetch_sub(1);
+        }
+    });
+}
+
+namespace {
+
+// Nobody of this process uses the connections any more; children may.
+__attribute__((destructor)) void at_exit() {
+    explain::record_all();
+    leave_process();
+}
+
+void atfork_before() { before_fork(); }
+void atfork_parent() { after_fork_in_parent(true); }
+void atfork_child() { after_fork_in_child(); }
+
+__attribute__((constructor(102))) void prepare() {
+    owner = getpid();
+    pthread_atfork(atfork_before, atfork_parent, atfork_child);
+    // Standard input and output of a server that inetd starts, and a few more numbers that programs pass on.
+    constexpr int looked_at = 32;
+    std::array<ino_t, looked_at> inodes{};
+    for (int fd = 0; fd < looked_at; ++fd) {
+        adopt(fd);
+        struct stat info {};
+        if (table::connection(fd) == nullptr || fstat(fd, &info) != 0) {
+            continue;
+        }
+        inodes[static_cast<size_t>(fd)] = info.st_ino;
+        if (fd <= STDERR_FILENO) { // libc's own streams write to them, where nobody comes between
+            table::connection(fd)->state.load()->reason = Reason::stdio;
+            table::connection(fd)->standard = true;
+            (void)gate::pin(*table::connection(fd)->state.load());
+        }
+        // One connection may have several of them.
+        for (int before = 0; before < fd; ++before) {
+            if (inodes[static_cast<size_t>(before)] == info.st_ino) {
+                duplicate(before, fd);
+                break;
+            }
+        }
+    }
+}
+
+} // namespace
+
+} // namespace preload::lifecycle

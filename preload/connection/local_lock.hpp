@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A lock of this process alone, for a few instructions. A signal handler that interrupts its owner is told so.
+#pragma once
+
+#include "preload/connection/owner_lock.hpp"
+
+namespace preload {
+
+class LocalLock {
+  public:
+    class Hold {
+      public:
+        explicit Hold(LocalLock& lock) : lock_(lock), held_(lock.lock_.acquire()) {}
+        Hold(const Hold&) = delete;
+        Hold& operator=(const Hold&) = delete;
+        ~Hold() {
+            if (held_) {
+                lock_.lock_.release();
+            }
+        }
+        explicit operator bool() const { return held_; }
+
+      private:
+        LocalLock& lock_;
+        const bool held_;
+    };
+    void forget() { lock_.forget(); }
+
+  private:
+    OwnerLock lock_;
+};
+
+} // namespace preload

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/connection/owner_lock.hpp"
+
+#include <cerrno>
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "preload/base/system.hpp"
+#include "preload/calls/real.hpp"
+
+namespace preload {
+
+namespace {
+
+struct Self {
+    uint64_t word = 0;
+};
+thread_local Self self;
+
+uint64_t own_word() {
+    if (self.word == 0) [[unlikely]] {
+        const auto process = static_cast<uint32_t>(getpid());
+        self.word = uint64_t{process} << 32 | static_cast<uint32_t>(real::syscall(SYS_gettid));
+    }
+    return self.word;
+}
+
+// A process that has ended exists until its parent has waited for it: perhaps the parent waits for the lock.
+bool has_ended(pid_t process) {
+    const int fd = static_cast<int>(real::syscall(SYS_pidfd_open, process, 0));
+    if (fd < 0) {
+        return false;
+    }
+    pollfd one{fd, POLLIN, 0};
+    const bool ended = sys::poll(&one, 1, 0) > 0;
+    real::syscall(SYS_close, fd);
+    return ended;
+}
+
+bool is_alive(uint64_t word) {
+    const int saved = errno;
+    const auto process = static_cast<pid_t>(word >> 32);
+    const bool exists =
+        real::syscall(SYS_tgkill, process, static_cast<pid_t>(word & 0xffffffff), 0) == 0 || errno != ESRCH;
+    const bool alive = exists && !has_ended(process);
+    errno = saved;
+    return alive;
+}
+
+uintptr_t frame() { return reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); }
+
+constexpr int spins = 200;
+constexpr int yields = 100; // before it is asked whether the owner lives, each time
+
+} // namespace
+
+pid_t thread_id() { return static_cast<pid_t>(own_word() & 0xffffffff); }
+void forget_thread_id() { self.word = 0; }
+
+bool OwnerLock::try_acquire() {
+    uint64_t none = 0;
+    if (!word_.compare_exchange_strong(none, own_word(), std::memory_order_acquire, std::memory_order_relaxed)) {
+        return false;
+    }
+    frame_ = frame();
+    return true;
+}
+
+bool OwnerLock::acquire() {
+    if (try_acquire()) [[likely]] {
+        return true;
+    }
+    return wait();
+}
+
+void OwnerLock::give_way() {
+    waited_.store(0, std::memory_order_relaxed); // who still waits says so again
+    sched_yield();
+}
+
+bool OwnerLock::wait() {
+    for (int round = 0;; ++round) {
+        uint64_t owner = word_.load(std::memory_order_relaxed);
+        if (owner == 0) {
+            if (try_acquire()) {
+                return true;
+            }
+            continue;
+        }
+        if (owner == own_word()) {
+            // A handler runs below the frame it has interrupted, or on a stack of its own. A section whose frame is
+            // below the caller's was left by longjmp.
+            if (frame_ >= frame()) {
+                return false;
+            }
+            frame_ = frame();
+            return true;
+        }
+        waited_.store(1, std::memory_order_relaxed);
+        if (round < spins) {
+            __builtin_ia32_pause();
+            continue;
+        }
+        if ((round - spins) % yields != yields - 1) {
+            sched_yield();
+            continue;
+        }
+        if (!is_alive(owner)) {
+            if (word_.compare_exchange_strong(owner, own_word(), std::memory_order_acquire)) {
+                frame_ = frame();
+                return true;
+            }
+            continue;
+        }
+        const timespec pause{0, 100000};
+        nanosleep(&pause, nullptr);
+    }
+}
+
+} // namespace preload

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A lock in memory that a process shares with its children, for sections of some microseconds in which nothing sleeps.
+// It knows its owner: a process that is killed in such a section does not block the others, and a signal handler that
+// interrupts the owner is told so instead of waiting for itself.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include <sys/types.h>
+
+namespace preload {
+
+// The calling thread's id, without a system call but for the first time and after fork.
+pid_t thread_id();
+void forget_thread_id(); // in a child after fork
+
+class OwnerLock {
+  public:
+    // False: the calling thread holds it already, in the code that the caller has interrupted.
+    [[nodiscard]] bool acquire();
+    // False: somebody holds it.
+    [[nodiscard]] bool try_acquire();
+    void release() {
+        word_.store(0, std::memory_order_release);
+        if (waited_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+            give_way();
+        }
+    }
+    // In a private copy that a child has after fork.
+    void forget() {
+        word_.store(0, std::memory_order_relaxed);
+        waited_.store(0, std::memory_order_relaxed);
+    }
+
+  private:
+    bool wait();
+    void give_way();
+
+    std::atomic<uint64_t> word_{0};   // process id << 32 | thread id of the owner
+    std::atomic<uint32_t> waited_{0}; // somebody waits: who takes it again and again lets others go first
+    uintptr_t frame_ = 0;             // where the owner's stack was
+};
+
+} // namespace preload

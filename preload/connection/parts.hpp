@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The buffers of a call, gone through once from the beginning.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include <sys/uio.h>
+
+namespace preload {
+
+class Parts {
+  public:
+    Parts(const iovec* parts, size_t count) : part_(parts), left_(count) {
+        for (size_t i = 0; i < count; ++i) {
+            size_ += parts[i].iov_len;
+        }
+        skip(0);
+    }
+
+    [[nodiscard]] uint64_t size() const { return size_; } // what is left
+    [[nodiscard]] bool empty() const { return size_ == 0; }
+
+    // Bytes into the buffers, or out of them. None: they are skipped.
+    void put(const uint8_t* from, uint64_t count) {
+        advance(count, [&](char* at, size_t length) {
+            memcpy(at, from, length);
+            from += length;
+        });
+    }
+    void get(uint8_t* to, uint64_t count) {
+        advance(count, [&](const char* at, size_t length) {
+            memcpy(to, at, length);
+            to += length;
+        });
+    }
+    void skip(uint64_t count) {
+        advance(count, [](const char*, size_t) {});
+    }
+
+    // As iovecs for the kernel, at most so many bytes. Returns how many iovecs.
+    template <size_t N> size_t fill(std::array<iovec, N>& out, uint64_t limit) const {
+        size_t used = 0;
+        size_t offset = offset_;
+        for (size_t i = 0; i < left_ && used < N && limit != 0; ++i) {
+            const size_t length = static_cast<size_t>(std::min<uint64_t>(part_[i].iov_len - offset, limit));
+            if (length != 0) {
+                out[used++] = {static_cast<char*>(part_[i].iov_base) + offset, length};
+            }
+            limit -= length;
+            offset = 0;
+        }
+        return used;
+    }
+
+  private:
+    template <class Move> void advance(uint64_t count, Move&& move) {
+        size_ -= count;
+        while (left_ != 0) {
+            const size_t length = static_cast<size_t>(std::min<uint64_t>(part_->iov_len - offset_, count));
+            if (length != 0) {
+                move(static_cast<char*>(part_->iov_base) + offset_, length);
+            }
+            offset_ += length;
+            count -= length;
+            if (offset_ < part_->iov_len) {
+                return;
+            }
+            ++part_;
+            --left_;
+            offset_ = 0;
+        }
+    }
+
+    const iovec* part_;
+    size_t left_;
+    size_t offset_ = 0; // within the first of them
+    uint64_t size_ = 0;
+};
+
+} // namespace preload

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/connection/positions.hpp"
+
+#include <cstddef>
+
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include "preload/base/system.hpp"
+
+namespace preload {
+
+namespace {
+
+constexpr uint8_t tcp_established = 1; // of the kernel's states
+
+bool tcp_info_of(int fd, tcp_info& info) {
+    socklen_t length = sizeof(info);
+    // Linux 4.1 and later tell the bytes.
+    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
+           length >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received);
+}
+
+} // namespace
+
+bool read_positions(int fd, Positions& out) {
+    constexpr int attempts = 20;
+    tcp_info before{};
+    if (!tcp_info_of(fd, before)) {
+        return false;
+    }
+    for (int i = 0; i < attempts; ++i) {
+        int unsent = 0;
+        int unread = 0;
+        tcp_info after{};
+        if (sys::ioctl(fd, SIOCOUTQ, &unsent) < 0 || sys::ioctl(fd, SIOCINQ, &unread) < 0 || !tcp_info_of(fd, after)) {
+            return false;
+        }
+        // Between two equal answers nothing was acknowledged and nothing came.
+        if (before.tcpi_bytes_acked == after.tcpi_bytes_acked &&
+            before.tcpi_bytes_received == after.tcpi_bytes_received) {
+            out.received = after.tcpi_bytes_received - static_cast<uint64_t>(unread);
+            out.sent = after.tcpi_bytes_acked + static_cast<uint64_t>(unsent);
+            out.established = after.tcpi_state == tcp_established;
+            return true;
+        }
+        before = after;
+    }
+    return false;
+}
+
+} // namespace preload

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Handing a connection over to somebody who knows nothing of the ring: another program after exec, another process that
+// gets the descriptor. All that is unread is to come by the kernel, in order.
+//
+// Only the peer can put bytes into the kernel's connection. So the reader takes all that is in front of the ring's
+// bytes (what TCP has carried up to the switch), writes it to the give-back area, and asks the peer to send that, and
+// then what is unread in the ring, by TCP (Request::resend). If the peer has returned to the kernel already, it has to
+// stop first, at a position that both know: Request::halt makes it switch to the ring once more.
+#include "preload/connection/stream_internal.hpp"
+
+#include <netinet/in.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/io.hpp"
+#include "preload/rendezvous/service.hpp"
+
+namespace preload::stream {
+
+using path::Consent;
+using path::Direction;
+
+namespace {
+
+constexpr uint64_t patience_ns = 5000000000U;
+constexpr int pause_ms = 1;
+
+// Null: there is no memory.
+uint8_t* area_of_taken(Connection& c) {
+    const unsigned direction = 1 - c.out_index();
+    uint8_t*& area = c.give_back[direction];
+    if (area == nullptr) {
+        area = path::map_give_back(c.segment.load(), direction);
+    }
+    return area;
+}
+
+// Where the next bytes are taken to, and how many there is space for. Null: there is none.
+uint8_t* space_for_taken(Connection& c, uint64_t& space) {
+    const ConnectionState& s = *c.state.load();
+    uint8_t* area = area_of_taken(c);
+    space = path::give_back_bytes - s.taken;
+    return area != nullptr && space != 0 ? area + s.taken : nullptr;
+}
+
+ssize_t take_from_kernel(Connection& c, int fd, uint64_t until) {
+    ConnectionState& s = *c.state.load();
+    while (s.received.load() < until) {
+        uint64_t space = 0;
+        uint8_t* to = space_for_taken(c, space);
+        if (to == nullptr) {
+            return -ENOBUFS;
+        }
+        const long n = sys::recv(fd, to, std::min(space, until - s.received.load()), MSG_DONTWAIT);
+        if (n <= 0) {
+            return n == 0 ? -ECONNRESET : n;
+        }
+        count_received(c, static_cast<uint64_t>(n));
+        s.taken += static_cast<uint64_t>(n);
+    }
+    return 0;
+}
+
+ssize_t take_from_ring(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    Direction& ring = c.in_ring();
+    const uint8_t* memory = path::ring_memory(c.segment.load(), 1 - c.out_index());
+    for (;;) {
+        uint64_t count = 0;
+        if (!readable(ring, s.in, count)) {
+            return violation(c, fd);
+        }
+        if (count == 0) {
+            return 0;
+        }
+        uint64_t space = 0;
+        uint8_t* to = space_for_taken(c, space);
+        if (to == nullptr) {
+            return -ENOBUFS;
+        }
+        const size_t n = s.in.contiguous(std::min(count, space));
+        memcpy(to, memory + s.in.offset_of(s.in.position), n);
+        s.in.position += n;
+        s.taken += n;
+        ring.reader.given_back.store(s.taken); // before the tail, see is_clear()
+        ring.reader.tail.store(s.in.position);
+    }
+}
+
+// 0: Frame::resume was taken.
+ssize_t take_resume(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
+    ssize_t error = -EAGAIN;
+    if (!s.resume_seen && take_frames(c, fd, false, error) == Taken::end) {
+        return -ECONNRESET;
+    }
+    return s.resume_seen ? 0 : error;
+}
+
+bool peer_has_ended(int fd) {
+    pollfd one{fd, POLLRDHUP, 0};
+    return sys::poll(&one, 1, 0) > 0;
+}
+
+// What the peer was asked for may come, unless it has ended in the epoch in which it was asked.
+ssize_t wait_for_peer(const Direction& ring, int fd, uint32_t epoch) {
+    if (!peer_has_ended(fd)) {
+        return -EAGAIN;
+    }
+    return ring.writer.epoch.load() == epoch ? -ECONNRESET : -ERESTART;
+}
+
+} // namespace
+
+ssize_t give_back_step(Connection& c, int fd) {
+    constexpr int max_epochs = 16; // at once: a peer that goes on and on keeps this thread
+    ConnectionState& s = *c.state.load();
+    Direction& ring = c.in_ring();
+    for (int turn = 0;; ++turn) {
+        const uint32_t epoch = s.in_epoch.load();
+        const uint32_t theirs = ring.writer.epoch.load(std::memory_order_acquire);
+        if (s.broken || theirs - epoch > 2 || turn > max_epochs) {
+            return violation(c, fd);
+        }
+        if ((epoch & 1) == 0) {
+            if (theirs == epoch) {
+                if (s.taken == 0) {
+                    return 0;
+                }
+                uint32_t withheld = Consent::withheld;
+                ring.wake.consent.compare_exchange_strong(withheld, Consent::given);
+                ring.reader.request.store(path::request_of(epoch, path::halt));
+                if (const ssize_t result = wait_for_peer(ring, fd, epoch); result != -ERESTART) {
+                    return result;
+                }
+                continue;
+            }
+            if (const ssize_t error = take_from_kernel(c, fd, ring.writer.switch_at.load()); error < 0) {
+                return error;
+            }
+            follow_to(c, epoch + 1);
+            continue;
+        }
+        if (theirs == epoch) {
+            s.awaits_resume = true;
+            ring.reader.given_back.store(s.taken, std::memory_order_release);
+            ring.reader.request.store(path::request_of(epoch, path::resend));
+            if (const ssize_t result = wait_for_peer(ring, fd, epoch); result != -ERESTART) {
+                return result;
+            }
+            continue;
+        }
+        const bool resent = ring.writer.resent.load(std::memory_order_acquire) == epoch && s.awaits_resume;
+        if (!resent) {
+            s.awaits_resume = false;
+            if (const ssize_t error = take_from_ring(c, fd); error < 0) {
+                return error;
+            }
+        }
+        if (const ssize_t error = take_resume(c, fd); error < 0) {
+            // It waits for the peer's next byte, see flush_if_awaited(), but for an epoch that was asked to end.
+            if (error == -EAGAIN && path::requested_epoch(ring.reader.request.load()) != epoch) {
+                ring.reader.request.store(path::request_of(epoch, path::return_to_kernel));
+            }
+            return error;
+        }
+        if (resent) {
+            s.taken = 0;
+            ring.reader.given_back = 0;
+            s.in.position = ring.writer.head.load(); // what was sent again
+            ring.reader.tail.store(s.in.position);
+        }
+        follow_to(c, epoch + 1);
+    }
+}
+
+namespace {
+
+// The peer's direction where it can say nothing more: with nothing in the ring, only frames are in front of the end.
+ssize_t end_of_peer(Connection& c, int fd, ssize_t step) {
+    const ConnectionState& s = *c.state.load();
+    if (s.taken != 0 || c.in_ring().writer.head.load() != s.in.position || s.broken || (s.in_epoch.load() & 1) == 0) {
+        return step;
+    }
+    ssize_t error = 0;
+    return take_frames(c, fd, false, error) == Taken::end ? 0 : step;
+}
+
+void leave_careful(ConnectionState& s, int fd) {
+    gate::restore_options(s, fd);
+    s.gate.fetch_or(gate::pinned);
+    s.gate.fetch_and(~gate::careful);
+}
+
+} // namespace
+
+bool is_clear(const path::Direction& ring, uint32_t epoch) {
+    const uint32_t followed = ring.reader.epoch.load();
+    return epoch == 0 || followed == epoch ||
+           (followed == epoch - 1 && ring.reader.tail.load() == ring.writer.head.load() &&
+            ring.reader.given_back.load() == 0);
+}
+
+ssize_t clear_step(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
+    const WriteSection section(c, fd);
+    if (!section) {
+        return section.error();
+    }
+    ssize_t due = flush_due(c, fd);
+    advance_out(c);
+    if (due == 0) {
+        due = flush_due(c, fd);
+    }
+    const uint32_t epoch = s.out_epoch.load();
+    if ((epoch & 1) != 0) {
+        return -EAGAIN; // halted
+    }
+    if (due == 0 && !is_clear(c.out_ring(), epoch)) {
+        c.out_ring().writer.clear.store(epoch - 1, std::memory_order_release);
+        return -EAGAIN;
+    }
+    return due;
+}
+
+ssize_t hand_over_step(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    // What the peer has not read in the ring goes by the kernel as well: there is nobody to ask later on.
+    const ssize_t out = clear_step(c, fd);
+    if (out <= gone) {
+        return out;
+    }
+    ssize_t in = 0;
+    {
+        const ReadSection section(c, fd);
+        if (!section) {
+            return section.error();
+        }
+        begin_to_give_back(c);
+        in = give_back_step(c, fd);
+        if (in < 0 && in != -EAGAIN) {
+            in = end_of_peer(c, fd, in);
+        }
+        const bool all_sent = !has_backlog(s) && !s.resume_due && (s.out_epoch.load() & 1) == 0;
+        const bool ended = in == 0 && all_sent && ((s.in_epoch.load() & 1) != 0 || peer_has_ended(fd));
+        if (in == 0 && (ended || s.pending_error != 0 ||
+                        (out != 0 && out != -EAGAIN))) { // the program hears of it from the kernel
+            s.giving_back = false;
+            leave_careful(s, fd);
+            return 0;
+        }
+        if (in < 0 && in != -EAGAIN) {
+            return in;
+        }
+    }
+    if (in == 0 && out == 0) {
+        settle(c, fd);
+        if ((s.gate.load() & gate::careful) == 0) {
+            s.giving_back = false;
+            return 0;
+        }
+    }
+    service::ask(c.shared(), 1 - c.out_index());
+    return -EAGAIN;
+}
+
+bool gives_back(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    if (!s.giving_back) [[likely]] {
+        return false;
+    }
+    const ReadSection section(c, fd);
+    if (!section || !s.giving_back) {
+        return s.giving_back;
+    }
+    if (!s.handed_over) { // the service may have other things to do
+        if (const ssize_t step = give_back_step(c, fd); step != -EAGAIN) {
+            give_back_ended(c, fd, step);
+            return false;
+        }
+    }
+    if (static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(patience_ns)) {
+        s.giving_back = false;
+        (void)violation(c, fd);
+    }
+    return true;
+}
+
+void begin_to_give_back(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    if (s.giving_back) {
+        return;
+    }
+    if (uint8_t* area = s.taken_read != 0 ? area_of_taken(c) : nullptr; area != nullptr) {
+        s.taken -= s.taken_read;
+        memmove(area, area + s.taken_read, s.taken);
+        s.taken_read = 0;
+    }
+    s.giving_since_ns = sys::now_ns();
+    s.giving_back = true;
+}
+
+void give_back_ended(Connection& c, int fd, ssize_t result) {
+    ConnectionState& s = *c.state.load();
+    s.giving_back = false;
+    if (result == 0) {
+        return;
+    }
+    if (!peer_has_ended(fd)) {
+        (void)violation(c, fd);
+        return;
+    }
+    s.awaits_resume = false; // nothing is sent again any more: what was taken is read from where it is
+}
+
+ssize_t read_taken(Connection& c, Parts& parts, int flags) {
+    ConnectionState& s = *c.state.load();
+    const uint8_t* area = area_of_taken(c);
+    if (area == nullptr) {
+        return -ENOMEM;
+    }
+    const uint64_t n = std::min(s.taken.load() - s.taken_read, parts.size());
+    if ((flags & MSG_TRUNC) != 0) {
+        parts.skip(n);
+    } else {
+        parts.put(area + s.taken_read, n);
+    }
+    if ((flags & MSG_PEEK) != 0) {
+        return static_cast<ssize_t>(n);
+    }
+    s.taken_read += n;
+    if (s.taken_read == s.taken) {
+        s.taken = s.taken_read = 0;
+        c.in_ring().reader.given_back = 0;
+        c.in_ring().reader.epoch.store(s.in_epoch.load(), std::memory_order_release);
+    }
+    return static_cast<ssize_t>(n);
+}
+
+bool clear_out(Connection& c, int fd) {
+    constexpr uint64_t limit_ns = 100000000U;
+    const ConnectionState& s = *c.state.load();
+    const uint64_t begin = sys::now_ns();
+    while (clear_step(c, fd) == -EAGAIN) {
+        const bool unsent = has_backlog(s) || (s.out_epoch.load() & 1) != 0;
+        if (sys::now_ns() - begin > (unsent ? patience_ns : limit_ns)) {
+            return !unsent;
+        }
+        if (!service::ask(c.shared(), 1 - c.out_index()) && !unsent) {
+            return true; // the peer's process has ended
+        }
+        (void)sys::poll(nullptr, 0, pause_ms);
+    }
+    return true;
+}
+
+namespace {
+
+// Whether the peer waits for something to be sent again, or some of that has not been.
+bool is_awaited(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    const uint32_t epoch = s.out_epoch.load();
+    const uint32_t request = c.out_ring().reader.request.load();
+    return has_backlog(s) || ((epoch & 1) != 0 && s.halted_epoch.load() == epoch) ||
+           path::requests(request, epoch, (epoch & 1) != 0 ? path::resend : path::halt);
+}
+
+} // namespace
+
+bool finish_out(Connection& c, int fd) {
+    constexpr uint64_t limit_ns = 100000000U;
+    if (!is_awaited(c)) [[likely]] {
+        return true;
+    }
+    const uint64_t end = sys::now_ns() + limit_ns;
+    do {
+        if (const ssize_t step = clear_step(c, fd); step < 0 && step != -EAGAIN) {
+            return step == gone;
+        }
+        if (!is_awaited(c)) {
+            return true;
+        }
+        if (!service::ask(c.shared(), 1 - c.out_index()) && !has_backlog(*c.state.load())) {
+            return true; // the peer's process has ended
+        }
+        (void)sys::poll(nullptr, 0, pause_ms);
+    } while (sys::now_ns() < end);
+    return false;
+}
+
+bool hand_over(Connection& c, int fd, Reason reason) {
+    ConnectionState& s = *c.state.load();
+    Reason none = Reason::none;
+    s.reason.compare_exchange_strong(none, reason);
+    if (gate::pin(s)) {
+        return true;
+    }
+    s.hold = true;
+    s.handed_over = true;
+    const uint64_t end = sys::now_ns() + patience_ns;
+    for (;;) {
+        const ssize_t step = hand_over_step(c, fd);
+        if (step == 0 || step == gone) {
+            return true;
+        }
+        if (step == elsewhere) {
+            return io::foreign(c, fd);
+        }
+        if ((step != -EAGAIN && step != interrupted) || sys::now_ns() > end) {
+            // Whoever goes on with it would take frames for bytes: it is reset instead.
+            const sockaddr none_at_all{AF_UNSPEC, {}};
+            s.broken = true;
+            c.out_ring().writer.resets = 1;
+            sys::call(SYS_connect, fd, &none_at_all, sizeof(none_at_all));
+            return false;
+        }
+        (void)sys::poll(nullptr, 0, pause_ms);
+    }
+}
+
+} // namespace preload::stream

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/connection/stream_internal.hpp"
+
+#include <linux/sockios.h>
+#include <sys/mman.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rendezvous/service.hpp"
+
+namespace preload::stream {
+
+using path::Consent;
+using path::Direction;
+
+namespace {
+
+// The bytes that have come, of which head are in the ring: all that TCP carried except frames, which are counted before
+// they are sent.
+uint64_t arrived_of(Connection& c, int fd, uint64_t head) {
+    const ConnectionState& s = *c.state.load();
+    const Direction& ring = c.in_ring();
+    const uint32_t epoch = s.in_epoch.load();
+    if ((epoch & 1) != 0 && ring.writer.epoch.load(std::memory_order_acquire) == epoch) {
+        return head + s.received.load() - s.frames_seen;
+    }
+    int unread = 0;
+    sys::ioctl(fd, SIOCINQ, &unread);
+    return head + s.received.load() + static_cast<uint64_t>(unread) -
+           ring.writer.frames.load(std::memory_order_acquire);
+}
+
+// How the reader's direction stands: POLLIN into events, or what to ask the kernel.
+void look_in(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrived) {
+    ConnectionState& s = *c.state.load();
+    Direction& ring = c.in_ring();
+    const uint64_t head = ring.writer.head.load(); // before the switch is looked for: this much is told of, too
+    follow(c, fd, (wanted & POLLIN) == 0);
+    if (s.taken != 0) {
+        r.events |= POLLIN;
+    }
+    if (arrived != nullptr) {
+        *arrived = arrived_of(c, fd, head);
+    }
+    if ((s.in_epoch.load() & 1) == 0) {
+        r.kernel |= wanted & POLLIN;
+        return;
+    }
+    if (!s.awaits_resume && !s.giving_back && ring.writer.head.load() != s.in.position) {
+        r.events |= POLLIN;
+    }
+}
+
+// Frame::resume waits for the program's next byte: a peer that closes is not to get anything that the program has not
+// sent, since that resets the connection, and what the peer's kernel has not yet sent is lost. A peer that asks for
+// what is in the ring waits for it, and is there.
+void flush_if_awaited(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
+    if (has_backlog(s) || c.out_ring().writer.resent.load() + 1 == s.out_epoch.load()) {
+        (void)flush_due(c, fd);
+    }
+}
+
+void look_out(Connection& c, int fd, short wanted, Readiness& r) {
+    ConnectionState& s = *c.state.load();
+    advance_out(c);
+    if ((s.out_epoch.load() & 1) != 0 && (wanted & POLLOUT) != 0) {
+        uint64_t space = 0;
+        if (!writable(c.out_ring(), s.out, space)) {
+            s.broken = true;
+            return;
+        }
+        // As the kernel: not for every byte, so that who waits can write more than a little.
+        if (space > s.out.capacity() / 3 || may_grow(c.out_ring(), s.out)) {
+            r.events |= POLLOUT;
+            return;
+        }
+        if (!can_wait_for_space(c) && is_halted(s, s.out_epoch.load())) {
+            // The peer is about to ask for the kernel, and cannot wake anybody: who waits looks again and again.
+            r.soon = true;
+            return;
+        }
+        if (!can_wait_for_space(c)) {
+            return_out(c, false);
+        }
+    }
+    if ((s.out_epoch.load() & 1) == 0) {
+        flush_if_awaited(c, fd);
+        if (has_backlog(s)) {
+            service::ask_holder(s.holder_service, s.token); // which goes on when there is space
+        }
+        r.kernel |= wanted & POLLOUT;
+    }
+}
+
+void look_once(Connection& c, int fd, short wanted, bool arm, Readiness& r, uint64_t* arrived) {
+    ConnectionState& s = *c.state.load();
+    {
+        const ReadSection section(c, fd);
+        if (!section) {
+            r.blocked = true;
+            return;
+        }
+        if (arm) {
+            c.in_ring().wake.data_wanted.store(1, std::memory_order_seq_cst);
+        }
+        look_in(c, fd, wanted, r, arrived);
+    }
+    {
+        const WriteSection section(c, fd);
+        if (!section) {
+            r.blocked = true;
+            return;
+        }
+        if (arm && (wanted & POLLOUT) != 0) {
+            c.out_ring().wake.space_wanted.store(1, std::memory_order_seq_cst);
+        }
+        look_out(c, fd, wanted, r);
+    }
+    if (r.kernel != 0 || s.ended || s.broken || s.pending_error != 0) {
+        pollfd one{fd, static_cast<short>(r.kernel | POLLRDHUP | POLLPRI), 0};
+        if (sys::poll(&one, 1, 0) > 0) {
+            short there = one.revents;
+            if ((there & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+                s.ended = true;
+                there |= wanted & POLLIN;
+            }
+            if ((there & (POLLHUP | POLLERR)) != 0) {
+                there |= wanted & POLLOUT;
+            }
+            r.events |= there;
+        }
+    }
+    if (s.pending_error != 0) {
+        r.events |= static_cast<short>(POLLERR | (wanted & (POLLIN | POLLOUT)));
+    }
+}
+
+} // namespace
+
+Readiness look(Connection& c, int fd, short wanted, bool to_sleep, uint64_t* arrived) {
+    wanted |= (wanted & POLLRDNORM) != 0 ? POLLIN : 0;
+    wanted |= (wanted & POLLWRNORM) != 0 ? POLLOUT : 0;
+    Readiness r;
+    if (gives_back(c, fd)) [[unlikely]] {
+        r.soon = true;
+        return r;
+    }
+    look_once(c, fd, wanted, false, r, arrived);
+    if (!r.blocked && to_sleep && (r.events & (wanted | POLLHUP | POLLERR)) == 0) {
+        r = {};
+        look_once(c, fd, wanted, true, r, arrived);
+        // Frames come as bytes, whatever the program waits for.
+        const ConnectionState& s = *c.state.load();
+        if ((s.in_epoch.load() & 1) != 0) {
+            r.kernel |= POLLIN;
+        }
+        r.kernel |= POLLRDHUP | (wanted & POLLPRI);
+    }
+    r.soon = r.soon && (r.events & (wanted | POLLHUP | POLLERR)) == 0;
+    r.events |= (r.events & POLLIN) != 0 ? POLLRDNORM : 0;
+    r.events |= (r.events & POLLOUT) != 0 ? POLLWRNORM : 0;
+    return r;
+}
+
+bool wants_service(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return has_backlog(s) || s.giving_back;
+}
+
+void attend(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    if (s.handed_over) {
+        (void)hand_over_step(c, fd);
+        return;
+    }
+    {
+        const ReadSection section(c, fd);
+        const uint32_t epoch = s.in_epoch.load();
+        if (section && (epoch & 1) != 0) {
+            space_made(c, fd);
+        }
+        if (section && (s.giving_back || c.in_ring().writer.clear.load() == (epoch | 1))) {
+            begin_to_give_back(c);
+            if (const ssize_t step = give_back_step(c, fd); step != -EAGAIN) {
+                give_back_ended(c, fd, step);
+            } else {
+                service::ask(c.shared(), 1 - c.out_index());
+            }
+        }
+    }
+    const WriteSection section(c, fd);
+    if (section) {
+        if (path::requests(c.out_ring().reader.request.load(), s.out_epoch.load(), path::halt)) {
+            (void)flush_due(c, fd);
+        }
+        advance_out(c);
+        if ((s.out_epoch.load() & 1) != 0 && s.out.position != c.out_ring().reader.tail.load()) {
+            data_written(c, fd);
+        }
+        const uint32_t request = c.out_ring().reader.request.load(std::memory_order_acquire);
+        if (path::requested_epoch(request) + 1 == s.out_epoch.load()) {
+            (void)flush_due(c, fd); // the peer has threads that sleep, and wake by it
+        } else if ((s.out_epoch.load() & 1) == 0) {
+            flush_if_awaited(c, fd);
+        }
+    }
+}
+
+void pin(Connection& c, int fd, Reason reason) {
+    ConnectionState& s = *c.state.load();
+    Reason none = Reason::none;
+    s.reason.compare_exchange_strong(none, reason);
+    if (!gate::pin(s)) { // it is careful
+        s.hold = true;
+        {
+            const ReadSection section(c, fd);
+            if (section) {
+                const uint32_t theirs = c.in_ring().writer.epoch.load(std::memory_order_acquire);
+                if ((theirs & 1) != 0) {
+                    c.in_ring().reader.request.store(path::request_of(theirs, path::return_to_kernel));
+                } else if (uint32_t given = Consent::given; s.in_epoch.load() == theirs) {
+                    c.in_ring().wake.consent.compare_exchange_strong(given, Consent::withheld);
+                }
+            }
+        }
+        attend(c, fd);
+        if (c.segment.load() != nullptr && s.sleepers.load() != 0) {
+            service::ask(c.shared(), 1 - c.out_index()); // its frame wakes them
+        }
+    }
+}
+
+bool prepare_close(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    bool unread = false;
+    {
+        const ReadSection section(c, fd);
+        if (!section) {
+            return false;
+        }
+        follow(c, fd, true);
+        unread = (s.in_epoch.load() & 1) != 0 && !s.ended && c.in_ring().writer.head.load() != s.in.position;
+    }
+    if (s.holders.load() == 1) {
+        c.out_ring().writer.ends = 1;
+    }
+    if (s.holders.load() == 1 && !finish_out(c, fd)) {
+        unread = true; // of what this end has sent, something is lost
+    }
+    const WriteSection section(c, fd);
+    if (section) {
+        c.out_ring().wake.space_wanted.store(0);
+        if ((s.out_epoch.load() & 1) == 0) {
+            flush_if_awaited(c, fd);
+        }
+    }
+    return unread;
+}
+
+void note_reset(Connection& c, int fd) {
+    linger how{};
+    socklen_t length = sizeof(how);
+    if (c.segment.load() != nullptr && sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) == 0 &&
+        how.l_onoff != 0 && how.l_linger == 0) {
+        c.out_ring().writer.resets = 1;
+    }
+}
+
+void prepare_shutdown(Connection& c, int fd, int how) {
+    if (how == SHUT_RD) {
+        return;
+    }
+    c.out_ring().writer.ends = 1;
+    // The peer could not be woken any more when there is space for what it writes.
+    pin(c, fd, Reason::half_closed);
+    // After the end of the stream, nothing can be sent again: the peer may hand the connection over.
+    // Where TCP has no space for that, the peer does not read, and this call is not to wait for it.
+    pollfd space{fd, POLLOUT, 0};
+    if ((c.state.load()->gate.load() & gate::careful) != 0 && c.segment.load() != nullptr &&
+        sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
+        if (!clear_out(c, fd)) {
+            const ReadSection section(c, fd);
+            (void)(section ? violation(c, fd) : 0); // rather than an end in the middle
+        }
+    }
+}
+
+void settle(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    path::Segment* segment = c.segment.load();
+    if (segment == nullptr || !s.hold) {
+        return;
+    }
+    Direction& in = c.in_ring();
+    const uint32_t epoch = s.in_epoch.load();
+    if ((s.out_epoch.load() & 1) != 0 || s.resume_due || s.pending_error != 0 || has_backlog(s) || s.taken != 0 ||
+        (epoch & 1) != 0 || !is_clear(c.out_ring(), s.out_epoch.load())) {
+        return;
+    }
+    uint32_t given = Consent::given;
+    in.wake.consent.compare_exchange_strong(given, Consent::withheld);
+    if (in.wake.consent.load() != Consent::withheld || in.writer.epoch.load(std::memory_order_acquire) != epoch) {
+        return;
+    }
+    gate::restore_options(s, fd);
+    s.gate.fetch_or(gate::pinned);
+    s.gate.fetch_and(~gate::careful);
+}
+
+} // namespace preload::stream

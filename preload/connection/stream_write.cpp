@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/connection/stream_internal.hpp"
+
+#include <sys/mman.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rendezvous/service.hpp"
+
+namespace preload::stream {
+
+using path::Consent;
+using path::Direction;
+using path::Frame;
+
+Section::Section(Connection& c, int fd, OwnerLock& lock) : c_(c), fd_(fd), lock_(lock) {
+    if (!lock.acquire()) {
+        error_ = interrupted;
+        return;
+    }
+    const ConnectionState* state = c.state.load();
+    if (table::connection(fd) != &c || state == nullptr ||
+        (&lock != &state->read_lock && &lock != &state->write_lock) ||
+        (state->gate.load(std::memory_order_acquire) & gate::careful) == 0) {
+        error_ = gone;
+    } else if (c.segment.load() == nullptr) {
+        error_ = elsewhere; // another process of this end has upgraded it
+    }
+    if (error_ != 0) {
+        lock.release();
+    }
+}
+
+namespace {
+
+constexpr size_t max_kernel_parts = 16;
+
+// Bytes given to the kernel. The peer knows by it, when the connection is reset, whether it has had all of them.
+void count_sent(Connection& c, uint64_t n) {
+    const uint64_t before = c.state.load()->sent.fetch_add(n, std::memory_order_relaxed);
+    c.out_ring().writer.sent.store(before + n, std::memory_order_relaxed);
+}
+
+// The same for bytes of the program's, not frames.
+void count_bytes_sent(Connection& c, uint64_t n) {
+    count_sent(c, n);
+    ConnectionState& s = *c.state.load();
+    s.bytes_sent_to.store(s.sent.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+// A frame by TCP. The count goes first: who sees it looks for the frame.
+ssize_t send_frame(Connection& c, int fd, Frame frame) {
+    ConnectionState& s = *c.state.load();
+    Direction& ring = c.out_ring();
+    // POLLHUP, POLLERR after the peer's end: sending would take an error that is the program's to hear.
+    if (pollfd one{fd, 0, 0}; s.ended && sys::poll(&one, 1, 0) > 0) {
+        return -EPIPE;
+    }
+    ring.writer.frames.fetch_add(1, std::memory_order_release);
+    const auto byte = static_cast<uint8_t>(frame);
+    const long n = sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n == 1) {
+        count_sent(c, 1);
+        return 0;
+    }
+    ring.writer.frames.fetch_sub(1, std::memory_order_relaxed);
+    if (n != -EAGAIN) {
+        s.ended = true;
+        if (n != -EPIPE) {
+            s.pending_error = static_cast<int>(-n); // the program's to hear
+        }
+    }
+    return n;
+}
+
+} // namespace
+
+void data_written(Connection& c, int fd) {
+    Direction& ring = c.out_ring();
+    if (ring.wake.data_wanted.load() != 0 && ring.wake.data_wanted.exchange(0) != 0 &&
+        send_frame(c, fd, Frame::wake) == -EAGAIN) {
+        // Bytes of before the switch fill the kernel's queue: the reader has those to read, and is awake.
+        ring.wake.data_wanted.store(1);
+    }
+}
+
+namespace {
+
+bool may_switch(const Connection& c, bool halts) {
+    const ConnectionState& s = *c.state.load();
+    const Direction& ring = c.out_ring();
+    const uint32_t epoch = s.out_epoch.load(std::memory_order_relaxed);
+    if ((s.ended && !halts) || s.resume_due || has_backlog(s) || epoch >= path::max_epoch ||
+        ring.wake.consent.load(std::memory_order_acquire) != Consent::given) {
+        return false;
+    }
+    if (halts) {
+        return true;
+    }
+    // What the reader has not yet taken from TCP, it may have to give back.
+    if (s.hold || s.sent.load() - ring.reader.received.load() > path::give_back_bytes) {
+        return false;
+    }
+    // The first end begins. The second one follows when it reads from the ring itself, so that it can wait for space.
+    return c.out_index() == 0 || (s.in_epoch.load() & 1) != 0;
+}
+
+} // namespace
+
+bool is_halted(const ConnectionState& s, uint32_t epoch) {
+    constexpr uint64_t patience_ns = 5000000000U;
+    return s.halted_epoch.load() == epoch && sys::now_ns() - s.halted_ns.load() < patience_ns;
+}
+
+void advance_out(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    Direction& ring = c.out_ring();
+    const uint32_t epoch = s.out_epoch.load(std::memory_order_relaxed);
+    const uint32_t request = ring.reader.request.load(std::memory_order_acquire);
+    if ((epoch & 1) != 0) {
+        const bool resends = path::requests(request, epoch, path::resend);
+        // After the peer's FIN nothing can wake this end any more, and the kernel knows what a write does then.
+        if (resends || path::requests(request, epoch, path::return_to_kernel) ||
+            ((s.hold || s.ended) && !is_halted(s, epoch))) {
+            return_out(c, resends);
+        }
+        return;
+    }
+    const bool halts = path::requests(request, epoch, path::halt);
+    uint32_t given = Consent::given;
+    if (!may_switch(c, halts) || !path::populate(c.segment.load(), c.out_index(), s.out.area) ||
+        !ring.wake.consent.compare_exchange_strong(given, Consent::used)) {
+        return;
+    }
+    if (const uint64_t own = service::own_name(); own != 0) { // else that of the process that has made this one
+        c.segment.load()->service[c.out_index()].store(own, std::memory_order_relaxed);
+    }
+    ring.writer.switch_at.store(s.sent.load(std::memory_order_relaxed), std::memory_order_release);
+    ring.writer.epoch.store(epoch + 1, std::memory_order_release);
+    s.out_epoch.store(epoch + 1, std::memory_order_release);
+    if (halts) {
+        s.halted_ns = sys::now_ns();
+        s.halted_epoch = epoch + 1;
+    } else if (s.upgrades.fetch_add(1) == 0) {
+        s.upgraded_ns = sys::now_ns();
+    }
+}
+
+void return_out(Connection& c, bool resend) {
+    ConnectionState& s = *c.state.load();
+    Direction& ring = c.out_ring();
+    const uint32_t epoch = s.out_epoch.load(std::memory_order_relaxed);
+    if ((epoch & 1) == 0) {
+        return;
+    }
+    if (resend) {
+        const uint64_t tail = ring.reader.tail.load();
+        s.backlog_from = std::min(tail, s.out.position);
+        s.backlog_to = s.out.position;
+        if (s.out.position - s.backlog_from.load() > path::ring_bytes) {
+            s.backlog_from = s.out.position; // no such tail: the peer loses its own bytes
+        }
+        s.give_from = 0;
+        s.give_to = std::min<uint64_t>(ring.reader.given_back.load(std::memory_order_acquire), path::give_back_bytes);
+        ring.writer.resent.store(epoch, std::memory_order_release);
+    }
+    s.resume_due = true;
+    ring.writer.epoch.store(epoch + 1, std::memory_order_release);
+    s.out_epoch.store(epoch + 1, std::memory_order_release);
+    if (s.halted_epoch.load() != epoch) {
+        s.returns.fetch_add(1);
+    }
+    // Frames reach the peer no more, so it cannot wait for space in its own ring.
+    Direction& in = c.in_ring();
+    const uint32_t theirs = in.writer.epoch.load(std::memory_order_acquire);
+    if ((theirs & 1) != 0 && !s.giving_back && !s.handed_over) { // which ask for more than that
+        in.reader.request.store(path::request_of(theirs, path::return_to_kernel), std::memory_order_release);
+    }
+}
+
+namespace {
+
+// What the reader has given back goes in front of what it has not read in the ring.
+ssize_t flush_given_back(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    uint8_t*& area = c.give_back[c.out_index()];
+    if (area == nullptr) {
+        area = path::map_give_back(c.segment.load(), c.out_index());
+    }
+    while (s.give_from.load() != s.give_to.load()) {
+        const uint64_t from = s.give_from;
+        const long n =
+            area != nullptr ? sys::send(fd, area + from, s.give_to - from, MSG_DONTWAIT | MSG_NOSIGNAL) : -ENOMEM;
+        if (n < 0) {
+            return n;
+        }
+        count_bytes_sent(c, static_cast<uint64_t>(n));
+        s.give_from += static_cast<uint64_t>(n);
+    }
+    sys::call(SYS_madvise, area, path::give_back_bytes, MADV_REMOVE); // the memory is free again
+    return 0;
+}
+
+} // namespace
+
+ssize_t flush_due(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    if (s.resume_due) {
+        if (const ssize_t result = send_frame(c, fd, Frame::resume); result < 0) {
+            return result;
+        }
+        s.resume_due = false;
+    }
+    if (s.give_from.load() != s.give_to.load()) {
+        if (const ssize_t result = flush_given_back(c, fd); result < 0) {
+            return result;
+        }
+    }
+    const uint8_t* memory = path::ring_memory(c.segment.load(), c.out_index());
+    while (s.backlog_from.load() != s.backlog_to.load()) {
+        const uint64_t from = s.backlog_from;
+        path::Cursor at = from < s.out.base ? s.out_before : s.out;
+        at.position = from;
+        const uint64_t end = from < s.out.base ? std::min(s.backlog_to.load(), s.out.base) : s.backlog_to.load();
+        const size_t length = at.contiguous(end - from);
+        const long n = sys::send(fd, memory + at.offset_of(from), length, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0) {
+            return n;
+        }
+        count_bytes_sent(c, static_cast<uint64_t>(n));
+        s.backlog_from += static_cast<uint64_t>(n);
+    }
+    return 0;
+}
+
+void release_write(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    for (;;) {
+        if (s.wake_due.load(std::memory_order_relaxed) && s.wake_due.exchange(false)) {
+            if ((s.out_epoch.load() & 1) != 0) {
+                (void)send_frame(c, fd, Frame::wake);
+            } else {
+                (void)flush_due(c, fd); // Frame::resume wakes as well, and may wait for a next byte that never comes
+            }
+        }
+        s.write_lock.release();
+        if (!s.wake_due.load() || !s.write_lock.try_acquire()) {
+            return;
+        }
+    }
+}
+
+bool can_wait_for_space(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return (s.in_epoch.load() & 1) != 0 && !s.awaits_resume &&
+           c.in_ring().writer.epoch.load(std::memory_order_acquire) == s.in_epoch.load();
+}
+
+namespace {
+
+// The space in the ring, which grows if there is none. Negative: -errno.
+ssize_t space_of(Connection& c, uint64_t& space) {
+    ConnectionState& s = *c.state.load();
+    Direction& ring = c.out_ring();
+    if (!writable(ring, s.out, space)) {
+        s.broken = true;
+        s.reason = Reason::broken;
+        return -ECONNRESET;
+    }
+    if (space == 0 && may_grow(ring, s.out) && path::populate(c.segment.load(), c.out_index(), s.out.area + 1)) {
+        const path::Cursor before = s.out;
+        if (grow(ring, s.out)) {
+            s.out_before = before;
+            space = s.out.capacity();
+        }
+    }
+    if (space == 0) {
+        s.blocked.fetch_add(1);
+        return -EAGAIN;
+    }
+    return 0;
+}
+
+void publish(Connection& c, int fd, uint64_t position) {
+    ConnectionState& s = *c.state.load();
+    s.bytes_out.fetch_add(position - s.out.position, std::memory_order_relaxed);
+    s.out.position = position;
+    c.out_ring().writer.head.store(position);
+    data_written(c, fd);
+}
+
+// With Frame::resume in front, if it is due: in one call, so that after the peer's end the program's own bytes are what
+// the kernel answers for.
+ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
+    ConnectionState& s = *c.state.load();
+    std::array<iovec, max_kernel_parts + 1> buffers;
+    auto resume = static_cast<uint8_t>(Frame::resume);
+    const bool due = s.resume_due;
+    std::array<iovec, max_kernel_parts> data;
+    const size_t count = parts.fill(data, UINT64_MAX);
+    buffers[0] = {&resume, sizeof(resume)};
+    std::copy_n(data.begin(), count, buffers.begin() + 1);
+    msghdr message{};
+    message.msg_iov = due ? buffers.data() : buffers.data() + 1;
+    message.msg_iovlen = count + (due ? 1 : 0);
+    if (due) {
+        c.out_ring().writer.frames.fetch_add(1, std::memory_order_release);
+    }
+    long n = sys::call(SYS_sendmsg, fd, &message, (flags & (MSG_NOSIGNAL | MSG_MORE)) | MSG_DONTWAIT);
+    if (due && n <= 0) {
+        c.out_ring().writer.frames.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (n <= 0) {
+        s.blocked.fetch_add(n == -EAGAIN ? 1 : 0);
+        return n;
+    }
+    (due && n == 1 ? count_sent : count_bytes_sent)(c, static_cast<uint64_t>(n));
+    if (due) {
+        s.resume_due = false;
+        --n;
+    }
+    parts.skip(static_cast<uint64_t>(n));
+    return n != 0 || parts.empty() ? n : -EAGAIN;
+}
+
+// Whether the next byte goes by the kernel: 1, 0, or -errno.
+ssize_t choose_kernel(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    if (s.broken) {
+        return -ECONNRESET;
+    }
+    advance_out(c);
+    if ((s.out_epoch.load() & 1) != 0) {
+        return 0;
+    }
+    if (const int error = s.pending_error.load(); error != 0) {
+        s.pending_error = 0;
+        return -error;
+    }
+    if (!has_backlog(s)) {
+        return 1;
+    }
+    const ssize_t due = flush_due(c, fd);
+    return due < 0 ? due : 1;
+}
+
+} // namespace
+
+ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags) {
+    ConnectionState& s = *c.state.load();
+    const ssize_t by_kernel = choose_kernel(c, fd);
+    if (by_kernel != 0) {
+        return by_kernel < 0 ? by_kernel : write_kernel(c, fd, parts, flags);
+    }
+    uint64_t space = 0;
+    if (parts.empty()) {
+        return 0;
+    }
+    if (const ssize_t error = space_of(c, space); error < 0) {
+        return error;
+    }
+    uint8_t* memory = path::ring_memory(c.segment.load(), c.out_index());
+    const uint64_t total = std::min(space, parts.size());
+    path::Cursor at = s.out;
+    for (uint64_t left = total; left != 0;) {
+        const size_t n = at.contiguous(left);
+        parts.get(memory + at.offset_of(at.position), n);
+        at.position += n;
+        left -= n;
+    }
+    publish(c, fd, at.position);
+    return static_cast<ssize_t>(total);
+}
+
+ssize_t write_now(Connection& c, int fd, Parts& parts, int flags) {
+    const WriteSection section(c, fd);
+    if (!section) {
+        return section.error();
+    }
+    return write_locked(c, fd, parts, flags);
+}
+
+ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t count) {
+    const WriteSection section(c, fd);
+    if (!section) {
+        return section.error();
+    }
+    const ssize_t by_kernel = choose_kernel(c, fd);
+    if (by_kernel < 0) {
+        return by_kernel;
+    }
+    if (by_kernel != 0) {
+        if (const ssize_t due = flush_due(c, fd); due < 0) {
+            return due;
+        }
+        // With nothing in the kernel's queue but what was there, this does not block for longer than the file's
+        // reading: it is asked for no more than there is space for.
+        pollfd space{fd, POLLOUT, 0};
+        if (sys::poll(&space, 1, 0) <= 0) {
+            c.state.load()->blocked.fetch_add(1);
+            return -EAGAIN;
+        }
+        constexpr size_t piece = 65536;
+        const long n = sys::call(SYS_sendfile, fd, file, offset, std::min(count, piece));
+        if (n > 0) {
+            count_bytes_sent(c, static_cast<uint64_t>(n));
+        } else if (n == -EAGAIN) {
+            c.state.load()->blocked.fetch_add(1);
+        }
+        return n;
+    }
+    ConnectionState& s = *c.state.load();
+    uint64_t space = 0;
+    if (const ssize_t error = space_of(c, space); error < 0) {
+        return error;
+    }
+    const path::Cursor at = s.out;
+    const size_t length = at.contiguous(std::min<uint64_t>(space, count));
+    uint8_t* to = path::ring_memory(c.segment.load(), c.out_index()) + at.offset_of(at.position);
+    const long n =
+        offset != nullptr ? sys::call(SYS_pread64, file, to, length, *offset) : sys::call(SYS_read, file, to, length);
+    if (n > 0) {
+        if (offset != nullptr) {
+            *offset += n;
+        }
+        publish(c, fd, at.position + static_cast<uint64_t>(n));
+    }
+    return n;
+}
+
+} // namespace preload::stream

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The memory file of one connection: a ring for each direction. It has no name, is sealed against resizing, and no
+// descriptor of it stays open once both ends have mapped it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "preload/path/ring.hpp"
+
+namespace preload::path {
+
+inline constexpr uint64_t segment_magic = 0x31676573'70727372; // "rsrpseg1"
+
+struct Segment {
+    uint64_t magic = segment_magic;
+    uint64_t token = 0; // names the connection in messages between the services of both ends
+    // The service of the process at each end, as service_address() takes it; of the last one that used the end.
+    std::atomic<uint64_t> service[2]{};
+    Direction direction[2]; // [0]: written by the first end (see rendezvous/name.hpp), [1]: by the second
+};
+
+extern Segment no_segment; // in place of one that was unmapped
+
+inline constexpr size_t page = 4096;
+inline constexpr size_t rings_offset = page;
+static_assert(sizeof(Segment) <= rings_offset);
+inline constexpr size_t segment_bytes = rings_offset + 2 * ring_bytes;
+static_assert(segment_bytes % page == 0);
+// Behind the rings: what the reader of a direction has taken from TCP, and gives back to the writer. Only mapped, and
+// only filled, where a connection is handed over to somebody who does not know of the ring.
+inline constexpr size_t give_back_bytes = size_t{8} << 20;
+inline constexpr size_t file_bytes = segment_bytes + 2 * give_back_bytes;
+
+inline uint8_t* ring_memory(Segment* segment, unsigned direction) {
+    return reinterpret_cast<uint8_t*>(segment) + rings_offset + direction * ring_bytes;
+}
+
+// Makes a memory file and maps it; fd is the file's, close-on-exec. Null: errno says why.
+Segment* make_segment(uint64_t token, int& fd);
+// Maps what a peer has sent, after checks of its kind, seals and size. Null: why says what is wrong with it.
+Segment* map_segment(int fd, const char*& why);
+void unmap_segment(Segment* segment);
+// The area that the reader of a direction gives back in. Null: there is no memory.
+uint8_t* map_give_back(Segment* segment, unsigned direction);
+void unmap_give_back(uint8_t* area);
+// Whether the pages of an area can be had, so that touching them cannot raise SIGBUS.
+bool populate(Segment* segment, unsigned direction, uint32_t area);
+
+} // namespace preload::path

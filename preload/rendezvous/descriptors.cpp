@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/rendezvous/descriptors.hpp"
+
+#include <algorithm>
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/table.hpp"
+
+namespace preload::descriptors {
+
+namespace {
+
+constexpr rlim_t extra = 256;       // numbers of the library's, beyond the soft limit
+constexpr rlim_t max_first = 65536; // the kernel's table grows with the highest number
+
+int duplicate_above(int fd, rlim_t first) { return static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, first)); }
+
+int duplicate(int fd) {
+    rlimit limit{};
+    if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0) {
+        return duplicate_above(fd, 3);
+    }
+    const rlim_t soft = limit.rlim_cur;
+    if (limit.rlim_max > soft && soft <= max_first) {
+        rlimit raised = limit;
+        raised.rlim_cur = std::min(limit.rlim_max, soft + extra);
+        if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &raised, nullptr) == 0) {
+            const int made = duplicate_above(fd, soft);
+            sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, nullptr);
+            if (made >= 0) {
+                return made;
+            }
+        }
+    }
+    const rlim_t top = std::min(soft, max_first);
+    const int made = top > extra ? duplicate_above(fd, top - extra / 4) : -1;
+    return made >= 0 ? made : duplicate_above(fd, 3);
+}
+
+} // namespace
+
+int keep(int fd) {
+    if (fd < 0) {
+        return -1;
+    }
+    const int made = duplicate(fd);
+    sys::call(SYS_close, fd);
+    uintptr_t before = 0;
+    if (made >= 0 && !table::put(made, table::internal, before)) {
+        sys::call(SYS_close, made);
+        return -1;
+    }
+    return made;
+}
+
+void close(int fd) {
+    if (fd >= 0) {
+        table::take(fd);
+        sys::call(SYS_close, fd);
+    }
+}
+
+void close_all() {
+    table::for_each([](int fd, uintptr_t what) {
+        if (what == table::internal) {
+            close(fd);
+        }
+    });
+}
+
+} // namespace preload::descriptors

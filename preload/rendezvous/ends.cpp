@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/rendezvous/ends.hpp"
+
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+#include <arpa/inet.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <linux/sock_diag.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include "preload/base/system.hpp"
+
+namespace preload::rendezvous {
+
+namespace {
+
+constexpr std::array<uint8_t, 12> mapped_prefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+} // namespace
+
+bool Address::is_ipv4() const { return memcmp(bytes.data(), mapped_prefix.data(), mapped_prefix.size()) == 0; }
+
+bool Address::from(const sockaddr_storage& socket, Address& out) {
+    if (socket.ss_family == AF_INET) {
+        sockaddr_in address{};
+        memcpy(&address, &socket, sizeof(address));
+        memcpy(out.bytes.data(), mapped_prefix.data(), mapped_prefix.size());
+        memcpy(out.bytes.data() + mapped_prefix.size(), &address.sin_addr, sizeof(address.sin_addr));
+        out.port = ntohs(address.sin_port);
+        return true;
+    }
+    if (socket.ss_family == AF_INET6) {
+        sockaddr_in6 address{};
+        memcpy(&address, &socket, sizeof(address));
+        memcpy(out.bytes.data(), &address.sin6_addr, out.bytes.size());
+        out.port = ntohs(address.sin6_port);
+        return true;
+    }
+    return false;
+}
+
+bool Ends::of(int fd, Ends& out) {
+    sockaddr_storage own{};
+    sockaddr_storage peer{};
+    socklen_t own_length = sizeof(own);
+    socklen_t peer_length = sizeof(peer);
+    return sys::call(SYS_getsockname, fd, &own, &own_length) == 0 &&
+           sys::call(SYS_getpeername, fd, &peer, &peer_length) == 0 && Address::from(own, out.own) &&
+           Address::from(peer, out.peer);
+}
+
+socklen_t Ends::meeting_name(sockaddr_un& out) const {
+    const Address& first = is_first() ? own : peer;
+    const Address& second = is_first() ? peer : own;
+    std::array<char, INET6_ADDRSTRLEN> one{};
+    std::array<char, INET6_ADDRSTRLEN> other{};
+    inet_ntop(AF_INET6, first.bytes.data(), one.data(), one.size());
+    inet_ntop(AF_INET6, second.bytes.data(), other.data(), other.size());
+    out = {};
+    out.sun_family = AF_UNIX;
+    // With a zero byte in front, it is a name without a file (unix(7)).
+    const int length = snprintf(out.sun_path + 1, sizeof(out.sun_path) - 1, "rspreload/%s.%u-%s.%u", one.data(),
+                                first.port, other.data(), second.port);
+    return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
+}
+
+Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received) {
+    const int fd = static_cast<int>(
+        sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
+    if (fd < 0) {
+        return Owner::unknown;
+    }
+    struct {
+        nlmsghdr header;
+        inet_diag_req_v2 request;
+    } question{};
+    question.header.nlmsg_len = sizeof(question);
+    question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
+    question.header.nlmsg_flags = NLM_F_REQUEST;
+    inet_diag_req_v2& r = question.request;
+    const bool ipv4 = ends.own.is_ipv4() && ends.peer.is_ipv4();
+    r.sdiag_family = ipv4 ? AF_INET : AF_INET6;
+    r.sdiag_protocol = IPPROTO_TCP;
+    r.idiag_ext = 1 << (INET_DIAG_INFO - 1);
+    r.idiag_states = ~0U;
+    const size_t skip = ipv4 ? mapped_prefix.size() : 0;
+    memcpy(r.id.idiag_src, ends.peer.bytes.data() + skip, ends.peer.bytes.size() - skip);
+    memcpy(r.id.idiag_dst, ends.own.bytes.data() + skip, ends.own.bytes.size() - skip);
+    r.id.idiag_sport = htons(ends.peer.port);
+    r.id.idiag_dport = htons(ends.own.port);
+    r.id.idiag_cookie[0] = r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+    alignas(nlmsghdr) std::array<char, 1024> answer{};
+    Owner owner = Owner::unknown;
+    // The kernel answers within the call that asks.
+    if (sys::send(fd, &question, sizeof(question), 0) > 0) {
+        const long n = sys::recv(fd, answer.data(), answer.size(), 0);
+        nlmsghdr header{};
+        if (n >= static_cast<long>(sizeof(header))) {
+            memcpy(&header, answer.data(), sizeof(header));
+        }
+        if (header.nlmsg_type == NLMSG_ERROR && n >= static_cast<long>(NLMSG_LENGTH(sizeof(nlmsgerr)))) {
+            nlmsgerr error{};
+            memcpy(&error, answer.data() + NLMSG_HDRLEN, sizeof(error));
+            owner = error.error == -ENOENT ? Owner::absent : Owner::unknown;
+        } else if (header.nlmsg_type == SOCK_DIAG_BY_FAMILY &&
+                   n >= static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg)))) {
+            inet_diag_msg found{};
+            memcpy(&found, answer.data() + NLMSG_HDRLEN, sizeof(found));
+            user = found.idiag_uid;
+            // Without an inode, no process has it yet, or any more.
+            constexpr uint8_t established = 1; // of the kernel's states
+            constexpr uint8_t syn_received = 3;
+            const bool open = found.idiag_state == established || found.idiag_state == syn_received;
+            owner = found.idiag_inode != 0 ? Owner::found : open ? Owner::unaccepted : Owner::absent;
+            const auto* attribute =
+                reinterpret_cast<const rtattr*>(answer.data() + NLMSG_LENGTH(sizeof(inet_diag_msg)));
+            auto left = static_cast<unsigned>(n - static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg))));
+            for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
+                constexpr size_t wanted = offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
+                if (attribute->rta_type == INET_DIAG_INFO && RTA_PAYLOAD(attribute) >= wanted) {
+                    tcp_info info{};
+                    memcpy(&info, RTA_DATA(attribute), std::min<size_t>(sizeof(info), RTA_PAYLOAD(attribute)));
+                    received = info.tcpi_bytes_received;
+                }
+            }
+        }
+    }
+    sys::call(SYS_close, fd);
+    return owner;
+}
+
+} // namespace preload::rendezvous

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The two ends of a TCP connection: their addresses, which of them is the first, and who owns the other one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
+
+namespace preload::rendezvous {
+
+// An IPv4 address has the form ::ffff:a.b.c.d, whatever the socket's family is.
+struct Address {
+    std::array<uint8_t, 16> bytes{};
+    uint16_t port = 0; // host byte order
+
+    static bool from(const sockaddr_storage& socket, Address& out);
+    [[nodiscard]] bool is_ipv4() const;
+    auto operator<=>(const Address&) const = default;
+};
+
+struct Ends {
+    Address own;
+    Address peer;
+
+    // False: it is not connected, or no internet socket.
+    static bool of(int fd, Ends& out);
+    // The end with the smaller address listens for the other one, and is the first to switch.
+    [[nodiscard]] bool is_first() const { return own < peer; }
+    // The abstract name at which both meet; the same at both ends.
+    socklen_t meeting_name(sockaddr_un& out) const;
+};
+
+enum class Owner : uint8_t { found, absent, unaccepted, unknown };
+
+// Who owns the socket at the other end, as NETLINK_SOCK_DIAG says (sock_diag(7)). absent: there is no such socket in
+// this network namespace. unaccepted: the connection waits in a listener's backlog, and is nobody's yet. unknown: the
+// kernel cannot be asked. received: bytes that it has been sent so far.
+Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received);
+
+} // namespace preload::rendezvous

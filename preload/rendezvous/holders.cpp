@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/rendezvous/holders.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "preload/base/system.hpp"
+
+namespace preload::rendezvous {
+
+namespace {
+
+struct DirectoryEntry { // getdents64(2)
+    uint64_t inode;
+    int64_t offset;
+    uint16_t length;
+    uint8_t type;
+    char name[];
+};
+
+bool is_number(const char* text) { return *text >= '0' && *text <= '9'; }
+
+// Calls body(name) for each entry of a folder, which goes on while it is true. False: it was ended, or cannot be read.
+template <class Body> bool each_entry(int folder, Body&& body) {
+    alignas(DirectoryEntry) std::array<char, 8192> buffer;
+    for (;;) {
+        const long n = sys::call(SYS_getdents64, folder, buffer.data(), buffer.size());
+        if (n <= 0) {
+            return n == 0;
+        }
+        for (long at = 0; at < n;) {
+            const auto* entry = reinterpret_cast<const DirectoryEntry*>(buffer.data() + at);
+            if (is_number(entry->name) && !body(entry->name)) {
+                return false;
+            }
+            at += entry->length;
+        }
+    }
+}
+
+// What /proc/PID/fd/N says of the socket: "socket:[INODE]".
+bool link_of(int folder, const char* name, std::array<char, 64>& out) {
+    const long n = sys::call(SYS_readlinkat, folder, name, out.data(), out.size() - 1);
+    out[static_cast<size_t>(n > 0 ? n : 0)] = '\0';
+    return n > 0;
+}
+
+} // namespace
+
+bool is_sole_holder(int fd) {
+    std::array<char, 64> wanted{};
+    std::array<char, 64> path{};
+    (void)snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
+    const int all = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (all < 0) {
+        return false;
+    }
+    const auto own = static_cast<long>(sys::call(SYS_getpid));
+    const bool sole = link_of(AT_FDCWD, path.data(), wanted) && each_entry(all, [&](const char* process) {
+                          if (atol(process) == own) {
+                              return true;
+                          }
+                          (void)snprintf(path.data(), path.size(), "%s/fd", process);
+                          const int folder = static_cast<int>(
+                              sys::call(SYS_openat, all, path.data(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+                          if (folder < 0) {
+                              return true; // it has ended, or is another user's
+                          }
+                          bool found = false;
+                          (void)each_entry(folder, [&](const char* number) {
+                              std::array<char, 64> link{};
+                              found = link_of(folder, number, link) && strcmp(link.data(), wanted.data()) == 0;
+                              return !found;
+                          });
+                          sys::call(SYS_close, folder);
+                          return !found;
+                      });
+    sys::call(SYS_close, all);
+    return sole;
+}
+
+} // namespace preload::rendezvous

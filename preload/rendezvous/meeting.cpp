@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/rendezvous/meeting.hpp"
+
+#include <utility>
+
+#include <sys/random.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/positions.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rendezvous/descriptors.hpp"
+#include "preload/rendezvous/holders.hpp"
+#include "preload/rendezvous/message.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/rules/decide.hpp"
+
+namespace preload::rendezvous {
+
+namespace {
+
+constexpr uint64_t millisecond = 1000000;
+constexpr uint64_t listening_time = 10000 * millisecond; // the other end is worth it after the same bytes, but late
+constexpr uint64_t connecting_time = 300 * millisecond;
+constexpr uint64_t answering_time = 1000 * millisecond;
+
+// Room for one descriptor beside a message; more are closed.
+union Control {
+    cmsghdr header;
+    char bytes[CMSG_SPACE(4 * sizeof(int))];
+};
+
+bool send_with(int socket, const void* data, size_t size, int fd) {
+    iovec part{const_cast<void*>(data), size};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    Control control{};
+    if (fd >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(sizeof(int));
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    }
+    return sys::call(SYS_sendmsg, socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<long>(size);
+}
+
+// The first descriptor that came with a message; the others are closed.
+int passed_descriptor(msghdr& message) {
+    int first = -1;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; ++i) {
+            int fd = -1;
+            memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+            if (first < 0) {
+                first = fd;
+            } else {
+                sys::call(SYS_close, fd);
+            }
+        }
+    }
+    return first;
+}
+
+} // namespace
+
+bool Meeting::watch(int fd, int operation) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = this;
+    return sys::call(SYS_epoll_ctl, epoll_, operation, fd, &event) == 0;
+}
+
+Meeting::Result Meeting::fail(Reason why, bool for_good) {
+    why_ = why;
+    for_good_ = for_good;
+    return Result::failed;
+}
+
+void Meeting::end() {
+    descriptors::close(listener_);
+    descriptors::close(socket_);
+    path::unmap_segment(segment_);
+    *this = Meeting();
+}
+
+Meeting::Result Meeting::begin(Connection& c, int epoll) {
+    connection_ = &c;
+    epoll_ = epoll;
+    fd_ = c.fd.load();
+    if (table::connection(fd_) != &c || !Ends::of(fd_, ends_)) {
+        return fail(Reason::none);
+    }
+    if (ends_.own == ends_.peer) {
+        return fail(Reason::self_connected, true);
+    }
+    if (const Reason reason = decide(ends_, c.role); reason != Reason::none) {
+        return fail(reason, true);
+    }
+    Positions before;
+    Positions after;
+    uint64_t peer_received = 0;
+    if (!read_positions(fd_, before)) {
+        return fail(Reason::none);
+    }
+    if (!before.established) {
+        return fail(Reason::half_closed, true);
+    }
+    switch (peer_owner(ends_, user_, peer_received)) {
+    case Owner::absent:
+        return fail(Reason::remote, true);
+    case Owner::unaccepted:
+        return fail(Reason::none); // later, perhaps
+    case Owner::unknown:
+        return fail(Reason::sandboxed, true);
+    case Owner::found:
+        break;
+    }
+    std::atomic<Uncounted>& uncounted = c.state.load()->uncounted;
+    if ((c.role == Role::adopted || uncounted != Uncounted::no) && !is_sole_holder(fd_)) {
+        return fail(Reason::several); // who has passed it may still close it, or move bytes past the library
+    }
+    Uncounted moved = Uncounted::yes;
+    uncounted.compare_exchange_strong(moved, Uncounted::before);
+    if (c.role == Role::adopted) {
+        // Whether the SYN counts is known once the peer has all that was sent.
+        if (!read_positions(fd_, after) || after.sent != before.sent ||
+            (before.sent != peer_received && before.sent != peer_received + 1)) {
+            return fail(Reason::none);
+        }
+        c.state.load()->connected_out = before.sent == peer_received + 1 ? 1 : 0;
+    } else {
+        c.state.load()->connected_out = c.role == Role::connect ? 1 : 0;
+    }
+    give_up_ = sys::now_ns() + (ends_.is_first() ? listening_time : connecting_time);
+    return ends_.is_first() ? listen_for_peer() : connect_to_peer();
+}
+
+Meeting::Result Meeting::listen_for_peer() {
+    constexpr int backlog = 4;
+    sockaddr_un name{};
+    const socklen_t length = ends_.meeting_name(name);
+    listener_ = descriptors::keep(
+        static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+    if (listener_ < 0) {
+        return fail(Reason::no_memory);
+    }
+    if (sys::call(SYS_bind, listener_, &name, length) != 0) {
+        return fail(Reason::other_user); // somebody else has the name
+    }
+    if (sys::call(SYS_listen, listener_, backlog) != 0 || !watch(listener_, EPOLL_CTL_ADD)) {
+        return fail(Reason::no_memory);
+    }
+    deadline_ = give_up_;
+    return Result::going_on;
+}
+
+bool Meeting::is_owner(int socket) const {
+    ucred credentials{};
+    socklen_t length = sizeof(credentials);
+    return sys::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 && credentials.uid == user_;
+}
+
+Meeting::Result Meeting::connect_to_peer() {
+    constexpr uint64_t max_pause = 40 * millisecond;
+    sockaddr_un name{};
+    const socklen_t length = ends_.meeting_name(name);
+    const int made = static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (made < 0) {
+        return fail(Reason::no_memory);
+    }
+    const long result = sys::call(SYS_connect, made, &name, length);
+    if (result != 0) {
+        sys::call(SYS_close, made);
+        const uint64_t now = sys::now_ns();
+        if ((result != -ECONNREFUSED && result != -EAGAIN) || now >= give_up_) {
+            return fail(Reason::no_peer);
+        }
+        pause_ = std::min(pause_ != 0 ? 2 * pause_ : millisecond, max_pause);
+        deadline_ = now + pause_;
+        return Result::going_on;
+    }
+    if (!is_owner(made)) {
+        sys::call(SYS_close, made);
+        return fail(Reason::other_user);
+    }
+    socket_ = descriptors::keep(made);
+    if (socket_ < 0 || getrandom(&token_, sizeof(token_), GRND_NONBLOCK) != sizeof(token_) || token_ == 0) {
+        return fail(Reason::no_memory);
+    }
+    int memory = -1;
+    segment_ = path::make_segment(token_, memory);
+    if (segment_ == nullptr) {
+        return fail(Reason::no_memory);
+    }
+    segment_->service[1] = service::own_name();
+    Hello hello;
+    hello.bytes = path::file_bytes;
+    hello.token = token_;
+    hello.service = service::own_name();
+    const bool sent = send_with(socket_, &hello, sizeof(hello), memory);
+    sys::call(SYS_close, memory);
+    if (!sent || !watch(socket_, EPOLL_CTL_ADD)) {
+        return fail(Reason::no_peer);
+    }
+    deadline_ = sys::now_ns() + answering_time;
+    return Result::going_on;
+}
+
+Meeting::Result Meeting::accept_stranger(uint64_t now) {
+    const int made =
+        static_cast<int>(sys::call(SYS_accept4, listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (made < 0) {
+        return Result::going_on;
+    }
+    if (!is_owner(made)) {
+        sys::call(SYS_close, made); // not who it should be: it learns nothing, and the other one may still come
+        why_ = Reason::other_user;
+        return Result::going_on;
+    }
+    socket_ = descriptors::keep(made);
+    if (socket_ < 0 || !watch(socket_, EPOLL_CTL_ADD)) {
+        return fail(Reason::no_memory);
+    }
+    deadline_ = now + answering_time;
+    return Result::going_on;
+}
+
+Meeting::Result Meeting::take_hello() {
+    std::array<uint8_t, sizeof(Hello) + 1> bytes{};
+    iovec part{bytes.data(), bytes.size()};
+    Control control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof(control.bytes);
+    const long n = sys::call(SYS_recvmsg, socket_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n == -EAGAIN || n == -EINTR) {
+        return Result::going_on;
+    }
+    const int memory = n >= 0 ? passed_descriptor(message) : -1; // a message of no bytes has some, too
+    const auto hello = parse<Hello>({bytes.data(), static_cast<size_t>(n > 0 ? n : 0)});
+    const char* why = nullptr;
+    path::Segment* segment =
+        hello && hello->bytes == path::file_bytes && memory >= 0 ? path::map_segment(memory, why) : nullptr;
+    if (memory >= 0) {
+        sys::call(SYS_close, memory);
+    }
+    if (segment == nullptr) {
+        return fail(Reason::failed);
+    }
+    segment->service[0] = service::own_name();
+    Answer answer;
+    answer.token = hello->token;
+    answer.service = service::own_name();
+    // Only who is attached may answer: the other end then writes into the ring.
+    if (!attach(segment, hello->token, 0)) {
+        path::unmap_segment(segment);
+        return fail(Reason::none);
+    }
+    (void)send_with(socket_, &answer, sizeof(answer), -1);
+    return Result::agreed;
+}
+
+Meeting::Result Meeting::take_answer() {
+    std::array<uint8_t, sizeof(Answer) + 1> bytes{};
+    const long n = sys::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (n == -EAGAIN || n == -EINTR) {
+        return Result::going_on;
+    }
+    const auto answer = parse<Answer>({bytes.data(), static_cast<size_t>(n > 0 ? n : 0)});
+    if (!answer || answer->token != token_) {
+        return fail(n == 0 ? Reason::no_peer : Reason::failed);
+    }
+    if (!attach(segment_, token_, 1)) { // it has ended meanwhile, or several processes have it
+        return fail(why_);
+    }
+    segment_ = nullptr; // the connection's
+    return Result::agreed;
+}
+
+bool Meeting::attach(path::Segment* segment, uint64_t token, unsigned direction) {
+    Connection& c = *connection_;
+    ConnectionState& s = *c.state.load();
+    if (!s.read_lock.acquire()) {
+        return false;
+    }
+    bool done = false;
+    if (s.write_lock.acquire()) {
+        Ends now;
+        if (table::connection(fd_) == &c && (s.gate.load() & (gate::careful | gate::pinned)) == 0 &&
+            Ends::of(fd_, now) && now.own == ends_.own && now.peer == ends_.peer) {
+            path::unmap_segment(c.segment.exchange(nullptr));
+            s.in = s.out = s.out_before = {};
+            s.in_epoch = s.out_epoch = 0;
+            s.frames_seen = 0;
+            s.resume_seen = false;
+            s.awaits_resume = false;
+            s.giving_back = s.handed_over = false;
+            s.taken = s.taken_read = 0;
+            for (uint8_t*& area : c.give_back) {
+                path::unmap_give_back(std::exchange(area, nullptr));
+            }
+            s.token = token;
+            s.holder_service = service::own_name();
+            s.hold = false;
+            s.out_direction = direction;
+            s.reason = Reason::none;
+            c.segment = segment;
+            // A process that was forked before has no memory of it; one that is forked from now on has. fork counts
+            // the holders first.
+            done = s.holders.load() == 1;
+            c.attached = done;
+            if (!done) {
+                c.segment = nullptr;
+                why_ = Reason::several;
+            }
+        }
+        s.write_lock.release();
+    }
+    s.read_lock.release();
+    if (done) {
+        gate::want(c, fd_);
+    }
+    return done;
+}
+
+Meeting::Result Meeting::on_event(uint64_t now) {
+    if (socket_ < 0) {
+        return accept_stranger(now);
+    }
+    return ends_.is_first() ? take_hello() : take_answer();
+}
+
+Meeting::Result Meeting::on_time(uint64_t now) {
+    if (now < deadline_) {
+        return Result::going_on;
+    }
+    if (!ends_.is_first() && socket_ < 0) {
+        return connect_to_peer();
+    }
+    if (ends_.is_first() && socket_ >= 0 && now < give_up_) {
+        descriptors::close(socket_); // silent: another one may come
+        socket_ = -1;
+        deadline_ = give_up_;
+        return Result::going_on;
+    }
+    return fail(why_ != Reason::none ? why_ : Reason::no_peer);
+}
+
+} // namespace preload::rendezvous

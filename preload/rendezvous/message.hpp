@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What two services say to each other, as values: fixed sizes, host byte order, since both are on one host. Whatever
+// has another size, magic or version is nobody's message.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+namespace preload::rendezvous {
+
+inline constexpr uint32_t protocol_version = 1;
+
+// From the second end to the first, with the memory file beside it.
+struct Hello {
+    static constexpr uint64_t expected_magic = 0x6f6c6c65'48737372; // "rssHello"
+    uint64_t magic = expected_magic;
+    uint32_t version = protocol_version;
+    uint32_t bytes = 0;   // of the memory file
+    uint64_t token = 0;   // as in the memory file
+    uint64_t service = 0; // the sender's, not 0
+};
+
+// The first end has mapped it.
+struct Answer {
+    static constexpr uint64_t expected_magic = 0x72657773'6e417372; // "rsAnswer"
+    uint64_t magic = expected_magic;
+    uint32_t version = protocol_version;
+    uint32_t reserved = 0;
+    uint64_t token = 0;
+    uint64_t service = 0;
+};
+
+// To a service at any time: look at the connection of this token. 0: at whatever there is to do.
+struct Attend {
+    static constexpr uint64_t expected_magic = 0x646e6574'74417372; // "rsAttend"
+    uint64_t magic = expected_magic;
+    uint64_t token = 0;
+};
+
+template <class Message> std::optional<Message> parse(std::span<const uint8_t> bytes) {
+    Message message;
+    if (bytes.size() != sizeof(message)) {
+        return std::nullopt;
+    }
+    memcpy(static_cast<void*>(&message), bytes.data(), sizeof(message));
+    if (message.magic != Message::expected_magic) {
+        return std::nullopt;
+    }
+    if constexpr (requires { message.version; }) {
+        if (message.version != protocol_version || message.service == 0 || message.token == 0) {
+            return std::nullopt;
+        }
+    }
+    return message;
+}
+
+} // namespace preload::rendezvous

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/rendezvous/service.hpp"
+
+#include <cstdio>
+
+#include <csignal>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/lifecycle.hpp"
+#include "preload/connection/local_lock.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rendezvous/descriptors.hpp"
+#include "preload/rendezvous/meeting.hpp"
+#include "preload/rendezvous/message.hpp"
+#include "preload/rules/decide.hpp"
+
+namespace preload::service {
+
+namespace {
+
+using rendezvous::Attend;
+using rendezvous::Meeting;
+
+constexpr size_t stack_bytes = size_t{256} << 10;
+constexpr size_t max_meetings = 128;
+
+enum class Stage : uint8_t { none, starting, running, impossible };
+
+constinit std::atomic<Stage> stage{Stage::none};
+constinit std::atomic<uint64_t> name{0};
+constinit std::atomic<int> inbox{-1}; // a datagram socket at the name
+constinit std::atomic<Connection*> requests{nullptr};
+constinit std::atomic<bool> stopped{false};
+constinit std::atomic<uint64_t> usual_mask{0};
+constinit std::atomic<uint32_t> postponed{0};
+
+socklen_t address_of(uint64_t service, sockaddr_un& out) {
+    out = {};
+    out.sun_family = AF_UNIX;
+    const int length = snprintf(out.sun_path + 1, sizeof(out.sun_path) - 1, "rspreload/%016llx",
+                                static_cast<unsigned long long>(service));
+    return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
+}
+
+// False: there is no such service.
+bool send_attend(int from, uint64_t service, uint64_t token) {
+    sockaddr_un to{};
+    const socklen_t length = address_of(service, to);
+    Attend message;
+    message.token = token;
+    // A full queue is being read.
+    constexpr int max_attempts = 1000;
+    for (int i = 0; i < max_attempts; ++i) {
+        const long sent =
+            sys::call(SYS_sendto, from, &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL, &to, length);
+        if (sent != -EAGAIN) {
+            return sent != -ECONNREFUSED;
+        }
+        sys::call(SYS_sched_yield);
+    }
+    return true;
+}
+
+// One process's attempts, and its loop.
+class Thread {
+  public:
+    explicit Thread(int epoll) : epoll_(epoll) {}
+    [[noreturn]] void run();
+
+  private:
+    static void let_go(Connection& c);
+    void take_requests();
+    void begin(Connection& c);
+    void finish(Meeting& meeting, Meeting::Result result);
+    void read_inbox();
+    void watch(int fd, uint32_t events) const;
+    void watch_for_service(int fd, const Connection& c) const;
+    void on_connection(int fd);
+
+    const int epoll_;
+    std::array<Meeting, max_meetings> meetings_;
+};
+
+constexpr uint64_t connection_mark = uint64_t{1} << 63; // in epoll's data: a number, not a pointer
+
+void Thread::finish(Meeting& meeting, Meeting::Result result) {
+    if (result == Meeting::Result::going_on) {
+        return;
+    }
+    Connection& c = *meeting.connection();
+    ConnectionState& s = *c.state.load();
+    const int fd = c.fd.load();
+    if (c.requested.load() == 2) {
+        meeting.end();
+        lifecycle::free_abandoned(c);
+        return;
+    }
+    if (result == Meeting::Result::failed) {
+        if (meeting.why() != Reason::none) {
+            s.reason = meeting.why();
+        }
+        if (meeting.for_good() || s.attempts.fetch_add(1) + 1 >= policy::max_attempts) {
+            gate::pin(s);
+        } else {
+            s.worth_at = std::max(s.calls.load(), 1U) *
+                         (meeting.why() == Reason::several ? policy::retry_factor_several : policy::retry_factor);
+        }
+    } else {
+        watch(fd, 0);
+    }
+    meeting.end();
+    let_go(c);
+}
+
+// For the peer's end, and for more events.
+void Thread::watch(int fd, uint32_t events) const {
+    epoll_event event{};
+    event.events = EPOLLRDHUP | EPOLLET | events;
+    event.data.u64 = connection_mark | static_cast<unsigned>(fd);
+    if (sys::call(SYS_epoll_ctl, epoll_, EPOLL_CTL_MOD, fd, &event) == -ENOENT) {
+        sys::call(SYS_epoll_ctl, epoll_, EPOLL_CTL_ADD, fd, &event);
+    }
+}
+
+// What is due has to wait for space, what is given back for what the peer sends.
+void Thread::watch_for_service(int fd, const Connection& c) const {
+    watch(fd, stream::wants_service(c) ? EPOLLOUT | EPOLLIN : 0U);
+}
+
+void Thread::let_go(Connection& c) {
+    uint8_t working = 1;
+    if (!c.requested.compare_exchange_strong(working, 0)) {
+        lifecycle::free_abandoned(c);
+    }
+}
+
+void Thread::begin(Connection& c) {
+    if (c.requested.load() == 2) {
+        lifecycle::free_abandoned(c);
+        return;
+    }
+    for (Meeting& meeting : meetings_) {
+        if (!meeting.in_use()) {
+            finish(meeting, meeting.begin(c, epoll_));
+            return;
+        }
+    }
+    c.state.load()->worth_at = c.state.load()->calls * 2; // too many at once
+    let_go(c);
+}
+
+void Thread::take_requests() {
+    Connection* list = requests.exchange(nullptr, std::memory_order_acquire);
+    while (list != nullptr) {
+        Connection* next = list->next_request.load(std::memory_order_relaxed);
+        begin(*list);
+        list = next;
+    }
+}
+
+void Thread::read_inbox() {
+    for (;;) {
+        std::array<uint8_t, sizeof(Attend) + 1> bytes{};
+        const long n = sys::recv(inbox, bytes.data(), bytes.size(), MSG_DONTWAIT);
+        if (n <= 0) {
+            return;
+        }
+        const auto message = rendezvous::parse<Attend>({bytes.data(), static_cast<size_t>(n)});
+        if (message && message->token != 0) {
+            table::for_each_connection([&](int fd, Connection& c) {
+                const ConnectionState* s = c.state.load();
+                if (s != nullptr && s->token == message->token && c.segment.load() != nullptr && c.fd.load() == fd) {
+                    stream::attend(c, fd);
+                    watch_for_service(fd, c);
+                }
+            });
+        }
+    }
+}
+
+// The peer's end, or a reset: who writes into the ring is to ask the kernel from now on. Or space for what is due.
+void Thread::on_connection(int fd) {
+    Connection* c = table::connection(fd);
+    pollfd one{fd, POLLRDHUP | POLLOUT | POLLIN, 0};
+    if (c != nullptr && c->segment.load() != nullptr && sys::poll(&one, 1, 0) > 0) {
+        if ((one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+            c->state.load()->ended = true;
+        }
+        if (stream::wants_service(*c)) {
+            stream::attend(*c, fd);
+            if (!stream::wants_service(*c)) { // else the next edge tells: to ask anew would tell of what there is
+                watch(fd, 0);
+            }
+        }
+    }
+}
+
+void Thread::run() {
+    std::array<epoll_event, 64> events;
+    for (;;) {
+        take_requests();
+        uint64_t next = UINT64_MAX;
+        for (const Meeting& meeting : meetings_) {
+            next = meeting.in_use() ? std::min(next, meeting.deadline()) : next;
+        }
+        uint64_t now = sys::now_ns();
+        const int timeout =
+            next == UINT64_MAX
+                ? -1
+                : static_cast<int>(next > now ? std::min<uint64_t>((next - now) / 1000000 + 1, 60000) : 0);
+        const long n = sys::call(SYS_epoll_pwait, epoll_, events.data(), events.size(), timeout, nullptr, 0);
+        now = sys::now_ns();
+        for (long i = 0; i < n; ++i) {
+            const epoll_event& event = events[static_cast<size_t>(i)];
+            if (event.data.u64 == 0) {
+                read_inbox();
+            } else if ((event.data.u64 & connection_mark) != 0) {
+                on_connection(static_cast<int>(event.data.u64 & 0x7fffffff));
+            } else if (auto* meeting = static_cast<Meeting*>(event.data.ptr); meeting->in_use()) {
+                finish(*meeting, meeting->on_event(now));
+            }
+        }
+        for (Meeting& meeting : meetings_) {
+            if (meeting.in_use()) {
+                const bool closed = meeting.connection()->requested.load() == 2;
+                finish(meeting, closed ? Meeting::Result::failed : meeting.on_time(now));
+            }
+        }
+    }
+}
+
+void* run_thread(void* thread) { static_cast<Thread*>(thread)->run(); }
+
+// In memory of its own: the thread's stack is small, and nothing is asked of malloc.
+Thread* make_thread(int epoll) {
+    void* memory = mmap(nullptr, sizeof(Thread), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory != MAP_FAILED ? new (memory) Thread(epoll) : nullptr;
+}
+
+bool open_inbox() {
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random)) {
+        return false;
+    }
+    random = random != 0 ? random : 1;
+    sockaddr_un address{};
+    const socklen_t length = address_of(random, address);
+    const int made = static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (made < 0) {
+        return false;
+    }
+    if (sys::call(SYS_bind, made, &address, length) != 0) {
+        sys::call(SYS_close, made);
+        return false;
+    }
+    inbox = descriptors::keep(made);
+    name = random;
+    return inbox >= 0;
+}
+
+bool start() {
+    if (!open_inbox()) {
+        return false;
+    }
+    const int epoll = descriptors::keep(static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC)));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    Thread* thread = epoll >= 0 && sys::call(SYS_epoll_ctl, epoll, EPOLL_CTL_ADD, inbox.load(), &event) == 0
+                         ? make_thread(epoll)
+                         : nullptr;
+    pthread_attr_t attributes;
+    pthread_t made{};
+    bool started = false;
+    if (thread != nullptr && pthread_attr_init(&attributes) == 0) {
+        sigset_t all;
+        sigset_t before;
+        sigfillset(&all);
+        pthread_attr_setstacksize(&attributes, stack_bytes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        started = pthread_create(&made, &attributes, run_thread, thread) == 0;
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        pthread_attr_destroy(&attributes);
+    }
+    if (!started) {
+        descriptors::close(epoll);
+        descriptors::close(inbox.exchange(-1));
+        name = 0;
+    }
+    return started;
+}
+
+uint64_t current_mask() {
+    uint64_t mask = 0;
+    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &mask, sizeof(mask));
+    return mask;
+}
+
+// Making a thread takes malloc's locks, which a handler may have interrupted. A handler has its signal blocked.
+bool may_start() {
+    constexpr uint32_t patience = 64;
+    const uint64_t mask = current_mask();
+    return mask == 0 || mask == usual_mask.load() || postponed.fetch_add(1) > patience;
+}
+
+} // namespace
+
+uint64_t own_name() { return name.load(std::memory_order_relaxed); }
+
+void note_signal_mask() {
+    if (stage.load(std::memory_order_relaxed) == Stage::none) {
+        usual_mask = current_mask();
+    }
+}
+
+void ensure() {
+    Stage none = Stage::none;
+    if (stage.load(std::memory_order_relaxed) != Stage::none || stopped || !may_start() ||
+        !stage.compare_exchange_strong(none, Stage::starting)) {
+        return;
+    }
+    const sys::ErrnoKept kept;
+    stage = start() ? Stage::running : Stage::impossible;
+}
+
+void request(Connection& c) {
+    if (c.requested.load(std::memory_order_relaxed) != 0 || stopped) {
+        return;
+    }
+    ensure();
+    const Stage now = stage.load();
+    if (now != Stage::running) {
+        if (now == Stage::impossible) {
+            c.state.load()->reason = Reason::no_memory;
+            gate::pin(*c.state.load());
+        }
+        return; // the next call tries again
+    }
+    uint8_t idle = 0;
+    if (!c.requested.compare_exchange_strong(idle, 1)) {
+        return;
+    }
+    Connection* head = requests.load(std::memory_order_relaxed);
+    do {
+        c.next_request.store(head, std::memory_order_relaxed);
+    } while (!requests.compare_exchange_weak(head, &c, std::memory_order_release));
+    send_attend(inbox, own_name(), 0);
+}
+
+bool ask_holder(uint64_t service, uint64_t token) {
+    if (inbox.load() >= 0) {
+        return send_attend(inbox, service, token);
+    }
+    bool there = true;
+    const int fd = static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd >= 0) {
+        there = send_attend(fd, service, token);
+        sys::call(SYS_close, fd);
+    }
+    return there;
+}
+
+bool ask(path::Segment& segment, unsigned end) { return ask_holder(segment.service[end].load(), segment.token); }
+
+void abandoned() {
+    if (inbox.load() >= 0) {
+        send_attend(inbox, own_name(), 0);
+    }
+}
+
+void stop() { stopped = true; }
+
+void after_fork_in_child() {
+    if (stage.load() != Stage::none) {
+        descriptors::close_all();
+    }
+    inbox = -1;
+    name = 0;
+    requests = nullptr;
+    stage = Stage::none;
+}
+
+} // namespace preload::service

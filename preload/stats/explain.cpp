@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/stats/explain.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rendezvous/ends.hpp"
+#include "preload/stats/settings.hpp"
+
+namespace preload::explain {
+
+namespace {
+
+using rendezvous::Address;
+using Text = std::array<char, 80>;
+
+bool find_address(int fd, long call, Address& out) {
+    sockaddr_storage socket{};
+    socklen_t length = sizeof(socket);
+    return sys::call(call, fd, &socket, &length) == 0 && Address::from(socket, out);
+}
+
+void write_address(const Address& address, Text& out) {
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    if (address.port == 0) {
+        snprintf(out.data(), out.size(), "-");
+    } else if (address.is_ipv4()) {
+        inet_ntop(AF_INET, address.bytes.data() + 12, text.data(), text.size());
+        snprintf(out.data(), out.size(), "%s:%u", text.data(), address.port);
+    } else {
+        inet_ntop(AF_INET6, address.bytes.data(), text.data(), text.size());
+        snprintf(out.data(), out.size(), "[%s]:%u", text.data(), address.port);
+    }
+}
+
+const char* role_of(Role role) {
+    switch (role) {
+    case Role::listen:
+        return "listen";
+    case Role::accept:
+    case Role::adopted:
+        return "accept";
+    default:
+        return "connect";
+    }
+}
+
+Reason reason_of(const ConnectionState& s, Role role) {
+    const Reason reason = s.reason;
+    if (reason != Reason::none || role == Role::listen) {
+        return reason;
+    }
+    return s.upgrades.load() == 0 ? Reason::young : Reason::none;
+}
+
+} // namespace
+
+const char* text_of(Reason reason) {
+    switch (reason) {
+    case Reason::none:
+        return "-";
+    case Reason::young:
+        return "ended before it was worth it";
+    case Reason::no_peer:
+        return "the peer does not run under rsrun";
+    case Reason::remote:
+        return "the peer is not in this network namespace of this host";
+    case Reason::other_user:
+        return "another user answered for the peer";
+    case Reason::rule:
+        return "a rule leaves the address to the kernel";
+    case Reason::not_named:
+        return "no rule names the address";
+    case Reason::never:
+        return "upgrades are switched off (RSPRELOAD_UPGRADE=never)";
+    case Reason::half_closed:
+        return "one direction was shut down";
+    case Reason::past_library:
+        return "bytes were moved past the library (io_uring or raw system calls)";
+    case Reason::option:
+        return "an option that only the kernel has";
+    case Reason::urgent:
+        return "urgent data (MSG_OOB)";
+    case Reason::stdio:
+        return "a stdio stream uses it";
+    case Reason::asynchronous:
+        return "asynchronous or signal-driven I/O uses it";
+    case Reason::passed:
+        return "passed to another process";
+    case Reason::executed:
+        return "another program was executed on it";
+    case Reason::several:
+        return "several processes use it";
+    case Reason::sandboxed:
+        return "the kernel cannot be asked for the peer's owner (sandbox)";
+    case Reason::no_memory:
+        return "no memory, descriptor or thread";
+    case Reason::self_connected:
+        return "connected to itself";
+    case Reason::peer_asked:
+        return "the peer asked for it";
+    case Reason::broken:
+        return "the peer broke the protocol: reset";
+    case Reason::failed:
+        return "the peer's offer was not valid";
+    case Reason::spliced:
+        return "spliced";
+    }
+    return "-";
+}
+
+bool is_wanted() { return settings::explain() != nullptr; }
+
+void note_peer(Connection& c, int fd) {
+    if (is_wanted() && c.role != Role::listen) {
+        (void)find_address(fd, SYS_getpeername, c.peer);
+    }
+}
+
+void note_peer(Connection& c, const sockaddr* address, socklen_t length) {
+    if (is_wanted()) {
+        sockaddr_storage socket{};
+        memcpy(&socket, address, std::min<size_t>(length, sizeof(socket)));
+        (void)Address::from(socket, c.peer);
+    }
+}
+
+void record(Connection& c, int fd) {
+    const char* path = settings::explain();
+    if (path == nullptr || c.role == Role::none) {
+        return;
+    }
+    const ConnectionState& s = *c.state.load();
+    if (!c.used.load() && c.role != Role::listen && s.holders.load() > 1) {
+        return; // another process has the connection, and tells of it
+    }
+    const int saved = errno;
+    Text local{};
+    Text peer{};
+    Address own;
+    (void)find_address(fd, SYS_getsockname, own);
+    write_address(own, local);
+    if (c.role == Role::listen) {
+        snprintf(peer.data(), peer.size(), "-");
+    } else {
+        Address other = c.peer;
+        (void)find_address(fd, SYS_getpeername, other);
+        write_address(other, peer);
+    }
+    const uint32_t upgrades = s.upgrades.load();
+    std::array<char, 24> when{"-"};
+    if (upgrades != 0) {
+        snprintf(when.data(), when.size(), "%llu",
+                 static_cast<unsigned long long>((s.upgraded_ns.load() - s.began_ns) / 1000000));
+    }
+    // Frames are none of the program's bytes.
+    const uint64_t frames_out = c.segment.load() != nullptr ? c.out_ring().writer.frames.load() : 0;
+    const unsigned long long sent = s.sent.load() - std::min<uint64_t>(frames_out, s.sent) + s.bytes_out.load();
+    const unsigned long long received =
+        s.received.load() - std::min<uint64_t>(s.frames_seen, s.received) + s.bytes_in.load();
+    const bool in_ring = (s.out_epoch.load() & 1) != 0 || (s.in_epoch.load() & 1) != 0;
+    std::array<char, 512> line{};
+    const int length = snprintf(line.data(), line.size(), "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%u\t%u\t%s\t%llu\t%llu\t%s\n",
+                                getpid(), settings::program(), fd, role_of(c.role), local.data(), peer.data(),
+                                in_ring ? "shm" : "kernel", upgrades, s.returns.load(), when.data(), sent, received,
+                                text_of(in_ring && !s.broken ? Reason::none : reason_of(s, c.role)));
+    const long out = sys::call(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY, 0);
+    if (out >= 0) {
+        (void)sys::call(SYS_write, out, line.data(), length); // one call, so that lines do not mix
+        sys::call(SYS_close, out);
+    }
+    errno = saved;
+}
+
+void record_all() {
+    if (is_wanted()) {
+        table::for_each_connection([](int fd, Connection& c) {
+            if (c.fd.load() == fd) {
+                record(c, fd);
+            }
+        });
+    }
+}
+
+} // namespace preload::explain

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A line for each TCP socket of the program, in the file that RSPRELOAD_EXPLAIN names: which path it took, and why.
+// Columns, separated by tabs:
+//
+//     pid program fd role local peer path upgrades returns upgraded_ms sent received reason
+#pragma once
+
+#include "preload/connection/connection.hpp"
+
+namespace preload::explain {
+
+// The peer's address, for a record that is written when the kernel has forgotten it (after a reset, or both ends' FIN).
+void note_peer(Connection& c, int fd);
+void note_peer(Connection& c, const sockaddr* address, socklen_t length);
+bool is_wanted();
+// Before its last number in this process is closed. Nothing for a process that moved no bytes on what others share.
+void record(Connection& c, int fd);
+void record_all(); // at exit and before exec
+
+const char* text_of(Reason reason);
+
+} // namespace preload::explain

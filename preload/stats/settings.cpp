@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/stats/settings.hpp"
+
+#include <array>
+#include <atomic>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+#include <fcntl.h>
+
+#include "preload/base/system.hpp"
+
+namespace preload::settings {
+
+namespace {
+
+using Value = std::array<char, 512>;
+
+constinit Value of_explain{};
+constinit Value of_upgrade{};
+constinit Value of_program{};
+constinit std::atomic<bool> ready{false};
+
+void take(const char* name, Value& out) {
+    const char* value = getenv(name);
+    if (value != nullptr && strlen(value) < out.size()) {
+        memcpy(out.data(), value, strlen(value) + 1);
+    }
+}
+
+// Also called before constructors have run; two threads at once would read the same.
+__attribute__((constructor(101))) void read_all() {
+    if (ready.load(std::memory_order_acquire)) {
+        return;
+    }
+    take("RSPRELOAD_EXPLAIN", of_explain);
+    take("RSPRELOAD_UPGRADE", of_upgrade);
+    std::array<char, PATH_MAX> path{};
+    const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path.data(), path.size() - 1);
+    const char* slash = n > 0 ? strrchr(path.data(), '/') : nullptr;
+    const char* base = slash != nullptr ? slash + 1 : "-";
+    memcpy(of_program.data(), base, std::min(strlen(base) + 1, of_program.size() - 1));
+    ready.store(true, std::memory_order_release);
+}
+
+const char* given(const Value& value) {
+    read_all();
+    return value[0] != '\0' ? value.data() : nullptr;
+}
+
+} // namespace
+
+const char* explain() { return given(of_explain); }
+const char* upgrade() { return given(of_upgrade); }
+const char* program() {
+    read_all();
+    return of_program.data();
+}
+
+} // namespace preload::settings

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The environment as it was when the program began: it may change its own, or write over it.
+#pragma once
+
+#include <cstdint>
+
+namespace preload::settings {
+
+const char* explain(); // RSPRELOAD_EXPLAIN, or null
+const char* program(); // the base name of the program's file
+// RSPRELOAD_UPGRADE: never, or after how many calls (default 8), or test:N:PERMILLE.
+const char* upgrade(); // or null
+
+} // namespace preload::settings

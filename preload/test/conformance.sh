@@ -1,0 +1,41 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+#
+# The suite that compares two kinds of calls case by case, here system calls and libc's under the preload library: on
+# connections that are never upgraded, that are upgraded before the case begins, and that go to shared memory and back
+# at random.
+. "${srcdir:?}/preload/test/preload.sh"
+way=${CONFORMANCE_WAY:-upgraded}
+case $way in
+never) settings="RSPRELOAD_UPGRADE=never CONFORMANCE_EXCHANGE=1" ;;
+upgraded) settings="RSPRELOAD_UPGRADE=1 CONFORMANCE_EXCHANGE=0" ;;
+returned) settings="RSPRELOAD_UPGRADE=test:1:200 CONFORMANCE_EXCHANGE=returned" ;;
+*) echo "Bail out! no such way: $way"; exit 1 ;;
+esac
+# The kernel says at once what is ready; while memory is, the library asks it now and then.
+export RSPRELOAD_FAIRNESS=0
+# A close that lingers need not wait: shared memory holds the bytes when the process is gone, and it always has space
+# for them. A thread that waits on a number which another thread closes hears of it (EBADF) instead of going on.
+# select says EBADF for numbers beyond the kernel's table of descriptors, which the kernel does not look at.
+test "$way" = never || export CONFORMANCE_WITHOUT="${CONFORMANCE_WITHOUT:+$CONFORMANCE_WITHOUT,}linger_with_time_waits,select_does_not_look_beyond,a_closed_number_still_serves"
+# A peek sees bytes that are in one place, not those that follow by the kernel behind what is in memory.
+test "$way" != returned || CONFORMANCE_WITHOUT=$CONFORMANCE_WITHOUT,peek_waits_for_all
+# shellcheck disable=SC2086
+# The program itself, not libtool's script around it, whose shell has no use for the library.
+env $preload $settings CONFORMANCE_PRELOADED=1 RSPRELOAD_EXPLAIN="$scratch/records" LD_LIBRARY_PATH="$builddir/.libs" \
+    "$builddir/rsockets/test/.libs/conformance_test" "$@" >"$scratch/output"
+status=$?
+cat "$scratch/output"
+# It would be easy to agree if nothing were upgraded, or returned.
+upgraded=$(awk -F '\t' '$8 > 0' "$scratch/records" | wc -l)
+returned=$(awk -F '\t' '$9 > 1' "$scratch/records" | wc -l)
+# As often as most do before their case begins: these went on in it.
+often=$(awk -F '\t' '$9 > 2' "$scratch/records" | wc -l)
+echo "# $upgraded connections were upgraded, $returned returned more than once, $often more than twice"
+case $way in
+never) test "$upgraded" -eq 0 ;;
+upgraded) test "$#" -ne 0 || test "$upgraded" -gt 250 ;;
+returned) test "$#" -ne 0 || { test "$upgraded" -gt 250 && test "$returned" -gt 250 && test "$often" -gt 50; } ;;
+esac || { echo "Bail out! the connections did not go the way that is tested"; exit 1; }
+exit $status

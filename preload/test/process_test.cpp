@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What a process has besides its connections, while these are upgraded: limits, descriptors, small stacks, signals,
+// cancellation. process_test.sh runs it under the preload library. Both ends of a connection are in this process.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fabtests/common/test.hpp"
+
+namespace {
+
+int path_of(int fd) {
+    static auto* ask = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "rspreload_path"));
+    return ask != nullptr ? ask(fd) : -1;
+}
+
+// Two connected sockets, both of whose directions are in memory.
+struct Pair {
+    int a = -1;
+    int b = -1;
+
+    Pair() {
+        const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t length = sizeof(address);
+        EXPECT(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0);
+        EXPECT(listen(listener, 1) == 0);
+        EXPECT(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+        a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        EXPECT(connect(a, reinterpret_cast<sockaddr*>(&address), length) == 0);
+        b = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        EXPECT(b >= 0);
+        close(listener);
+        constexpr int patience = 5000;
+        for (int i = 0; i < patience && (path_of(a) != 3 || path_of(b) != 3); ++i) {
+            exchange();
+            usleep(1000);
+        }
+        EXPECT_EQ(path_of(a), 3);
+        EXPECT_EQ(path_of(b), 3);
+    }
+    Pair(const Pair&) = delete;
+    Pair& operator=(const Pair&) = delete;
+    ~Pair() {
+        close(a);
+        close(b);
+    }
+    void exchange() const {
+        for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
+            char byte = 'x';
+            EXPECT_EQ(send(from, &byte, 1, 0), 1);
+            EXPECT_EQ(recv(to, &byte, 1, 0), 1);
+            EXPECT_EQ(byte, 'x');
+        }
+    }
+};
+
+[[maybe_unused]] std::vector<int> open_descriptors() {
+    std::vector<int> found;
+    DIR* all = opendir("/proc/self/fd");
+    while (const dirent* entry = readdir(all)) {
+        if (entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(all)) {
+            found.push_back(atoi(entry->d_name));
+        }
+    }
+    closedir(all);
+    return found;
+}
+
+// In a child of its own, which ends with the number of what is wrong.
+template <class Body> void in_child(Body&& body) {
+    const pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        _exit(body());
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+[[maybe_unused]] void test_a_program_gets_every_descriptor_up_to_its_limit() {
+    in_child([] {
+        constexpr rlim_t limit = 64;
+        rlimit given{};
+        getrlimit(RLIMIT_NOFILE, &given);
+        given.rlim_cur = limit;
+        setrlimit(RLIMIT_NOFILE, &given);
+        const Pair pair; // the library's own descriptors are there from now on
+        while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) {
+        }
+        if (errno != EMFILE) {
+            return 1;
+        }
+        for (rlim_t fd = 0; fd < limit; ++fd) {
+            if (fcntl(static_cast<int>(fd), F_GETFD) < 0) {
+                return 2; // a number that the program could not have
+            }
+        }
+        rlimit now{};
+        getrlimit(RLIMIT_NOFILE, &now);
+        if (now.rlim_cur != given.rlim_cur || now.rlim_max != given.rlim_max) {
+            return 3;
+        }
+        pair.exchange();
+        return path_of(pair.a) == 3 ? 0 : 4;
+    });
+}
+
+[[maybe_unused]] void test_a_child_and_a_program_see_the_same_limit() {
+    const Pair pair;
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    in_child([&] {
+        rlimit now{};
+        getrlimit(RLIMIT_NOFILE, &now);
+        if (now.rlim_cur != before.rlim_cur || now.rlim_max != before.rlim_max) {
+            return 1;
+        }
+        const std::string shown = std::to_string(before.rlim_cur);
+        execl("/bin/sh", "sh", "-c", "test \"$(ulimit -n)\" = \"$0\"", shown.c_str(), nullptr);
+        return 2;
+    });
+}
+
+[[maybe_unused]] void test_no_descriptor_of_the_library_is_inherited_by_exec() {
+    const Pair pair;
+    in_child([&] {
+        pair.exchange();
+        for (const int fd : open_descriptors()) { // what the test runner has left open
+            if (fd > STDERR_FILENO && path_of(fd) >= 0) {
+                continue;
+            }
+            if (fd > STDERR_FILENO) {
+                fcntl(fd, F_SETFD, FD_CLOEXEC);
+            }
+        }
+        // 0, 1, 2, and the one that reads the folder.
+        execl("/bin/sh", "sh", "-c", "test \"$(ls /proc/self/fd | wc -l)\" -eq 4", nullptr);
+        return 2;
+    });
+}
+
+[[maybe_unused]] void test_a_program_that_closes_every_number_leaves_the_library_its_own() {
+    in_child([] {
+        { const Pair pair; }
+        constexpr int beyond = 4096;
+        for (int fd = 3; fd < beyond; ++fd) {
+            close(fd);
+        }
+        close_range(3, ~0U, 0);
+        const Pair again;
+        return 0;
+    });
+}
+
+// A call on an upgraded connection on a stack of PTHREAD_STACK_MIN, which holds the thread's local storage, too.
+[[maybe_unused]] void test_threads_with_the_smallest_stack_send_receive_and_wait() {
+    const Pair pair;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    EXPECT_EQ(pthread_attr_setstacksize(&attributes, 16384), 0);
+    pthread_t thread{};
+    const auto body = [](void* given) -> void* {
+        const auto& connected = *static_cast<const Pair*>(given);
+        std::array<char, 100> bytes{};
+        pollfd one{connected.b, POLLIN, 0};
+        (void)poll(&one, 1, -1);
+        const ssize_t n = recv(connected.b, bytes.data(), bytes.size(), 0);
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(connected.b, &set);
+        (void)select(connected.b + 1, nullptr, &set, nullptr, nullptr);
+        (void)send(connected.b, bytes.data(), static_cast<size_t>(n), 0);
+        return nullptr;
+    };
+    EXPECT_EQ(pthread_create(&thread, &attributes, body, const_cast<Pair*>(&pair)), 0);
+    usleep(10000); // it sleeps
+    EXPECT_EQ(send(pair.a, "hello", 5, 0), 5);
+    std::array<char, 5> answer{};
+    EXPECT_EQ(recv(pair.a, answer.data(), answer.size(), MSG_WAITALL), 5);
+    pthread_join(thread, nullptr);
+    pthread_attr_destroy(&attributes);
+}
+
+const Pair* of_handler = nullptr;
+std::atomic<int> handled{0};
+
+[[maybe_unused]] void test_a_handler_on_a_small_stack_sends_and_receives() {
+    const Pair pair;
+    constexpr size_t small = 8192;
+    // Below it nothing is mapped, so that what does not fit is seen.
+    char* stack =
+        static_cast<char*>(mmap(nullptr, 4 * small, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) + 2 * small;
+    EXPECT_EQ(mprotect(stack, small, PROT_READ | PROT_WRITE), 0);
+    stack_t mine{};
+    stack_t before{};
+    mine.ss_sp = stack;
+    mine.ss_size = small;
+    EXPECT_EQ(sigaltstack(&mine, &before), 0);
+    of_handler = &pair;
+    handled = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+        char byte = 'h';
+        pollfd one{of_handler->b, POLLIN, 0};
+        handled += send(of_handler->a, &byte, 1, 0) == 1 && poll(&one, 1, 1000) == 1 &&
+                           recv(of_handler->b, &byte, 1, 0) == 1 && byte == 'h'
+                       ? 1
+                       : 0;
+    };
+    action.sa_flags = SA_ONSTACK;
+    EXPECT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+    constexpr int times = 100;
+    for (int i = 0; i < times; ++i) {
+        raise(SIGUSR1);
+        pair.exchange();
+    }
+    EXPECT_EQ(handled.load(), times);
+    EXPECT_EQ(path_of(pair.a), 3);
+    signal(SIGUSR1, SIG_DFL);
+    before.ss_flags = (before.ss_flags & SS_DISABLE) != 0 ? SS_DISABLE : 0;
+    sigaltstack(&before, nullptr);
+}
+
+// A signal that is pending when a call swaps the mask ends that call: it is not lost between two steps of it.
+template <class Wait> void expect_interrupted(Wait&& wait) {
+    struct sigaction action {};
+    action.sa_handler = [](int) { ++handled; };
+    EXPECT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+    sigset_t blocked;
+    sigset_t before;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    constexpr int times = 50;
+    for (int i = 0; i < times; ++i) {
+        handled = 0;
+        pthread_kill(pthread_self(), SIGUSR1);
+        errno = 0;
+        EXPECT_EQ(wait(&before), -1);
+        EXPECT_EQ(errno, EINTR);
+        EXPECT_EQ(handled.load(), 1);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    signal(SIGUSR1, SIG_DFL);
+}
+
+void test_a_pending_signal_ends_ppoll() {
+    const Pair pair;
+    expect_interrupted([&](const sigset_t* mask) {
+        std::array<pollfd, 2> both{pollfd{pair.a, POLLIN, 0}, pollfd{pair.b, POLLIN, 0}};
+        return ppoll(both.data(), both.size(), nullptr, mask);
+    });
+}
+
+void test_a_pending_signal_ends_pselect() {
+    const Pair pair;
+    expect_interrupted([&](const sigset_t* mask) {
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(pair.a, &set);
+        return pselect(pair.a + 1, &set, nullptr, nullptr, nullptr, mask);
+    });
+}
+
+void test_a_pending_signal_ends_epoll_pwait() {
+    const Pair pair;
+    const int set = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.a, &event), 0);
+    expect_interrupted([&](const sigset_t* mask) { return epoll_pwait(set, &event, 1, -1, mask); });
+    close(set);
+}
+
+void test_a_member_that_is_added_twice_stays_one() {
+    const Pair pair;
+    const int set = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.a, &event), 0);
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.a, &event), -1);
+    EXPECT_EQ(errno, EEXIST);
+    constexpr int times = 100;
+    for (int i = 0; i < times; ++i) {
+        EXPECT_EQ(epoll_wait(set, &event, 1, 1), 0);
+        pair.exchange();
+    }
+    char byte = 'y';
+    EXPECT_EQ(send(pair.b, &byte, 1, 0), 1);
+    EXPECT_EQ(epoll_wait(set, &event, 1, 1000), 1);
+    close(set);
+}
+
+// The canceled call's thread runs its handlers, and the connection goes on.
+template <class Call> void expect_canceled(Call&& call) {
+    const Pair pair;
+    constexpr int times = 20;
+    for (int i = 0; i < times; ++i) {
+        struct Given {
+            const Pair& pair;
+            Call& call;
+            std::atomic<bool> cleaned{false};
+        } given{pair, call};
+        pthread_t thread{};
+        const auto body = [](void* argument) -> void* {
+            auto& mine = *static_cast<Given*>(argument);
+            pthread_cleanup_push([](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &mine.cleaned);
+            mine.call(mine.pair);
+            pthread_cleanup_pop(0);
+            return nullptr;
+        };
+        EXPECT_EQ(pthread_create(&thread, nullptr, body, &given), 0);
+        usleep(static_cast<useconds_t>(i % 4) * 1000); // before, while it spins, while it sleeps
+        EXPECT_EQ(pthread_cancel(thread), 0);
+        void* result = nullptr;
+        EXPECT_EQ(pthread_join(thread, &result), 0);
+        EXPECT(result == PTHREAD_CANCELED);
+        EXPECT(given.cleaned.load());
+        pair.exchange();
+    }
+    EXPECT_EQ(path_of(pair.a), 3);
+}
+
+void test_a_thread_is_canceled_in_recv() {
+    expect_canceled([](const Pair& pair) {
+        char byte = 0;
+        (void)recv(pair.a, &byte, 1, 0);
+    });
+}
+
+void test_a_thread_is_canceled_in_poll() {
+    expect_canceled([](const Pair& pair) {
+        pollfd one{pair.a, POLLIN, 0};
+        (void)poll(&one, 1, -1);
+    });
+}
+
+void test_a_thread_is_canceled_in_epoll_wait() {
+    expect_canceled([](const Pair& pair) {
+        static int set = epoll_create1(EPOLL_CLOEXEC);
+        epoll_event event{};
+        event.events = EPOLLIN;
+        (void)epoll_ctl(set, EPOLL_CTL_ADD, pair.a, &event);
+        (void)epoll_wait(set, &event, 1, -1);
+    });
+}
+
+// A thread waits in every way while another one closes the connection, as programs should not do, and some do.
+[[maybe_unused]] void test_a_connection_is_closed_under_threads_that_use_it() {
+    constexpr int times = 30;
+    for (int i = 0; i < times; ++i) {
+        Pair pair;
+        std::atomic<bool> over{false};
+        constexpr int ways = 3;
+        std::vector<std::thread> threads;
+        threads.reserve(ways);
+        for (int way = 0; way < ways; ++way) {
+            threads.emplace_back([&, way] {
+                std::array<char, 64> bytes{};
+                while (!over) {
+                    pollfd one{pair.b, POLLIN, 0};
+                    if (way == 0) {
+                        (void)poll(&one, 1, 1);
+                    } else if (way == 1) {
+                        (void)send(pair.b, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+                    } else {
+                        (void)recv(pair.b, bytes.data(), bytes.size(), MSG_DONTWAIT);
+                    }
+                }
+            });
+        }
+        usleep(static_cast<useconds_t>(i) * 100);
+        close(pair.b);
+        usleep(1000);
+        over = true;
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        pair.b = -1;
+    }
+}
+
+} // namespace
+
+int main() {
+    if (path_of(-1) != -1 || dlsym(RTLD_DEFAULT, "rspreload_path") == nullptr) {
+        fprintf(stderr, "process_test: run it by process_test.sh, under the preload library\n");
+        return 1;
+    }
+    const CMUnitTest tests[] = {
+// A sanitizer needs large stacks, and does not survive that a process with threads forks.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        FABTEST(test_a_program_gets_every_descriptor_up_to_its_limit),
+        FABTEST(test_a_child_and_a_program_see_the_same_limit),
+        FABTEST(test_no_descriptor_of_the_library_is_inherited_by_exec),
+        FABTEST(test_a_program_that_closes_every_number_leaves_the_library_its_own),
+        FABTEST(test_threads_with_the_smallest_stack_send_receive_and_wait),
+        FABTEST(test_a_handler_on_a_small_stack_sends_and_receives),
+#endif
+        FABTEST(test_a_pending_signal_ends_ppoll),
+        FABTEST(test_a_pending_signal_ends_pselect),
+        FABTEST(test_a_pending_signal_ends_epoll_pwait),
+        FABTEST(test_a_member_that_is_added_twice_stays_one),
+        FABTEST(test_a_thread_is_canceled_in_recv),
+        FABTEST(test_a_thread_is_canceled_in_poll),
+        FABTEST(test_a_thread_is_canceled_in_epoll_wait),
+// To ThreadSanitizer, what this program does is a race.
+#ifndef __SANITIZE_THREAD__
+        FABTEST(test_a_connection_is_closed_under_threads_that_use_it),
+#endif
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

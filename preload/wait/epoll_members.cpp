@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The members of a set, as epoll_ctl makes, changes and removes them, and the memberships of a connection.
+#include "preload/wait/epoll_set.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include <sys/mman.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/connection/table.hpp"
+
+namespace preload {
+
+namespace {
+
+// Never freed, only used again, as connections are.
+constinit LocalLock pool_lock;
+constinit Watch* unused_watches = nullptr;
+constinit EpollSet* unused_sets = nullptr;
+// Of the lists of connections.
+constinit LocalLock list_lock;
+
+void* memory(size_t size) {
+    void* got = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return got != MAP_FAILED ? got : nullptr;
+}
+
+Watch* new_watch() {
+    constexpr size_t at_once = 256;
+    const LocalLock::Hold hold(pool_lock);
+    if (!hold) {
+        return nullptr;
+    }
+    if (unused_watches == nullptr) {
+        auto* made = static_cast<Watch*>(memory(at_once * sizeof(Watch)));
+        for (size_t i = 0; made != nullptr && i < at_once; ++i) {
+            made[i].next = unused_watches;
+            unused_watches = &made[i];
+        }
+    }
+    Watch* got = unused_watches;
+    if (got != nullptr) {
+        unused_watches = got->next;
+        *got = Watch();
+    }
+    return got;
+}
+
+void link(Watch& watch) {
+    const LocalLock::Hold hold(list_lock);
+    if (watch.connection != nullptr) {
+        watch.next_of_connection = watch.connection->watches;
+        watch.connection->watches = &watch;
+        watch.connection->watched = true;
+    }
+}
+
+void unlink(Watch& watch) {
+    const LocalLock::Hold hold(list_lock);
+    if (watch.connection == nullptr) {
+        return;
+    }
+    for (Watch** at = &watch.connection->watches; *at != nullptr; at = &(*at)->next_of_connection) {
+        if (*at == &watch) {
+            *at = watch.next_of_connection;
+            watch.connection->watched = watch.connection->watches != nullptr;
+            return;
+        }
+    }
+}
+
+bool is_careful(const Connection& c) {
+    return (c.state.load()->gate.load(std::memory_order_acquire) & gate::careful) != 0 && c.segment.load() != nullptr;
+}
+
+void set_flag(bool& flag, bool value) { std::atomic_ref(flag).store(value); }
+
+// What the kernel watches a converted member for, edge-triggered: frames, the end, and perhaps space.
+uint32_t kernel_events_of(uint32_t wanted) {
+    return EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET | (wanted & (EPOLLOUT | EPOLLWAKEUP));
+}
+
+} // namespace
+
+EpollSet* EpollSet::make() {
+    const LocalLock::Hold hold(pool_lock);
+    if (!hold) {
+        return nullptr;
+    }
+    // One in which a thread still sleeps, since another one closed it, stays as it is.
+    EpollSet** at = &unused_sets;
+    while (*at != nullptr && (*at)->is_asleep()) {
+        at = &(*at)->next_unused_;
+    }
+    void* place = *at;
+    if (place != nullptr) {
+        *at = (*at)->next_unused_;
+    } else {
+        place = memory(sizeof(EpollSet));
+    }
+    return place != nullptr ? new (place) EpollSet : nullptr;
+}
+
+void EpollSet::drop_number() {
+    if (numbers_.fetch_sub(1) != 1) {
+        return;
+    }
+    {
+        const LocalLock::Hold hold(lock_);
+        for (Watch*& bucket : table_) {
+            while (bucket != nullptr) {
+                remove(bucket);
+            }
+        }
+    }
+    const LocalLock::Hold hold(pool_lock);
+    next_unused_ = unused_sets;
+    unused_sets = this;
+}
+
+Watch* EpollSet::find(int fd) {
+    Watch* watch = table_[static_cast<size_t>(fd) % buckets];
+    while (watch != nullptr && watch->fd != fd) {
+        watch = watch->next;
+    }
+    return watch;
+}
+
+Watch* EpollSet::add(int fd) {
+    Watch* watch = new_watch();
+    if (watch == nullptr) {
+        return nullptr;
+    }
+    watch->fd = fd;
+    watch->set = this;
+    watch->connection = table::connection(fd);
+    watch->inner = table::set(fd);
+    Watch*& bucket = table_[static_cast<size_t>(fd) % buckets];
+    watch->next = bucket;
+    bucket = watch;
+    link(*watch);
+    members_.fetch_add(1);
+    if (watch->inner != nullptr) {
+        watch->converted = true; // what is in it is looked at from here
+        ++nested_;
+        converted_.fetch_add(1);
+    }
+    return watch;
+}
+
+// With the lock: those that are members, and their members. Returns how many.
+size_t EpollSet::add_nested(std::span<EpollSet*> sets) {
+    size_t count = 0;
+    if (nested_ == 0) [[likely]] {
+        return 0;
+    }
+    for (Watch* bucket : table_) {
+        for (Watch* watch = bucket; watch != nullptr && count < sets.size(); watch = watch->next) {
+            if (EpollSet* inner = watch->inner; inner != nullptr && inner != this) {
+                sets[count++] = inner;
+                const LocalLock::Hold hold(inner->lock_);
+                count += hold ? inner->add_nested(sets.subspan(count)) : 0;
+            }
+        }
+    }
+    return count;
+}
+
+EpollSet::Asleep::Asleep(EpollSet& set) {
+    sets_[count_++] = &set;
+    count_ += set.has_careful() ? set.add_nested(std::span(sets_).subspan(1)) : 0;
+    for (size_t i = 0; i < count_; ++i) {
+        sets_[i]->sleepers_.fetch_add(1);
+    }
+}
+
+EpollSet::Asleep::~Asleep() {
+    for (size_t i = 0; i < count_; ++i) {
+        sets_[i]->sleepers_.fetch_sub(1);
+    }
+}
+
+bool EpollSet::Asleep::any_missed() const {
+    return std::any_of(sets_.begin(), sets_.begin() + count_, [](const EpollSet* set) { return set->missed_.load(); });
+}
+
+void EpollSet::unlink_data(Watch& watch) {
+    for (Watch** at = &by_data_[bucket_of(watch.wanted)]; *at != nullptr; at = &(*at)->next_of_data) {
+        if (*at == &watch) {
+            *at = watch.next_of_data;
+            return;
+        }
+    }
+}
+
+void EpollSet::set_wanted(Watch& watch, const epoll_event& event) {
+    unlink_data(watch);
+    watch.wanted = event;
+    Watch*& bucket = by_data_[bucket_of(event)];
+    watch.next_of_data = bucket;
+    bucket = &watch;
+}
+
+void EpollSet::remove(Watch* watch) {
+    unlink_data(*watch);
+    for (Watch** at = &table_[static_cast<size_t>(watch->fd) % buckets]; *at != nullptr; at = &(*at)->next) {
+        if (*at == watch) {
+            *at = watch->next;
+            break;
+        }
+    }
+    for (Watch** at = &active_; *at != nullptr; at = &(*at)->next_active) {
+        if (*at == watch) {
+            *at = watch->next_active;
+            break;
+        }
+    }
+    unlink(*watch);
+    nested_ -= watch->inner != nullptr ? 1 : 0;
+    removed_ -= watch->removed ? 1 : 0;
+    if (watch->converted) {
+        converted_.fetch_sub(1);
+    }
+    members_.fetch_sub(1);
+    const LocalLock::Hold hold(pool_lock);
+    watch->next = unused_watches;
+    unused_watches = watch;
+}
+
+void EpollSet::activate(Watch& watch) {
+    if (watch.active) {
+        return;
+    }
+    watch.active = true;
+    set_flag(watch.armed, false);
+    watch.next_active = nullptr;
+    Watch** end = &active_; // in the order in which they come, as in the kernel
+    while (*end != nullptr) {
+        end = &(*end)->next_active;
+    }
+    *end = &watch;
+}
+
+// Edge-triggered: what is there is news. The kernel itself tells of what is there by it.
+void EpollSet::tell_anew(Watch& watch) {
+    watch.kernel_in = false;
+    watch.seen_arrived = UINT64_MAX;
+    watch.seen_ended = 0;
+    watch.seen_blocked = watch.connection != nullptr ? watch.connection->state.load()->blocked.load() - 1 : 0;
+}
+
+// With the lock. From now on the kernel's events of this member are a sign to look at it.
+void EpollSet::convert(Watch& watch, int epfd) {
+    if (watch.converted || watch.connection == nullptr || !is_careful(*watch.connection)) {
+        return;
+    }
+    epoll_event event = watch.wanted;
+    event.events = kernel_events_of(watch.wanted.events);
+    if ((watch.wanted.events & EPOLLEXCLUSIVE) != 0) { // which cannot be modified
+        event.events = EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | (watch.wanted.events & EPOLLOUT);
+        sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, watch.fd, nullptr);
+        sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, watch.fd, &event);
+    } else {
+        sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, watch.fd, &event);
+    }
+    watch.kernel_events = event.events;
+    watch.converted = true;
+    tell_anew(watch); // what is there now was perhaps not told
+    converted_.fetch_add(1);
+    activate(watch);
+}
+
+// With the lock. Programs remove and add members for each request. The kernel need not know where it watches a
+// converted member for all that it has to, and a member that is removed is its own until a thread sleeps: perhaps it
+// comes back.
+bool EpollSet::change_in_memory(Watch& watch, int operation, const epoll_event* event) {
+    if (!watch.converted || watch.connection == nullptr || (watch.wanted.events & EPOLLEXCLUSIVE) != 0 || is_asleep()) {
+        return false;
+    }
+    if (operation == EPOLL_CTL_DEL && !watch.removed) {
+        watch.removed = true;
+        ++removed_;
+        return true;
+    }
+    // One that is there cannot be added, nor one that is not be changed: the kernel says so.
+    if (watch.removed != (operation == EPOLL_CTL_ADD) || event == nullptr || (event->events & EPOLLEXCLUSIVE) != 0 ||
+        event->data.u64 != watch.wanted.data.u64 || (kernel_events_of(event->events) & ~watch.kernel_events) != 0) {
+        return false;
+    }
+    removed_ -= watch.removed ? 1 : 0;
+    watch.removed = false;
+    watch.wanted = *event;
+    watch.disabled = false;
+    tell_anew(watch);
+    activate(watch);
+    return true;
+}
+
+// With the lock.
+void EpollSet::flush_removed() {
+    if (removed_ == 0 || table::set(number) != this) [[likely]] {
+        return;
+    }
+    for (size_t i = 0; i < buckets && removed_ != 0; ++i) {
+        for (Watch* watch = table_[i]; watch != nullptr;) {
+            Watch* next = watch->next;
+            if (watch->removed) {
+                sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, watch->fd, nullptr);
+                remove(watch);
+            }
+            watch = next;
+        }
+    }
+}
+
+void EpollSet::tell_kernel() {
+    const LocalLock::Hold hold(lock_);
+    if (hold) {
+        flush_removed();
+    }
+}
+
+int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
+    sys::ErrnoKept kept_for_success;
+    int result = 0;
+    int error = 0;
+    {
+        const LocalLock::Hold hold(lock_);
+        if (!hold) { // a handler that has interrupted this set's own functions
+            return real::epoll_ctl(epfd, operation, fd, event);
+        }
+        Watch* watch = find(fd);
+        Connection* c = table::connection(fd);
+        // Of a number that was closed behind the library's back.
+        const auto drop_stale = [&](bool stale) {
+            if (watch != nullptr && stale) {
+                remove(watch);
+                watch = nullptr;
+            }
+        };
+        drop_stale(watch != nullptr && watch->connection != c);
+        number = epfd;
+        if (watch != nullptr && change_in_memory(*watch, operation, event)) {
+            return 0;
+        }
+        if (watch != nullptr && watch->removed) {
+            flush_removed();
+            watch = nullptr;
+        }
+        epoll_event changed{};
+        epoll_event* given = event;
+        const bool converts = operation == EPOLL_CTL_MOD && watch != nullptr && watch->converted && c != nullptr;
+        if (converts && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
+            changed = *event;
+            changed.events = kernel_events_of(event->events);
+            given = &changed;
+            watch->kernel_events = changed.events;
+        }
+        result = static_cast<int>(sys::call(SYS_epoll_ctl, epfd, operation, fd, given));
+        error = -result;
+        drop_stale(result == 0 && operation == EPOLL_CTL_ADD); // EEXIST: it is a member as before
+        if (result == 0 && operation == EPOLL_CTL_DEL) {
+            if (watch != nullptr) {
+                remove(watch);
+            }
+        } else if (result == 0 && event != nullptr) {
+            if (watch == nullptr) {
+                watch = add(fd);
+            }
+            if (watch != nullptr) {
+                set_wanted(*watch, *event);
+                watch->disabled = false;
+                tell_anew(*watch);
+                if (watch->converted) {
+                    activate(*watch);
+                } else {
+                    convert(*watch, epfd);
+                }
+                if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && is_asleep()) {
+                    // A thread that sleeps in the set already has not told the peer, and does not know what is in the
+                    // ring: the kernel's socket, which has space as a rule, wakes it.
+                    changed = *event;
+                    changed.events = kernel_events_of(event->events | EPOLLOUT);
+                    watch->kernel_events = changed.events;
+                    sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, fd, &changed);
+                }
+            }
+        }
+    }
+    if (result < 0) {
+        kept_for_success.set(error);
+        return -1;
+    }
+    return 0;
+}
+
+bool EpollSet::forget(int fd) {
+    const LocalLock::Hold hold(lock_);
+    Watch* watch = hold ? find(fd) : nullptr;
+    if (watch != nullptr) {
+        remove(watch);
+    }
+    return watch != nullptr;
+}
+
+namespace {
+
+// body(set, number) for each of a connection's memberships, without the lock of the list.
+template <class Body> void for_each_watch(Connection& c, Body&& body) {
+    const sys::ErrnoKept kept;
+    constexpr size_t max_sets = 16;
+    std::array<EpollSet*, max_sets> sets{};
+    std::array<int, max_sets> fds{};
+    size_t count = 0;
+    {
+        const LocalLock::Hold hold(list_lock);
+        for (Watch* watch = hold ? c.watches : nullptr; watch != nullptr && count < max_sets;
+             watch = watch->next_of_connection) {
+            sets[count] = watch->set;
+            fds[count++] = watch->fd;
+        }
+    }
+    for (size_t i = 0; i < count; ++i) {
+        body(*sets[i], fds[i]);
+    }
+}
+
+} // namespace
+
+void watches_closing(Connection& c) {
+    if (c.watched.load(std::memory_order_relaxed)) {
+        for_each_watch(c, [](EpollSet& set, int) { set.tell_kernel(); });
+    }
+}
+
+void watches_careful(Connection& c) {
+    for_each_watch(c, [](EpollSet& set, int fd) { set.convert_number(fd); });
+}
+
+void EpollSet::convert_number(int fd) {
+    const LocalLock::Hold hold(lock_);
+    if (Watch* watch = hold ? find(fd) : nullptr; watch != nullptr && number >= 0) {
+        convert(*watch, number);
+    }
+}
+
+void watches_refused(Connection& c) {
+    for_each_watch(c, [](EpollSet& set, int fd) { set.renew_number(fd); });
+}
+
+void EpollSet::renew_number(int fd) {
+    const LocalLock::Hold hold(lock_);
+    if (Watch* watch = hold ? find(fd) : nullptr; watch != nullptr && watch->converted) {
+        tell_anew(*watch);
+        activate(*watch);
+    }
+}
+
+void watches_frames_taken(const Connection& c) {
+    const LocalLock::Hold hold(list_lock);
+    for (Watch* watch = hold ? c.watches : nullptr; watch != nullptr; watch = watch->next_of_connection) {
+        if (std::atomic_ref(watch->armed).load()) {
+            set_flag(watch->missed, true);
+            watch->set->note_missed();
+        }
+    }
+}
+
+bool watches_asleep(const Connection& c) {
+    const LocalLock::Hold hold(list_lock);
+    for (const Watch* watch = hold ? c.watches : nullptr; watch != nullptr; watch = watch->next_of_connection) {
+        if (watch->set->is_asleep()) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void watches_read_slow(Connection& c) {
+    if (c.segment.load() != nullptr && watches_asleep(c)) {
+        c.in_ring().wake.data_wanted.store(1, std::memory_order_release);
+    }
+}
+
+void forget_watches(Connection& c) {
+    for (;;) {
+        EpollSet* set = nullptr;
+        int fd = -1;
+        {
+            const LocalLock::Hold hold(list_lock);
+            if (!hold || c.watches == nullptr) {
+                return;
+            }
+            set = c.watches->set;
+            fd = c.watches->fd;
+        }
+        if (!set->forget(fd)) {
+            return;
+        }
+    }
+}
+
+void watches_after_fork() {
+    pool_lock.forget();
+    list_lock.forget();
+}
+
+} // namespace preload

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Waiting in a set: what its members have to tell, and what the kernel says of the others.
+#include "preload/wait/epoll_set.hpp"
+
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rules/decide.hpp"
+#include "preload/wait/spin.hpp"
+
+namespace preload {
+
+namespace {
+
+void set_flag(bool& flag, bool value) { std::atomic_ref(flag).store(value); }
+
+constexpr uint32_t always_told = EPOLLERR | EPOLLHUP;
+
+} // namespace
+
+namespace {
+
+// What has come on a connection is in the ring, all of it.
+bool only_ring(const Connection& c) {
+    const uint32_t epoch = c.state.load()->in_epoch.load();
+    return (epoch & 1) != 0 && c.in_ring().writer.epoch.load(std::memory_order_acquire) == epoch;
+}
+
+// stream::look's count of what has come, while all of it is in the ring.
+uint64_t arrived(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return c.in_ring().writer.head.load() + s.received.load() - s.frames_seen;
+}
+
+constexpr uint32_t reading = EPOLLIN | EPOLLRDNORM;
+constexpr uint32_t writing = EPOLLOUT | EPOLLWRNORM;
+
+// For spinning, without the connection's locks: perhaps there is something to tell.
+bool has_news(const Watch& watch) {
+    const Connection* c = watch.connection;
+    if (c == nullptr || watch.removed || watch.disabled) {
+        return false;
+    }
+    const uint32_t wanted = watch.wanted.events;
+    if ((wanted & reading) != 0 && stream::ring_has_bytes(*c) && arrived(*c) != watch.seen_arrived) {
+        return true;
+    }
+    return (wanted & writing) != 0 && stream::ring_has_space(*c) &&
+           ((wanted & EPOLLET) == 0 || c->state.load()->blocked.load(std::memory_order_relaxed) != watch.seen_blocked);
+}
+
+} // namespace
+
+// Whether a member has something to tell; it is idle afterwards if to_sleep, and there is nothing.
+bool EpollSet::look_at(Watch& watch, bool to_sleep, uint32_t& events) {
+    events = 0;
+    if (watch.inner != nullptr) {
+        // What the kernel said of it may have been taken by now.
+        pollfd one{watch.fd, POLLIN, 0};
+        const bool there =
+            watch.inner->ready(to_sleep) || (watch.kernel_in && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN);
+        watch.kernel_in = false;
+        events = there ? EPOLLIN & watch.wanted.events : 0;
+        return events != 0;
+    }
+    if (watch.connection == nullptr || watch.removed) {
+        return false;
+    }
+    Connection& c = *watch.connection;
+    // The number may have been closed while another one keeps the connection open, and so in the set.
+    const int fd = table::connection(watch.fd) == &c ? watch.fd : c.fd.load();
+    if (watch.disabled || table::connection(fd) != &c || c.segment.load() == nullptr) {
+        return false;
+    }
+    const ConnectionState& s = *c.state.load();
+    const uint32_t given = watch.wanted.events;
+    const auto wanted =
+        static_cast<short>(given & (EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM));
+    const bool edge = (given & EPOLLET) != 0;
+    const uint32_t blocked = s.blocked.load(std::memory_order_relaxed);
+    if (edge) {
+        if (!to_sleep && only_ring(c) && !watch.kernel_in && blocked == watch.seen_blocked &&
+            arrived(c) == watch.seen_arrived && s.ended == (watch.seen_ended != 0)) {
+            return false; // nothing has happened since it was told
+        }
+        if (to_sleep) {
+            stream::arm(c, wanted); // whatever is there already
+        }
+    }
+    uint64_t now = watch.seen_arrived;
+    stream::Readiness r;
+    if (!to_sleep && stream::look_in_memory(c, wanted, r.events)) {
+        now = arrived(c);
+    } else {
+        r = stream::look(c, fd, wanted, to_sleep, edge ? &now : nullptr);
+    }
+    if (r.soon) {
+        soon_ = true;
+        return false;
+    }
+    if (r.blocked) {
+        // Not careful any more, or not for this process: as the kernel says, whose edges are the program's.
+        pollfd one{fd, wanted, 0};
+        (void)sys::poll(&one, 1, 0);
+        r.events = one.revents;
+        if (edge && !watch.kernel_named && watch.seen_arrived != UINT64_MAX) {
+            return false;
+        }
+        now = watch.seen_arrived + 1;
+    }
+    watch.kernel_named = false;
+    const auto told = static_cast<uint32_t>(r.events) & (given | always_told);
+    if (edge) {
+        const auto ended = static_cast<short>(r.events & (POLLRDHUP | POLLHUP | POLLERR));
+        // A frame that is on its way makes it seem less for a moment.
+        const bool bytes = (given & reading) != 0 && static_cast<int64_t>(now - watch.seen_arrived) > 0;
+        const bool space = (r.events & POLLOUT) != 0 && blocked != watch.seen_blocked;
+        if ((!bytes && !space && ended == watch.seen_ended && !(watch.kernel_in && (told & EPOLLPRI) != 0)) ||
+            told == 0) {
+            return false;
+        }
+        watch.seen_arrived = now;
+        watch.seen_ended = ended;
+        watch.seen_blocked = blocked;
+    }
+    watch.kernel_in = false;
+    events = told;
+    return told != 0;
+}
+
+// With the lock. A call that has nothing to do with the set has taken the frame that a member waited for.
+void EpollSet::activate_missed() {
+    if (!missed_.load(std::memory_order_relaxed) || !missed_.exchange(false)) [[likely]] {
+        return;
+    }
+    for (Watch* bucket : table_) {
+        for (Watch* watch = bucket; watch != nullptr; watch = watch->next) {
+            if (std::atomic_ref(watch->missed).exchange(false)) {
+                activate(*watch);
+            }
+        }
+    }
+}
+
+// With the lock: what active members have to tell.
+int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
+    int count = 0;
+    soon_ = false;
+    activate_missed();
+    if (to_sleep) {
+        flush_removed();
+    }
+    Watch* list = active_;
+    Watch* kept = nullptr;
+    Watch** end = &kept;
+    while (list != nullptr && count < max) {
+        Watch* watch = list;
+        list = watch->next_active;
+        if (watch->removed) {
+            watch->active = false;
+            continue;
+        }
+        uint32_t told = 0;
+        const bool soon_before = std::exchange(soon_, false);
+        set_flag(watch->armed, to_sleep);
+        const bool there = look_at(*watch, to_sleep, told);
+        const bool again = soon_;
+        soon_ = soon_ || soon_before;
+        if (there) {
+            events[count].events = told;
+            events[count].data = watch->wanted.data;
+            ++count;
+            watch->disabled = (watch->wanted.events & EPOLLONESHOT) != 0;
+        }
+        if (!there && to_sleep && watch->inner == nullptr && !again) {
+            watch->active = false;
+            continue;
+        }
+        set_flag(watch->armed, false);
+        *end = watch;
+        end = &watch->next_active;
+    }
+    // Those that were not looked at come first the next time.
+    *end = nullptr;
+    if (list != nullptr) {
+        Watch* last = list;
+        while (last->next_active != nullptr) {
+            last = last->next_active;
+        }
+        last->next_active = kept;
+        active_ = list;
+    } else {
+        active_ = kept;
+    }
+    return count;
+}
+
+// With the lock: events of converted members only activate them. Returns how many are left.
+int EpollSet::take_kernel_events(epoll_event* events, int count) {
+    int kept = 0;
+    for (int i = 0; i < count; ++i) {
+        bool taken = false;
+        for (Watch* watch = by_data_[bucket_of(events[i])]; watch != nullptr; watch = watch->next_of_data) {
+            if (watch->wanted.data.u64 != events[i].data.u64) {
+                continue;
+            }
+            if (watch->inner != nullptr && watch->inner->has_careful()) {
+                watch->kernel_in = true; // not told of twice: by the kernel, and by what is in memory
+                activate(*watch);
+                taken = true;
+                continue;
+            }
+            if (!watch->converted && watch->connection != nullptr) {
+                convert(*watch, number);
+            }
+            if (watch->removed) {
+                taken = true;
+                continue;
+            }
+            if (watch->converted && watch->connection != nullptr) {
+                ConnectionState& s = *watch->connection->state.load();
+                if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+                    s.ended = true;
+                }
+                watch->kernel_named = true;
+                // Of a direction in the ring, the kernel knows of frames only.
+                watch->kernel_in = watch->kernel_in || (events[i].events & EPOLLPRI) != 0 ||
+                                   ((events[i].events & EPOLLIN) != 0 && !only_ring(*watch->connection));
+                activate(*watch);
+                taken = true;
+            }
+        }
+        if (!taken) {
+            events[kept++] = events[i];
+        }
+    }
+    return kept;
+}
+
+int EpollSet::ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask) {
+    const bool bounded = timeout_ns >= 0;
+    const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
+    // In milliseconds where they are exact: epoll_pwait2 is younger (Linux 5.11).
+    if (!bounded || timeout_ns % 1000000 == 0) {
+        const int64_t milliseconds = bounded ? std::min<int64_t>(timeout_ns / 1000000, INT32_MAX) : -1;
+        return real::epoll_pwait(epfd, events, max, static_cast<int>(milliseconds), mask);
+    }
+    const int n = real::epoll_pwait2(epfd, events, max, &time, mask);
+    if (n < 0 && errno == ENOSYS) {
+        return real::epoll_pwait(epfd, events, max, static_cast<int>((timeout_ns + 999999) / 1000000), mask);
+    }
+    return n;
+}
+
+int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask) {
+    const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
+    int64_t left = timeout_ns;
+    bool may_spin = timeout_ns != 0;
+    for (;;) {
+        int count = 0;
+        std::optional<Asleep> asleep;
+        bool soon = false;
+        {
+            const LocalLock::Hold hold(lock_);
+            if (!hold || max <= 0) {
+                return real::epoll_pwait(epfd, events, max, static_cast<int>(left / 1000000), mask);
+            }
+            number = epfd;
+            // Its turn, where there is not room for all: what is ready in memory would leave the kernel's no place.
+            const bool kernel_first =
+                max_reached_ && sys::now_ns() - asked_kernel_ns_.load() >= policy::max_kernel_pause_ns();
+            if (kernel_first) {
+                const int n = ask_kernel(epfd, events, max, 0, mask);
+                asked_kernel_ns_ = sys::now_ns();
+                count = n > 0 ? take_kernel_events(events, n) : 0;
+            }
+            count += collect(events + count, max - count, false);
+            max_reached_ = count == max && !kernel_first;
+            if (count == 0 && !may_spin && left != 0) {
+                count = collect(events, max, true);
+                soon = soon_;
+                if (count == 0) {
+                    asleep.emplace(*this);
+                    if (asleep->any_missed()) { // just now
+                        continue;
+                    }
+                }
+            }
+        }
+        if (count == 0 && may_spin) {
+            may_spin = false;
+            const bool found =
+                active_ != nullptr && spin::until([&] {
+                    const LocalLock::Hold hold(lock_);
+                    for (Watch* watch = hold ? active_ : nullptr; watch != nullptr; watch = watch->next_active) {
+                        if (has_news(*watch)) {
+                            return true;
+                        }
+                    }
+                    return false;
+                });
+            (void)found;
+            continue;
+        }
+        if (count > 0) {
+            const uint64_t now = sys::now_ns();
+            if (count == max ||
+                now - asked_kernel_ns_.load(std::memory_order_relaxed) < policy::max_kernel_pause_ns()) {
+                return count;
+            }
+            asked_kernel_ns_.store(now, std::memory_order_relaxed);
+            const int more = ask_kernel(epfd, events + count, max - count, 0, mask);
+            if (more > 0) {
+                const LocalLock::Hold hold(lock_);
+                count += hold ? take_kernel_events(events + count, more) : more;
+            }
+            return count;
+        }
+        const uint64_t before = sys::now_ns();
+        constexpr int64_t pause_ns = stream::give_back_pause_ms * 1000000;
+        const bool shortened = soon && (left < 0 || left > pause_ns);
+        const int n = ask_kernel(epfd, events, max, shortened ? pause_ns : left, mask);
+        const int error = errno;
+        asked_kernel_ns_.store(sys::now_ns(), std::memory_order_relaxed);
+        if (asleep) {
+            asleep.reset();
+            spin::slept(asked_kernel_ns_.load() - before);
+        }
+        if (n < 0) {
+            errno = error;
+            return n;
+        }
+        int kept = 0;
+        {
+            const LocalLock::Hold hold(lock_);
+            kept = hold ? take_kernel_events(events, n) : n;
+            if (kept < max && hold) {
+                kept += collect(events + kept, max - kept, false);
+            }
+        }
+        if (kept != 0 || timeout_ns == 0) {
+            return kept;
+        }
+        if (timeout_ns > 0) {
+            left = timeout_ns - static_cast<int64_t>(sys::now_ns() - begin);
+            if (left <= 0) {
+                if (n == 0 && !shortened) {
+                    return 0;
+                }
+                left = 0;
+            }
+        }
+        may_spin = n > 0 && left != 0; // else, if shortened, collect() and sleep again
+    }
+}
+
+int EpollSet::sift(epoll_event* events, int count) {
+    const LocalLock::Hold hold(lock_);
+    if (!hold) {
+        return count;
+    }
+    const int kept = take_kernel_events(events, count);
+    return kept + collect(events + kept, count - kept, false);
+}
+
+bool EpollSet::ready(bool to_sleep) {
+    const LocalLock::Hold hold(lock_);
+    if (!hold) {
+        return false;
+    }
+    activate_missed();
+    if (!has_careful()) {
+        return false;
+    }
+    bool there = false;
+    flush_removed();
+    Watch* list = active_;
+    active_ = nullptr;
+    Watch** end = &active_;
+    while (list != nullptr) {
+        Watch* watch = list;
+        list = watch->next_active;
+        uint32_t told = 0;
+        // Looked at as level-triggered: what an edge has to tell stays to be told.
+        const auto told_before = std::tuple(watch->kernel_in, watch->kernel_named, watch->seen_arrived,
+                                            watch->seen_blocked, watch->seen_ended);
+        set_flag(watch->armed, to_sleep);
+        const bool one = look_at(*watch, to_sleep, told);
+        std::tie(watch->kernel_in, watch->kernel_named, watch->seen_arrived, watch->seen_blocked, watch->seen_ended) =
+            told_before;
+        there = there || one;
+        watch->active = one || !to_sleep;
+        if (watch->active) {
+            set_flag(watch->armed, false);
+            watch->next_active = nullptr;
+            *end = watch;
+            end = &watch->next_active;
+        }
+    }
+    return there;
+}
+
+} // namespace preload

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/wait/poll.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include <sys/mman.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rules/decide.hpp"
+#include "preload/wait/epoll_set.hpp"
+#include "preload/wait/spin.hpp"
+
+namespace preload::wait {
+
+namespace {
+
+Connection* careful(int fd) {
+    Connection* c = table::connection(fd);
+    return c != nullptr && (c->state.load()->gate.load(std::memory_order_acquire) & gate::careful) != 0 &&
+                   c->segment.load() != nullptr
+               ? c
+               : nullptr;
+}
+
+EpollSet* careful_set(int fd) {
+    EpollSet* set = table::set(fd);
+    return set != nullptr && set->has_careful() ? set : nullptr;
+}
+
+// An array for a call: on the stack if it is short, since stacks may be.
+template <class T, size_t N> class Scratch {
+  public:
+    explicit Scratch(size_t count) : count_(count) {
+        if (count > N) {
+            void* got = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            at_ = got != MAP_FAILED ? static_cast<T*>(got) : nullptr;
+        }
+    }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    ~Scratch() {
+        if (at_ != nullptr && at_ != few_.data()) {
+            munmap(at_, count_ * sizeof(T));
+        }
+    }
+    T* get() { return at_; }
+
+  private:
+    const size_t count_;
+    std::array<T, N> few_;
+    T* at_ = few_.data();
+};
+constexpr size_t few = 64;
+
+// When the thread last asked the kernel: while memory is ready, the others' turn comes as in EpollSet::wait().
+constinit thread_local uint64_t asked_kernel_ns = 0;
+
+// One call's look at all descriptors.
+class Poll {
+  public:
+    Poll(pollfd* fds, nfds_t count, pollfd* shadow) : fds_(fds), count_(count), shadow_(shadow) {}
+
+    // Into revents; how many are not zero.
+    int look(bool to_sleep);
+    // Asks the kernel about the others, and adds what it says. Negative: -1, and errno.
+    int add_kernel(const sigset_t* mask);
+    int sleep(int64_t timeout_ns, const sigset_t* mask);
+    [[nodiscard]] bool anything_in_memory() const;
+
+  private:
+    int merge();
+
+    pollfd* fds_;
+    nfds_t count_;
+    pollfd* shadow_;    // what the kernel is asked
+    bool soon_ = false; // a connection has to be looked at again, see stream::gives_back()
+};
+
+int Poll::look(bool to_sleep) {
+    int ready = 0;
+    soon_ = false;
+    for (nfds_t i = 0; i < count_; ++i) {
+        pollfd& one = fds_[i];
+        shadow_[i] = {one.fd, one.events, 0};
+        one.revents = 0;
+        if (Connection* c = careful(one.fd); c != nullptr) {
+            const stream::Readiness r = stream::look(*c, one.fd, one.events, to_sleep);
+            if (r.soon) {
+                soon_ = true;
+                shadow_[i].fd = -1;
+                continue;
+            }
+            if (r.blocked) {
+                continue; // as the kernel says
+            }
+            one.revents = static_cast<short>(r.events & (one.events | POLLHUP | POLLERR));
+            shadow_[i].events = r.kernel;
+            if (!to_sleep) {
+                shadow_[i].fd = -1; // it was asked
+            }
+        } else if (EpollSet* set = careful_set(one.fd); set != nullptr && set->ready(to_sleep)) {
+            one.revents = static_cast<short>(one.events & (POLLIN | POLLRDNORM));
+        }
+        ready += one.revents != 0 ? 1 : 0;
+    }
+    return ready;
+}
+
+int Poll::merge() {
+    int ready = 0;
+    for (nfds_t i = 0; i < count_; ++i) {
+        if (Connection* c = careful(fds_[i].fd); c != nullptr && shadow_[i].fd >= 0) {
+            if ((shadow_[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+                c->state.load()->ended = true;
+            }
+        } else {
+            fds_[i].revents = static_cast<short>(fds_[i].revents | shadow_[i].revents);
+        }
+        ready += fds_[i].revents != 0 ? 1 : 0;
+    }
+    return ready;
+}
+
+int Poll::add_kernel(const sigset_t* mask) {
+    const timespec none{};
+    asked_kernel_ns = sys::now_ns();
+    const int n = real::ppoll(shadow_, count_, &none, mask);
+    if (n < 0) {
+        for (nfds_t i = 0; i < count_; ++i) {
+            shadow_[i].revents = 0;
+        }
+    }
+    const int ready = merge();
+    return n < 0 && ready == 0 ? n : ready;
+}
+
+// From before the last look until after the sleep: who takes frames meanwhile waits for this thread to wake, and has
+// them sent again if it does not. Other threads may close the numbers meanwhile; a thread may be cancelled.
+class Asleep {
+  public:
+    Asleep(const pollfd* fds, nfds_t count) : counts_(count) {
+        stream::own_sleeps = 1;
+        if (counts_.get() == nullptr) {
+            return;
+        }
+        for (nfds_t i = 0; i < count; ++i) {
+            std::atomic<uint32_t>* sleepers = nullptr;
+            if (Connection* c = table::connection(fds[i].fd); c != nullptr) {
+                sleepers = &c->state.load()->sleepers;
+            } else if (EpollSet* set = careful_set(fds[i].fd); set != nullptr) {
+                sleepers = &set->sleepers();
+            }
+            if (sleepers != nullptr) {
+                sleepers->fetch_add(1);
+                counts_.get()[used_++].sleepers = sleepers;
+            }
+        }
+    }
+    Asleep(const Asleep&) = delete;
+    Asleep& operator=(const Asleep&) = delete;
+    ~Asleep() {
+        stream::own_sleeps = 0;
+        for (nfds_t i = 0; i < used_; ++i) {
+            counts_.get()[i].sleepers->fetch_sub(1);
+        }
+    }
+
+  private:
+    struct Count {
+        std::atomic<uint32_t>* sleepers;
+    };
+    Scratch<Count, few> counts_;
+    nfds_t used_ = 0;
+};
+
+int Poll::sleep(int64_t timeout_ns, const sigset_t* mask) {
+    constexpr int64_t pause_ns = stream::give_back_pause_ms * 1000000;
+    const bool shortened = soon_ && (timeout_ns < 0 || timeout_ns > pause_ns);
+    timeout_ns = shortened ? pause_ns : timeout_ns;
+    const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
+    const uint64_t begin = sys::now_ns();
+    int n = real::ppoll(shadow_, count_, timeout_ns < 0 ? nullptr : &time, mask);
+    const int error = errno;
+    asked_kernel_ns = sys::now_ns();
+    spin::slept(asked_kernel_ns - begin);
+    errno = error;
+    n += n == 0 && shortened ? 1 : 0; // the time is not over
+    if (n > 0) {
+        (void)merge();
+    }
+    return n;
+}
+
+bool Poll::anything_in_memory() const {
+    for (nfds_t i = 0; i < count_; ++i) {
+        const short wanted = fds_[i].events;
+        const Connection* c = careful(fds_[i].fd);
+        if (c != nullptr && (((wanted & (POLLIN | POLLRDNORM)) != 0 && stream::ring_has_bytes(*c)) ||
+                             ((wanted & (POLLOUT | POLLWRNORM)) != 0 && stream::ring_has_space(*c)))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask) {
+    Scratch<pollfd, few> shadow(count);
+    if (shadow.get() == nullptr) {
+        errno = ENOMEM;
+        return -1;
+    }
+    Poll all(fds, count, shadow.get());
+    const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
+    int64_t left = timeout_ns;
+    for (;;) {
+        int ready = all.look(false);
+        if (ready == 0 && left != 0 && !spin::until([&] { return all.anything_in_memory(); })) {
+            int n = 1;
+            {
+                const Asleep asleep(fds, count);
+                ready = all.look(true);
+                n = ready == 0 ? all.sleep(left, mask) : 1;
+            }
+            if (n < 0) {
+                return n;
+            }
+            if (n == 0) {
+                (void)all.look(false);
+                return all.add_kernel(nullptr);
+            }
+            if (ready == 0) {
+                ready = all.look(false);
+            }
+        }
+        if (ready != 0 && mask == nullptr && sys::now_ns() - asked_kernel_ns < policy::max_kernel_pause_ns()) {
+            return ready;
+        }
+        ready = all.add_kernel(timeout_ns == 0 && ready == 0 ? mask : nullptr);
+        if (ready != 0 || timeout_ns == 0) {
+            return ready;
+        }
+        if (timeout_ns > 0) {
+            left = std::max<int64_t>(timeout_ns - static_cast<int64_t>(sys::now_ns() - begin), 0);
+            if (left == 0) {
+                return 0;
+            }
+        }
+    }
+}
+
+} // namespace
+
+bool any_careful(const pollfd* fds, nfds_t count) {
+    return std::any_of(fds, fds + count,
+                       [](const pollfd& one) { return careful(one.fd) != nullptr || careful_set(one.fd) != nullptr; });
+}
+
+int poll(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask) {
+    return poll_careful(fds, count, timeout_ns, mask);
+}
+
+int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_ns, const sigset_t* mask) {
+    const auto has = [](const fd_set* set, int fd) {
+        // A program may have larger sets than FD_SETSIZE, which FD_ISSET would not look at.
+        constexpr int bits = 8 * sizeof(long);
+        return set != nullptr && (reinterpret_cast<const unsigned long*>(set)[fd / bits] >> (fd % bits) & 1) != 0;
+    };
+    const auto clear = [](fd_set* set, int fd) {
+        constexpr int bits = 8 * sizeof(long);
+        if (set != nullptr) {
+            reinterpret_cast<unsigned long*>(set)[fd / bits] &= ~(1UL << (fd % bits));
+        }
+    };
+    nfds_t used = 0;
+    bool any = false;
+    for (int fd = 0; fd < count; ++fd) {
+        if (has(in, fd) || has(out, fd) || has(except, fd)) {
+            ++used;
+            any = any || careful(fd) != nullptr || careful_set(fd) != nullptr;
+        }
+    }
+    if (!any) {
+        return -2;
+    }
+    Scratch<pollfd, few> list(used);
+    if (list.get() == nullptr) {
+        errno = ENOMEM;
+        return -1;
+    }
+    nfds_t next = 0;
+    for (int fd = 0; fd < count; ++fd) {
+        const int events = (has(in, fd) ? POLLIN : 0) | (has(out, fd) ? POLLOUT : 0) | (has(except, fd) ? POLLPRI : 0);
+        if (events != 0) {
+            list.get()[next++] = {fd, static_cast<short>(events), 0};
+        }
+    }
+    const auto wanted = [](const pollfd& one) {
+        short told = one.revents;
+        // POLLHUP is nothing to those who wait for exceptions, nor POLLERR.
+        told = static_cast<short>(told & (((one.events & POLLIN) != 0 ? POLLIN | POLLHUP | POLLERR : 0) |
+                                          ((one.events & POLLOUT) != 0 ? POLLOUT | POLLERR : 0) |
+                                          ((one.events & POLLPRI) != 0 ? POLLPRI : 0) | POLLNVAL));
+        return told;
+    };
+    const int n = poll_careful(list.get(), used, timeout_ns, mask);
+    if (n < 0) {
+        return n;
+    }
+    if (std::any_of(list.get(), list.get() + used, [](const pollfd& one) { return (one.revents & POLLNVAL) != 0; })) {
+        errno = EBADF;
+        return -1;
+    }
+    int result = 0;
+    for (nfds_t i = 0; i < used; ++i) {
+        const pollfd& one = list.get()[i];
+        const short told = wanted(one);
+        const auto tell = [&](fd_set* set, int event, int signs) {
+            if ((one.events & event) != 0) {
+                if ((told & signs) != 0) {
+                    ++result;
+                } else {
+                    clear(set, one.fd);
+                }
+            }
+        };
+        tell(in, POLLIN, POLLIN | POLLHUP | POLLERR);
+        tell(out, POLLOUT, POLLOUT | POLLERR);
+        tell(except, POLLPRI, POLLPRI);
+    }
+    return result;
+}
+
+} // namespace preload::wait

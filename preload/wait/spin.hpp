@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Looking at memory for a short time before sleeping, where another processor may write it meanwhile. Each thread
+// learns from its last waits: it looks while most of them are short, and sleeps at once while they are not, or while
+// it has had to wait for a processor.
+#pragma once
+
+#include <cstdint>
+
+#include "preload/base/system.hpp"
+
+namespace preload::spin {
+
+// The longest time in ns; 0: never (one processor, or RSPRELOAD_SPIN=0).
+uint32_t max_ns();
+
+namespace detail {
+
+// What a thread knows of its waits. Long ones count for more: they cost a processor's time if looked through.
+class Experience {
+  public:
+    [[nodiscard]] bool pays_off() const { return score_ > 0; }
+    void was_short(uint64_t now) {
+        if (now >= pause_until_ && score_ < most) {
+            ++score_;
+        }
+    }
+    void was_long() { score_ = score_ > cost_of_long ? score_ - cost_of_long : 0; }
+    // Another thread had the processor while this one looked: there are more threads than processors.
+    void was_displaced(uint64_t now) {
+        constexpr uint64_t pause_ns = 10000000;
+        score_ = 0;
+        pause_until_ = now + pause_ns;
+    }
+
+  private:
+    static constexpr int most = 16;
+    static constexpr int cost_of_long = 4;
+    int score_ = 0;
+    uint64_t pause_until_ = 0;
+};
+
+extern constinit thread_local Experience experience;
+inline constexpr uint64_t yield_after_ns = 4000; // others have the processor at most that much later
+inline constexpr uint64_t displaced_ns = 15000;  // longer than a yield that finds nobody
+
+} // namespace detail
+
+// True: done() said so.
+template <class Done> bool until(Done&& done) {
+    const uint32_t most = max_ns();
+    detail::Experience& experience = detail::experience;
+    if (most == 0 || !experience.pays_off()) {
+        return done();
+    }
+    const uint64_t begin = sys::now_ns();
+    uint64_t yielded = begin;
+    for (;;) {
+        constexpr int looks = 16;
+        for (int i = 0; i < looks; ++i) {
+            if (done()) {
+                experience.was_short(yielded);
+                return true;
+            }
+            __builtin_ia32_pause();
+        }
+        const uint64_t now = sys::now_ns();
+        if (now - begin > most) {
+            return false;
+        }
+        if (now - yielded > detail::yield_after_ns) {
+            sys::call(SYS_sched_yield);
+            yielded = sys::now_ns();
+            if (yielded - now > detail::displaced_ns) {
+                experience.was_displaced(yielded);
+                return done();
+            }
+        }
+    }
+}
+
+// How long a sleep took that followed looking in vain, or none.
+inline void slept(uint64_t ns) {
+    if (const uint32_t most = max_ns(); most != 0) {
+        if (ns < most) {
+            detail::experience.was_short(sys::now_ns());
+        } else {
+            detail::experience.was_long();
+        }
+    }
+}
+
+} // namespace preload::spin

@@ -21,6 +21,9 @@ using Clock = std::chrono::steady_clock;
 // A closed connection whose peer takes nothing is given up after this long; TCP does so in FIN_WAIT_2.
 constexpr auto longest_linger = std::chrono::seconds(60);
 
+// Local ports that a connection is tried from.
+constexpr int max_connects = 8;
+
 uint64_t random_session() {
     uint64_t session = 0;
     if (getrandom(&session, sizeof(session), 0) != sizeof(session)) {
@@ -236,21 +239,22 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
     if (!state_.compare_exchange_strong(before, State::preparing, std::memory_order_acq_rel)) {
         return -FI_EOPBADSTATE;
     }
-    std::vector<std::byte> message(wire::Hello::size + data.size());
+    request_.resize(wire::Hello::size + data.size());
+    std::copy(data.begin(), data.end(), request_.begin() + wire::Hello::size);
     int ret = address != nullptr ? aim_at(*core_info_, address) : 0;
     ret = ret != 0 ? ret : open_endpoint();
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
     } else {
-        hello(data.size()).encode(std::span<std::byte, wire::Hello::size>(message.data(), wire::Hello::size));
-        std::copy(data.begin(), data.end(), message.begin() + wire::Hello::size);
+        encode_hello();
         const auto lock = pump_->lock(); // the answer must find us in the right state
         state_.store(State::connecting, std::memory_order_release);
         if (peer != nullptr) {
             agree(*peer);
-            ret = fi_accept(ep_.get(), message.data(), message.size());
+            ret = fi_accept(ep_.get(), request_.data(), request_.size());
         } else {
-            ret = fi_connect(ep_.get(), address, message.data(), message.size());
+            connects_left_ = max_connects - 1;
+            ret = fi_connect(ep_.get(), address, request_.data(), request_.size());
         }
     }
     if (ret != 0) {
@@ -259,6 +263,33 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
         state_.store(peer != nullptr ? State::failed : State::open, std::memory_order_release);
     }
     return ret;
+}
+
+// In front of the program's data.
+void Connection::encode_hello() {
+    hello(request_.size() - wire::Hello::size)
+        .encode(std::span<std::byte, wire::Hello::size>(request_.data(), wire::Hello::size));
+}
+
+// With the pump locked. A new endpoint gets another local port.
+void Connection::connect_again() {
+    if (state_.load(std::memory_order_acquire) != State::connecting) {
+        return;
+    }
+    RSTREAM_INFO(FI_LOG_EP_CTRL, "the local port is in use: connecting from another one\n");
+    drop_endpoint();
+    drop_completions();
+    int ret = open_endpoint();
+    if (ret == 0) {
+        encode_hello(); // the registrations are new
+        ret = fi_connect(ep_.get(), core_info_->dest_addr, request_.data(), request_.size());
+    }
+    if (ret != 0) {
+        connects_left_ = 0;
+        fi_eq_err_entry error{};
+        error.err = -ret;
+        on_core_error(error);
+    }
 }
 
 int Connection::connect(const void* address, std::span<const std::byte> data) {
@@ -313,6 +344,12 @@ void Connection::on_core_error(const fi_eq_err_entry& entry) {
     if (state_.load(std::memory_order_acquire) == State::connected) {
         take_what_came();
         fail(error == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error));
+        return;
+    }
+    // Over iWARP, the port that the core chooses for a connection may be in use in the kernel's TCP.
+    if (error == FI_EADDRINUSE && connects_left_ > 0 && state_.load(std::memory_order_acquire) == State::connecting) {
+        --connects_left_;
+        connect_again_ = true; // not yet: the queue is being read
         return;
     }
     switch (error) { // what has to do with the way there; else the peer turned us down, or went without an answer

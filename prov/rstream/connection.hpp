@@ -157,6 +157,8 @@ class Connection final : public EqTarget {
     [[nodiscard]] wire::Hello hello(size_t user_length) const;
     int agree(const wire::Hello& peer);
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
+    void encode_hello();
+    void connect_again();
     [[nodiscard]] bool all_with_core() const;
     void take_what_came();
     bool give_up();
@@ -180,6 +182,7 @@ class Connection final : public EqTarget {
     void forget_operation(size_t staged, bool signal);
     enum class Drained : uint8_t { nothing, something, not_all };
     Drained drain_completions();
+    void drop_completions();
     [[nodiscard]] bool events_due();
     void take_core_events();
     void on_completion(const fi_cq_data_entry& entry);
@@ -268,6 +271,9 @@ class Connection final : public EqTarget {
     size_t send_limit_ = 0;
     size_t max_chunk_ = 0;
     bool request_used_ = false;
+    std::vector<std::byte> request_; // while connecting: what the peer is sent
+    int connects_left_ = 0;          // that may be tried while connecting; with the pump locked, as the next one
+    bool connect_again_ = false;
     bool headers_ = false; // data is announced by messages behind the writes
 
     std::atomic<State> state_{State::open};

@@ -6,6 +6,7 @@
 #include "prov/rstream/connection.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "prov/rstream/domain.hpp"
 #include "prov/rstream/log.hpp"
@@ -292,8 +293,19 @@ bool Connection::events_due() {
 }
 
 void Connection::take_core_events() {
-    if (events_) {
-        pump_->drain(events_.get());
+    if (traits_.kernel_tcp) {
+        return; // they come with all others
+    }
+    const auto lock = pump_->lock();
+    const int failure = events_ ? pump_->drain(events_.get()) : 0;
+    if (failure != 0 && state_.load(std::memory_order_acquire) == State::connecting) {
+        // libfabric 1's verbs tells so that it could not connect; later ones have an event for it.
+        fi_eq_err_entry error{};
+        error.err = -failure;
+        on_core_error(error);
+    }
+    if (std::exchange(connect_again_, false)) {
+        connect_again();
     }
 }
 
@@ -321,6 +333,19 @@ Connection::Drained Connection::drain_completions() {
         }
     }
     return Drained::not_all;
+}
+
+// Of an endpoint that is gone: its receives may have been flushed.
+void Connection::drop_completions() {
+    const std::lock_guard lock(cq_mutex_);
+    fi_cq_data_entry entries[completion_batch];
+    for (;;) {
+        const ssize_t count = fi_cq_read(cq_.get(), entries, completion_batch);
+        fi_cq_err_entry error{};
+        if (count == 0 || (count < 0 && (count != -FI_EAVAIL || fi_cq_readerr(cq_.get(), &error, 0) < 0))) {
+            return;
+        }
+    }
 }
 
 void Connection::on_completion(const fi_cq_data_entry& entry) {

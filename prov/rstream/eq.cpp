@@ -79,7 +79,7 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target, int quiet, const std::func
     pollfd event{wait_fd_, POLLIN, 0};
     int rounds = 0;
     do {
-        drain(core_.get());
+        (void)drain(core_.get());
         // Without this, the descriptor stays readable after any event, and nothing would be waited for.
     } while (++rounds < most_rounds &&
              (fi_trywait(core_fabric_, &core, 1) != 0 || poll(&event, 1, quiet) > 0 || (more && more())));
@@ -90,7 +90,7 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target, int quiet, const std::func
 
 Pump::Ran Pump::run() {
     const std::lock_guard lock(mutex_);
-    drain(core_.get());
+    (void)drain(core_.get());
     Ran ran;
     epoll_event ready[64];
     const int count = epoll_wait(watch_fd_.get(), ready, 64, 0);
@@ -215,7 +215,7 @@ bool Pump::add_watch(int fd, EqTarget* target) {
     return true;
 }
 
-void Pump::drain(fid_eq* queue) {
+int Pump::drain(fid_eq* queue) {
     const std::lock_guard lock(mutex_);
     CoreEvent event;
     for (;;) {
@@ -227,7 +227,7 @@ void Pump::drain(fid_eq* queue) {
             error.err_data = data;
             error.err_data_size = sizeof(data);
             if (fi_eq_readerr(queue, &error, 0) < 0) {
-                return;
+                return 0;
             }
             if (auto found = targets_.find(error.fid); found != targets_.end()) {
                 found->second->on_core_error(error);
@@ -237,10 +237,11 @@ void Pump::drain(fid_eq* queue) {
             continue;
         }
         if (got < static_cast<ssize_t>(sizeof(fi_eq_cm_entry))) {
-            if (got != -FI_EAGAIN) {
-                RSTREAM_WARN(FI_LOG_EQ, "the core's event queue answers %zd\n", got);
+            if (got == -FI_EAGAIN) {
+                return 0;
             }
-            return;
+            RSTREAM_WARN(FI_LOG_EQ, "the core's event queue answers %zd\n", got);
+            return got < 0 ? static_cast<int>(got) : -FI_EIO;
         }
         const std::span<const std::byte> data(event.bytes + sizeof(fi_eq_cm_entry),
                                               static_cast<size_t>(got) - sizeof(fi_eq_cm_entry));

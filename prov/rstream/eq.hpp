@@ -62,8 +62,9 @@ class Pump {
     void sleeper_awake() { sleepers_.fetch_sub(1); }
     [[nodiscard]] int sleepers() const { return sleepers_.load(); }
 
-    // Hands on what came on a core queue: ours, or one that a target has for itself.
-    void drain(fid_eq* queue);
+    // Hands on what came on a core queue: ours, or one that a target has for itself. 0, or what the queue itself fails
+    // with: a negative error that no event tells of.
+    int drain(fid_eq* queue);
 
     // Keeps events out for as long as it is held.
     [[nodiscard]] std::unique_lock<std::recursive_mutex> lock() { return std::unique_lock(mutex_); }

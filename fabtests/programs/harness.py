@@ -26,6 +26,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # The path between two processes of one host. Any other name of a path is that of a fabric core, but for the kernel's.
 SHM = "shm"
 KERNEL = "kernel"
+NEVER_TRUE = ("the peer is not in this network namespace of this host", "the peer's offer was not valid")
 
 
 class Failed(Exception):
@@ -392,15 +393,16 @@ class Trial:
 
     def connections(self, port):
         """Connections of the port, by both addresses: which of their ends have a record, and whether it was upgraded. Several
-        processes may have used an end: a server's parent and child, or programs that were executed one after another."""
+        processes may have used an end: a server's parent and child, or programs that were executed one after another.
+        Without a port (None) all connections, for programs that pick their own."""
         found = collections.defaultdict(dict)
         for _, record in self.records():
             local, peer = without_mapping(record.local), without_mapping(record.peer)
             if record.role == "listen":
                 continue
-            if port_of(peer) == str(port):
+            if port_of(peer) == str(port) or (port is None and record.role == "connect"):
                 end, key = "client", (local, peer)
-            elif port_of(local) == str(port):
+            elif port_of(local) == str(port) or port is None:
                 end, key = "server", (peer, local)
             else:
                 continue
@@ -413,6 +415,11 @@ class Trial:
         return sum(len(known) >= ends and all(known.values()) for known in found.values()), len(found)
 
     def check_upgraded(self):
+        for program, record in self.records():
+            # Both ends are on this host and honest.
+            if record.reason in NEVER_TRUE:
+                raise Failed("%s: the reason of a socket (%s, %s to %s) was: %s" %
+                             (program.label, record.role, record.local, record.peer, record.reason))
         ends = collections.Counter(end for found in self.connections(self.port).values() for end in found)
         for end in ("client", "server"):
             if self.records_expected and not ends[end]:

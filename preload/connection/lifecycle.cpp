@@ -377,6 +377,7 @@ void leave_to_others() {
         if ((s.gate.load() & gate::careful) == 0 || c.segment.load() == nullptr || c.fd.load() != fd) {
             return;
         }
+        watches_closing(c); // a set may be inherited
         if (s.holders.load() == 1) {
             c.out_ring().writer.ends = 1;
         }

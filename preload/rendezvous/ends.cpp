@@ -117,7 +117,7 @@ Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received) {
             constexpr uint8_t established = 1; // of the kernel's states
             constexpr uint8_t syn_received = 3;
             const bool open = found.idiag_state == established || found.idiag_state == syn_received;
-            owner = found.idiag_inode != 0 ? Owner::found : open ? Owner::unaccepted : Owner::absent;
+            owner = found.idiag_inode != 0 ? Owner::found : open ? Owner::unaccepted : Owner::closed;
             const auto* attribute =
                 reinterpret_cast<const rtattr*>(answer.data() + NLMSG_LENGTH(sizeof(inet_diag_msg)));
             auto left = static_cast<unsigned>(n - static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg))));

@@ -35,11 +35,11 @@ struct Ends {
     socklen_t meeting_name(sockaddr_un& out) const;
 };
 
-enum class Owner : uint8_t { found, absent, unaccepted, unknown };
+enum class Owner : uint8_t { found, absent, unaccepted, closed, unknown };
 
 // Who owns the socket at the other end, as NETLINK_SOCK_DIAG says (sock_diag(7)). absent: there is no such socket in
-// this network namespace. unaccepted: the connection waits in a listener's backlog, and is nobody's yet. unknown: the
-// kernel cannot be asked. received: bytes that it has been sent so far.
+// this network namespace. unaccepted: the connection waits in a listener's backlog, and is nobody's yet. closed: its
+// program has closed it. unknown: the kernel cannot be asked. received: bytes that it has been sent so far.
 Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received);
 
 } // namespace preload::rendezvous

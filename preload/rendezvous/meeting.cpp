@@ -85,6 +85,15 @@ Meeting::Result Meeting::fail(Reason why, bool for_good) {
     return Result::failed;
 }
 
+// The peer does not answer, or not any more: perhaps since its program has closed the connection meanwhile.
+Meeting::Result Meeting::fail_unanswered() {
+    Positions now;
+    if (table::connection(fd_) == connection_ && read_positions(fd_, now) && now.established) {
+        return fail(Reason::no_peer);
+    }
+    return fail(Reason::young);
+}
+
 void Meeting::end() {
     descriptors::close(listener_);
     descriptors::close(socket_);
@@ -115,8 +124,10 @@ Meeting::Result Meeting::begin(Connection& c, int epoll) {
         return fail(Reason::half_closed, true);
     }
     switch (peer_owner(ends_, user_, peer_received)) {
-    case Owner::absent:
-        return fail(Reason::remote, true);
+    case Owner::absent: // also after a reset
+        return read_positions(fd_, after) && after.established ? fail(Reason::remote, true) : fail(Reason::young, true);
+    case Owner::closed:
+        return fail(Reason::young, true);
     case Owner::unaccepted:
         return fail(Reason::none); // later, perhaps
     case Owner::unknown:
@@ -182,7 +193,7 @@ Meeting::Result Meeting::connect_to_peer() {
         sys::call(SYS_close, made);
         const uint64_t now = sys::now_ns();
         if ((result != -ECONNREFUSED && result != -EAGAIN) || now >= give_up_) {
-            return fail(Reason::no_peer);
+            return fail_unanswered();
         }
         pause_ = std::min(pause_ != 0 ? 2 * pause_ : millisecond, max_pause);
         deadline_ = now + pause_;
@@ -256,7 +267,7 @@ Meeting::Result Meeting::take_hello() {
         sys::call(SYS_close, memory);
     }
     if (segment == nullptr) {
-        return fail(Reason::failed);
+        return n <= 0 ? fail_unanswered() : fail(Reason::failed);
     }
     segment->service[0] = service::own_name();
     Answer answer;
@@ -279,7 +290,7 @@ Meeting::Result Meeting::take_answer() {
     }
     const auto answer = parse<Answer>({bytes.data(), static_cast<size_t>(n > 0 ? n : 0)});
     if (!answer || answer->token != token_) {
-        return fail(n == 0 ? Reason::no_peer : Reason::failed);
+        return n <= 0 ? fail_unanswered() : fail(Reason::failed);
     }
     if (!attach(segment_, token_, 1)) { // it has ended meanwhile, or several processes have it
         return fail(why_);
@@ -354,7 +365,7 @@ Meeting::Result Meeting::on_time(uint64_t now) {
         deadline_ = give_up_;
         return Result::going_on;
     }
-    return fail(why_ != Reason::none ? why_ : Reason::no_peer);
+    return why_ != Reason::none ? fail(why_) : fail_unanswered();
 }
 
 } // namespace preload::rendezvous

@@ -32,6 +32,7 @@ class Meeting {
 
   private:
     Result fail(Reason why, bool for_good = false);
+    Result fail_unanswered();
     Result listen_for_peer();
     Result connect_to_peer();
     Result take_hello();

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+"""What the comparisons with kernel TCP share: runs in turns, medians and ratios of pairs, and how they are printed."""
+
+import json
+import os
+import statistics
+import sys
+
+import harness
+
+HIGHER, LOWER = "higher", "lower"
+
+
+def measure(suite, body, way, explained=False, prepare=None):
+    """Figures by their names, and how many connections were upgraded of how many."""
+    trial = harness.Trial(suite, harness.Case("", "", body, [], False, 90, None), way == "rsrun")
+    trial.explained = explained or suite.over_fabric
+    trial.records_expected = False
+    if prepare:
+        prepare(trial, way)
+    found, upgraded = {}, (0, 0)
+
+    def perform(one):
+        found.update(body(one))
+        one.expected_upgrades.clear()
+
+    try:
+        trial.perform(perform)
+        upgraded = trial.upgraded(trial.port)
+    except (harness.Failed, OSError, ValueError, KeyError, AttributeError) as error:
+        print("# %s: %s" % (way, str(error)[:300].replace("\n", " ")), file=sys.stderr)
+        found = {}
+    trial.remove()
+    return found, upgraded
+
+
+def in_turns(suite, bodies, ways, rounds, prepare=None):
+    """For each figure's name what each round found: figures by the way. The order of the ways changes from round to round."""
+    figures = {}
+    for turn in range(rounds):
+        for body in bodies:
+            pair = {}
+            for way in ways if turn % 2 == 0 else reversed(ways):
+                for name, value in measure(suite, body, way, prepare=prepare)[0].items():
+                    pair.setdefault(name, {})[way] = value
+            for name, by_way in pair.items():
+                figures.setdefault(name, []).append(by_way)
+    return figures
+
+
+def upgrades(suite, bodies):
+    """What a run with records says, which does not count: for each figure's name, connections upgraded, and all."""
+    known = {}
+    for body in bodies:
+        found, number = measure(suite, body, "rsrun", explained=True)
+        known.update((name, number) for name in found)
+    return known
+
+
+def spread(values):
+    """The median and the quartiles."""
+    if len(values) < 2:
+        return {"median": values[0], "quartiles": [values[0], values[0]]}
+    quartiles = statistics.quantiles(values, n=4, method="inclusive")
+    return {"median": statistics.median(values), "quartiles": [quartiles[0], quartiles[2]]}
+
+
+def summary(name, rounds, ways, upgraded, better=HIGHER):
+    """Of one row: each way's figures, and the ratios of rsrun to each other way, of the rounds that have both."""
+    row = {"name": name, "better": better, "rounds": rounds, "upgraded": upgraded[0], "connections": upgraded[1],
+           "ways": {}, "ratios": {}}
+    for way in ways:
+        values = [figures[way] for figures in rounds if way in figures]
+        if values:
+            row["ways"][way] = spread(values)
+        pairs = [figures["rsrun"] / figures[way] for figures in rounds if figures.get(way) and "rsrun" in figures]
+        if pairs and way != "rsrun":
+            row["ratios"][way] = spread(pairs)
+    return row
+
+
+def number(value):
+    return "%.0f" % value if value >= 1000 else "%.*f" % (1 if value >= 100 else 2, value)
+
+
+def print_table(rows, ways, rounds, with_upgrades=True):
+    with_better = any(row["better"] == LOWER for row in rows)
+    print("%-38s" % ("medians of %d rounds" % rounds) + "".join("%14s" % way for way in ways) +
+          "".join("%26s" % ("rsrun to " + way) for way in ways[:-1]) + ("%10s" % "better" if with_better else "") +
+          ("%18s" % "upgraded" if with_upgrades else ""))
+    for row in rows:
+        line = "%-38s" % row["name"]
+        for way in ways:
+            line += "%14s" % (number(row["ways"][way]["median"]) if way in row["ways"] else "-")
+        for way in ways[:-1]:
+            ratio = row["ratios"].get(way)
+            line += "%26s" % ("%.2f (%.2f to %.2f)" % (ratio["median"], *ratio["quartiles"]) if ratio else "-")
+        if with_better:
+            line += "%10s" % row["better"]
+        if with_upgrades:
+            line += "%18s" % ("%d of %d" % (row["upgraded"], row["connections"]))
+        print(line)
+
+
+def print_json(rows, rounds):
+    print(json.dumps({"rounds": rounds, "processors": os.cpu_count(), "rows": rows}, indent=1))
+
+
+def add_options(parser, rounds):
+    parser.add_argument("-B", "--build", default=os.environ.get("FABTESTS_BIN", "."), help="the build tree")
+    parser.add_argument("-n", "--rounds", type=int, default=rounds)
+    parser.add_argument("--json", action="store_true", help="print one JSON object, with the figures of each round")
+
+
+def suite_of(options, path=harness.SHM, address="127.0.0.1", small=False):
+    """What all runs have in common."""
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    suite = harness.Suite(os.path.abspath(options.build), path, address, small, 1)
+    if not os.access(suite.rsrun, os.X_OK):
+        sys.exit("there is no rsrun in %s" % options.build)
+    return suite

@@ -15,7 +15,7 @@
 
 // AddressSanitizer's allocator, unlike libc's, does not take its locks at fork: a child would inherit one that another
 // thread holds, and stand still for ever. There the others are to sleep.
-inline pid_t fork_with_threads() {
+inline void prepare_fork_with_threads() {
 #ifdef __SANITIZE_ADDRESS__
     for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
         if (const long id = atol(task.path().filename().c_str()); id != gettid()) {
@@ -23,5 +23,9 @@ inline pid_t fork_with_threads() {
         }
     }
 #endif
+}
+
+inline pid_t fork_with_threads() {
+    prepare_fork_with_threads();
     return fork();
 }

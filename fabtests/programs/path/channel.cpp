@@ -108,7 +108,7 @@ void Channel::await(bool writable) {
     }
     if (wait_ == Wait::poll) {
         pollfd entry{socket_.get(), static_cast<short>(writable ? POLLOUT : POLLIN), 0};
-        checked("poll", poll(&entry, 1, -1));
+        waited("poll", poll(&entry, 1, -1));
         return;
     }
     epoll_event event{};
@@ -117,7 +117,7 @@ void Channel::await(bool writable) {
         event.events = EPOLLOUT;
         checked("epoll_ctl", epoll_ctl(set_.get(), EPOLL_CTL_MOD, socket_.get(), &event));
     }
-    checked("epoll_wait", epoll_wait(set_.get(), &event, 1, -1));
+    waited("epoll_wait", epoll_wait(set_.get(), &event, 1, -1));
     if (change) {
         event.events = EPOLLIN;
         checked("epoll_ctl", epoll_ctl(set_.get(), EPOLL_CTL_MOD, socket_.get(), &event));

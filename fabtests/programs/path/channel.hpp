@@ -4,6 +4,7 @@
 // TCP sockets of the loopback address, and the ways in which a program waits for one.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -29,6 +30,11 @@ template <class Result> Result checked(const char* call, Result result) {
         fail_call(call);
     }
     return result;
+}
+
+// Of a call that waits: an interruption, as by a debugger, is a wait that found nothing.
+template <class Result> Result waited(const char* call, Result result) {
+    return result < 0 && errno == EINTR ? 0 : checked(call, result);
 }
 
 class Fd {

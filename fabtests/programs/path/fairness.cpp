@@ -117,7 +117,7 @@ class Flood {
         for (size_t i = 0; i < connections; ++i) {
             entries[i] = {streams_[i].socket.get(), POLLOUT, 0};
         }
-        checked("poll", poll(entries.data(), entries.size(), some_ms));
+        waited("poll", poll(entries.data(), entries.size(), some_ms));
     }
     std::array<Stream, connections> streams_;
 };
@@ -228,7 +228,7 @@ class Loop {
 
     void dispatch() {
         std::array<epoll_event, max_events> events{};
-        const int count = checked("epoll_wait", epoll_wait(set_.get(), events.data(), max_events, -1));
+        const int count = waited("epoll_wait", epoll_wait(set_.get(), events.data(), max_events, -1));
         for (int i = 0; i < count; ++i) {
             const uint32_t member = events[static_cast<size_t>(i)].data.u32;
             if (member == timer) {

@@ -102,7 +102,7 @@ class Set {
     // ready.
     template <class Take> bool dispatch(const Take& take) {
         std::array<epoll_event, max_events> events{};
-        const int count = checked("epoll_wait", epoll_wait(fd_.get(), events.data(), max_events, -1));
+        const int count = waited("epoll_wait", epoll_wait(fd_.get(), events.data(), max_events, -1));
         bool all = true;
         for (int i = 0; i < count; ++i) {
             const uint32_t index = events[static_cast<size_t>(i)].data.u32;

@@ -167,6 +167,7 @@ CALLS_CASE(a_daemon_serves) {
     if (child == 0) {
         const int on = listener();
         const sockaddr_in name = address_of(on);
+        prepare_fork_with_threads();
         if (daemon(1, 1) == 0 && write(ends[1], &name, sizeof(name)) == sizeof(name)) {
             serve_once(on);
         }

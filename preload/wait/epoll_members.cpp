@@ -254,25 +254,30 @@ void EpollSet::tell_anew(Watch& watch) {
     watch.seen_blocked = watch.connection != nullptr ? watch.connection->state.load()->blocked.load() - 1 : 0;
 }
 
-// With the lock. From now on the kernel's events of this member are a sign to look at it.
-void EpollSet::convert(Watch& watch, int epfd) {
+// With the lock. From now on the kernel's events of this member are a sign to look at it. wakes: a thread may sleep in
+// the kernel's set.
+void EpollSet::convert(Watch& watch, int epfd, bool wakes) {
     if (watch.converted || watch.connection == nullptr || !is_careful(*watch.connection)) {
         return;
     }
+    // First: a thread that the kernel wakes finds that it has to look in memory.
+    converted_.fetch_add(1);
+    watch.converted = true;
+    tell_anew(watch); // what is there now was perhaps not told
+    activate(watch);
     epoll_event event = watch.wanted;
-    event.events = kernel_events_of(watch.wanted.events);
+    // It has not told the peer, and does not know what is in the ring: the kernel's socket, which has space as a rule,
+    // wakes it.
+    const uint32_t space = wakes ? EPOLLOUT : watch.wanted.events & EPOLLOUT;
+    event.events = kernel_events_of(watch.wanted.events | space);
     if ((watch.wanted.events & EPOLLEXCLUSIVE) != 0) { // which cannot be modified
-        event.events = EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | (watch.wanted.events & EPOLLOUT);
+        event.events = EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | space;
         sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, watch.fd, nullptr);
         sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, watch.fd, &event);
     } else {
         sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, watch.fd, &event);
     }
     watch.kernel_events = event.events;
-    watch.converted = true;
-    tell_anew(watch); // what is there now was perhaps not told
-    converted_.fetch_add(1);
-    activate(watch);
 }
 
 // With the lock. Programs remove and add members for each request. The kernel need not know where it watches a
@@ -379,7 +384,7 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                 if (watch->converted) {
                     activate(*watch);
                 } else {
-                    convert(*watch, epfd);
+                    convert(*watch, epfd, is_asleep());
                 }
                 if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && is_asleep()) {
                     // A thread that sleeps in the set already has not told the peer, and does not know what is in the
@@ -445,7 +450,7 @@ void watches_careful(Connection& c) {
 void EpollSet::convert_number(int fd) {
     const LocalLock::Hold hold(lock_);
     if (Watch* watch = hold ? find(fd) : nullptr; watch != nullptr && number >= 0) {
-        convert(*watch, number);
+        convert(*watch, number, true);
     }
 }
 

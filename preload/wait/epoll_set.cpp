@@ -95,8 +95,10 @@ bool EpollSet::look_at(Watch& watch, bool to_sleep, uint32_t& events) {
     }
     uint64_t now = watch.seen_arrived;
     stream::Readiness r;
+    // Counted first: bytes that come while it is looked at are told of then or the next time.
+    const uint64_t counted = edge && !to_sleep && c.segment.load() != nullptr ? arrived(c) : 0;
     if (!to_sleep && stream::look_in_memory(c, wanted, r.events)) {
-        now = arrived(c);
+        now = counted;
     } else {
         r = stream::look(c, fd, wanted, to_sleep, edge ? &now : nullptr);
     }
@@ -217,7 +219,7 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
                 continue;
             }
             if (!watch->converted && watch->connection != nullptr) {
-                convert(*watch, number);
+                convert(*watch, number, is_asleep());
             }
             if (watch->removed) {
                 taken = true;

@@ -63,7 +63,7 @@ class EpollSet {
     bool forget(int fd); // the number was closed; false: it is no member
     void tell_kernel();  // of members that were removed
     void convert_number(int fd);
-    void convert(Watch& watch, int epfd);
+    void convert(Watch& watch, int epfd, bool wakes);
     void activate(Watch& watch);
     void renew_number(int fd); // what it has is news
     // Threads that sleep in the kernel's set, or in one that it is a member of, or in poll on it.

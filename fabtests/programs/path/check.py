@@ -99,6 +99,13 @@ def compare_path():
             raise harness.Failed("a row is %s" % row)
 
 
+def upgrades_of_waiters(suite):
+    """An upgrade finds each end asleep, awake or on its way there; a wake-up that is lost meanwhile is one for ever."""
+    for _ in range(40):
+        subprocess.run([suite.rsrun, PROGRAM, "pingpong", "--iterations", "100", "--warm", "200", "--wait", "epoll-et",
+                        "--limit", str(int(LIMIT * PATIENCE))], stdout=subprocess.DEVNULL, check=True)
+
+
 def tests(suite):
     """Names, and what is done."""
     for options, expected, connections in MODES:
@@ -112,6 +119,7 @@ def tests(suite):
     yield "too many connections", lambda: refused(["many", "--connections", "1000000"], "hard limit")
     yield "a benchmark that does not end in time", lambda: refused(["pairs", "-d", "3600000", "-l", "1"], "within 1 s")
     if not os.environ.get("SANITIZE_FLAGS"):
+        yield "40 upgrades under edge-triggered waiters", lambda: upgrades_of_waiters(suite)
         yield "compare-path", compare_path
 
 

@@ -75,7 +75,7 @@ class Thread {
   private:
     static void let_go(Connection& c);
     void take_requests();
-    void begin(Connection& c);
+    void begin_waiting();
     void finish(Meeting& meeting, Meeting::Result result);
     void read_inbox();
     void watch(int fd, uint32_t events) const;
@@ -84,6 +84,9 @@ class Thread {
 
     const int epoll_;
     std::array<Meeting, max_meetings> meetings_;
+    // Requests that wait for a meeting to end, the oldest first, by Connection::next_request.
+    Connection* waiting_ = nullptr;
+    Connection* last_waiting_ = nullptr;
 };
 
 constexpr uint64_t connection_mark = uint64_t{1} << 63; // in epoll's data: a number, not a pointer
@@ -139,27 +142,38 @@ void Thread::let_go(Connection& c) {
     }
 }
 
-void Thread::begin(Connection& c) {
-    if (c.requested.load() == 2) {
-        lifecycle::free_abandoned(c);
+// In the order in which they came, which the peer has as well: both are to be busy with the same connections.
+void Thread::take_requests() {
+    Connection* const youngest = requests.exchange(nullptr, std::memory_order_acquire);
+    Connection* oldest = nullptr;
+    for (Connection* c = youngest; c != nullptr;) {
+        Connection* before = c->next_request.load(std::memory_order_relaxed);
+        c->next_request.store(oldest, std::memory_order_relaxed);
+        oldest = c;
+        c = before;
+    }
+    if (oldest == nullptr) {
         return;
     }
-    for (Meeting& meeting : meetings_) {
-        if (!meeting.in_use()) {
-            finish(meeting, meeting.begin(c, epoll_));
-            return;
-        }
+    if (waiting_ == nullptr) {
+        waiting_ = oldest;
+    } else {
+        last_waiting_->next_request.store(oldest, std::memory_order_relaxed);
     }
-    c.state.load()->worth_at = c.state.load()->calls * 2; // too many at once
-    let_go(c);
+    last_waiting_ = youngest;
 }
 
-void Thread::take_requests() {
-    Connection* list = requests.exchange(nullptr, std::memory_order_acquire);
-    while (list != nullptr) {
-        Connection* next = list->next_request.load(std::memory_order_relaxed);
-        begin(*list);
-        list = next;
+void Thread::begin_waiting() {
+    for (Meeting& meeting : meetings_) {
+        while (waiting_ != nullptr && !meeting.in_use()) {
+            Connection& c = *waiting_;
+            waiting_ = c.next_request.load(std::memory_order_relaxed);
+            if (c.requested.load() == 2) {
+                lifecycle::free_abandoned(c);
+            } else {
+                finish(meeting, meeting.begin(c, epoll_));
+            }
+        }
     }
 }
 
@@ -204,6 +218,7 @@ void Thread::run() {
     std::array<epoll_event, 64> events;
     for (;;) {
         take_requests();
+        begin_waiting();
         uint64_t next = UINT64_MAX;
         for (const Meeting& meeting : meetings_) {
             next = meeting.in_use() ? std::min(next, meeting.deadline()) : next;

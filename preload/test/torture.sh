@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# torture.cpp under the preload library in three ways, some seconds in all. The long form:
+# torture (torture_parts/main.cpp) under the preload library in three ways, some seconds in all. The long form:
 #
 #     TORTURE_BYTES=1000000000 TORTURE_ROUNDS=40 make check TESTS=preload/test/torture.sh
 #

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Kills the writer at a random moment, and compares what its peer reads with what it wrote.
+#include "preload/test/torture_parts/killed.hpp"
+
+#include <cerrno>
+#include <csignal>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "preload/test/torture_parts/drive.hpp"
+#include "preload/test/torture_parts/fork.hpp"
+#include "preload/test/torture_parts/random.hpp"
+#include "preload/test/torture_parts/stream.hpp"
+
+namespace torture {
+
+void run_killed_writer(const Round& round, End& e, int fd) {
+    Random random(round.options.seed ^ e.id);
+    e.action = kill_action;
+    round.await_all_warm();
+    const pid_t child = fork_child(e);
+    if (child == 0) {
+        for (;;) {
+            const long n = write_some(e, fd, random, max_size);
+            check(e, n, "writing");
+        }
+    }
+    close(fd);
+    const uint64_t until = random.size(1 << 20);
+    while (e.out < until) {
+        usleep(200);
+    }
+    usleep(static_cast<useconds_t>(random.below(3000)));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    ++shared->killed;
+    e.active = false;
+}
+
+void run_survivor(const Round& round, End& e, int fd) {
+    Random random(round.options.seed ^ e.id ^ 77);
+    const End& writer = other_end(e);
+    e.action = kill_action;
+    e.process = getpid();
+    const bool blocking = random.below(2) == 0;
+    set_nonblocking(fd, !blocking);
+    e.style = blocking ? by_threads : by_poll;
+    bool reset = false;
+    for (;;) {
+        const long n = read_some(e, fd, random);
+        if (n == 0 || n == -ECONNRESET) {
+            reset = n != 0;
+            break;
+        }
+        check(e, n, "reading from a writer that is killed");
+        if (n == -EAGAIN) {
+            wait_for(e, fd, -1, by_poll, true, false);
+        }
+    }
+    while (writer.active) {
+        usleep(100);
+    }
+    // A process that is killed with a frame unread resets the connection, and what its kernel has not yet sent is lost:
+    // rspreload-ofi(7), BUGS. It must not look like the end of the stream, then.
+    if (e.in < writer.out && !reset) {
+        fail("connection %u (path %d): of %llu bytes that a killed process had written, %llu were read", e.id,
+             e.path.load(), static_cast<unsigned long long>(writer.out), static_cast<unsigned long long>(e.in));
+    }
+    close(fd);
+    shared->done[kill_action].fetch_add(1);
+    e.active = false;
+}
+
+} // namespace torture

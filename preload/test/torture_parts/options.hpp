@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The command line. The header of main.cpp says what each option means.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "preload/test/torture_parts/state.hpp"
+
+namespace torture {
+
+struct Options {
+    uint64_t bytes = 50000000;
+    uint64_t seed = 0;
+    uint32_t connections = 8;
+    uint32_t rounds = 4;
+    int seconds = 1000000;
+    int patience_s = 15;
+    uint32_t allowed = (1U << actions) - 1; // a bit for each Action
+    bool keep_hang = false;
+
+    bool allows(uint32_t action) const { return (allowed >> action & 1) != 0; }
+    // With the connection whose writer is killed, which is the last one.
+    uint32_t per_round() const { return connections + (allows(kill_action) ? 1 : 0); }
+};
+
+// The seed is taken from the time and the process id unless --seed gives it. Prints an error and returns nothing for an
+// unknown option.
+std::optional<Options> parse_options(int argc, char** argv);
+
+} // namespace torture

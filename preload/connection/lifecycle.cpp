@@ -88,12 +88,17 @@ void end(Connection& c) {
         area = nullptr;
     }
     release_state(s);
-    uint8_t idle = 0;
-    if (c.requested.compare_exchange_strong(idle, 3)) {
-        free_connection(c);
-    } else {
-        c.requested = 2;
-        service::abandoned();
+    for (;;) { // the service may be done with it just now
+        uint8_t idle = 0;
+        if (c.requested.compare_exchange_strong(idle, 3)) {
+            free_connection(c);
+            return;
+        }
+        uint8_t working = 1;
+        if (c.requested.compare_exchange_strong(working, 2)) {
+            service::abandoned();
+            return;
+        }
     }
 }
 

@@ -10,8 +10,11 @@ import random
 import socket
 import sys
 import threading
+import time
 
 TIMEOUT = 30
+FIRST = 20  # messages, with pauses behind them: an upgrade takes the time in which both ends' services meet
+PAUSE = 0.003
 
 
 def receive(connection, size):
@@ -39,6 +42,8 @@ def talk(address, number, messages, bulk):
             connection.sendall(message)
             if receive(connection, len(message)) != message:
                 raise ValueError("message %d came back changed" % i)
+            if i < FIRST:
+                time.sleep(PAUSE)
         sent = generator.randbytes(bulk)
 
         def send():

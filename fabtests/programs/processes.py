@@ -11,12 +11,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 SIZE = 64
 MESSAGES = 400
 CONNECTIONS = 5
 STAGE = 50  # messages, after which the connection changes hands
 LAST_WORDS = 200000
+FIRST = 16  # messages of a stage, with pauses behind them: an upgrade takes the time in which both ends' services meet
+PAUSE = 0.003
 
 
 def message(i):
@@ -47,6 +50,8 @@ def ask(connection, first, number):
         connection.sendall(message(i))
         if take(connection) != message(i):
             raise ValueError("message %d came back changed" % i)
+        if i < first + FIRST:
+            time.sleep(PAUSE)
 
 
 def finish(connection):
@@ -150,7 +155,8 @@ def killed(connection):
 
 
 def client_plain(connection):
-    ask(connection, 0, MESSAGES)
+    for first in range(0, MESSAGES, STAGE):
+        ask(connection, first, STAGE)
     finish(connection)
 
 

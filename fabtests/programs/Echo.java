@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Echo nio|threads server|client ADDRESS PORT: eight clients send and compare what comes back; the server ends after them.
+// Echo nio|threads server|client ADDRESS PORT: eight clients send and compare what comes back, some messages one at a time and
+// then a lot at once; the server ends after them.
 import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -24,6 +25,9 @@ import java.util.List;
 public final class Echo {
     private static final int CLIENTS = 8;
     private static final int SIZE = 1 << 20;
+    private static final int MESSAGES = 50;
+    private static final int MESSAGE_SIZE = 100;
+    private static final int PAUSE_MS = 2; // an upgrade takes the time in which both ends' services meet
 
     public static void main(String[] arguments) throws Exception {
         boolean nio = arguments[0].equals("nio");
@@ -108,8 +112,28 @@ public final class Echo {
         System.out.println(same + " clients had everything back");
     }
 
+    private static byte[] message(int number) {
+        byte[] bytes = new byte[MESSAGE_SIZE];
+        Arrays.fill(bytes, (byte) number);
+        return bytes;
+    }
+
+    private static void compare(int number, byte[] received) throws Exception {
+        if (!Arrays.equals(message(number), received)) {
+            throw new Exception("message " + number + " came back changed");
+        }
+        Thread.sleep(PAUSE_MS);
+    }
+
     private static byte[] channelClient(InetSocketAddress address, byte[] data, ExecutorService threads) throws Exception {
         try (SocketChannel channel = SocketChannel.open(address)) {
+            for (int number = 0; number < MESSAGES; ++number) {
+                channel.write(ByteBuffer.wrap(message(number)));
+                ByteBuffer answer = ByteBuffer.allocate(MESSAGE_SIZE);
+                while (answer.hasRemaining() && channel.read(answer) > 0) {
+                }
+                compare(number, answer.array());
+            }
             Future<?> sender = threads.submit(() -> {
                 ByteBuffer source = ByteBuffer.wrap(data);
                 while (source.hasRemaining()) {
@@ -129,6 +153,10 @@ public final class Echo {
         try (Socket socket = new Socket(address.getAddress(), address.getPort())) {
             socket.setTcpNoDelay(true);
             socket.setSoTimeout(60000);
+            for (int number = 0; number < MESSAGES; ++number) {
+                socket.getOutputStream().write(message(number));
+                compare(number, socket.getInputStream().readNBytes(MESSAGE_SIZE));
+            }
             Future<?> sender = threads.submit(() -> {
                 socket.getOutputStream().write(data);
                 socket.shutdownOutput();

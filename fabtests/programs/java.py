@@ -18,13 +18,11 @@ def echo(trial, kind):
     trial.expect_upgraded(8)
 
 
-@case("java", "NIO: one selector, eight clients", ["java", "javac"], limit=90,
-          open="a call that blocks from the beginning to the end of a connection keeps it with the kernel")
+@case("java", "NIO: one selector, eight clients", ["java", "javac"], limit=90)
 def nio(trial):
     echo(trial, "nio")
 
 
-@case("java", "ServerSocket and Socket, a thread each", ["java", "javac"], limit=90,
-          open="a call that blocks from the beginning to the end of a connection keeps it with the kernel")
+@case("java", "ServerSocket and Socket, a thread each", ["java", "javac"], limit=90)
 def threads(trial):
     echo(trial, "threads")

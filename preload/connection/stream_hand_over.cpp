@@ -356,9 +356,6 @@ bool clear_out(Connection& c, int fd) {
     return true;
 }
 
-namespace {
-
-// Whether the peer waits for something to be sent again, or some of that has not been.
 bool is_awaited(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     const uint32_t epoch = s.out_epoch.load();
@@ -366,8 +363,6 @@ bool is_awaited(const Connection& c) {
     return has_backlog(s) || ((epoch & 1) != 0 && s.halted_epoch.load() == epoch) ||
            path::requests(request, epoch, (epoch & 1) != 0 ? path::resend : path::halt);
 }
-
-} // namespace
 
 bool finish_out(Connection& c, int fd) {
     constexpr uint64_t limit_ns = 100000000U;

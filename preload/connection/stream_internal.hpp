@@ -85,6 +85,8 @@ ssize_t clear_step(Connection& c, int fd);
 // Steps until then, for some milliseconds: what is left is the peer's to read from the ring. False: what was asked for
 // again could not be sent in seconds.
 bool clear_out(Connection& c, int fd);
+// Whether the peer waits for something to be sent again, or some of that has not been.
+bool is_awaited(const Connection& c);
 // One step of handing over; results as of give_back_step(), or the section's error.
 ssize_t hand_over_step(Connection& c, int fd);
 

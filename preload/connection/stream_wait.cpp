@@ -269,6 +269,18 @@ void note_reset(Connection& c, int fd) {
     }
 }
 
+namespace {
+
+// Whether the peer has read nearly all, so that the rest has space in TCP, also if it reads no more.
+bool is_nearly_read(const Connection& c) {
+    constexpr uint64_t nearly = 64 << 10;
+    const ConnectionState& s = *c.state.load();
+    const path::ReaderFields& reader = c.out_ring().reader;
+    return s.out.position - reader.tail.load() <= nearly && s.sent.load() - reader.received.load() <= nearly;
+}
+
+} // namespace
+
 void prepare_shutdown(Connection& c, int fd, int how) {
     if (how == SHUT_RD) {
         return;
@@ -277,10 +289,10 @@ void prepare_shutdown(Connection& c, int fd, int how) {
     // The peer could not be woken any more when there is space for what it writes.
     pin(c, fd, Reason::half_closed);
     // After the end of the stream, nothing can be sent again: the peer may hand the connection over.
-    // Where TCP has no space for that, the peer does not read, and this call is not to wait for it.
+    // Where TCP has no space for that, this call is not to wait until the peer reads.
     pollfd space{fd, POLLOUT, 0};
     if ((c.state.load()->gate.load() & gate::careful) != 0 && c.segment.load() != nullptr &&
-        sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
+        (is_awaited(c) || is_nearly_read(c)) && sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
         if (!clear_out(c, fd)) {
             const ReadSection section(c, fd);
             (void)(section ? violation(c, fd) : 0); // rather than an end in the middle

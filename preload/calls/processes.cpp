@@ -9,6 +9,7 @@
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/stats/explain.hpp"
+#include "preload/wait/epoll_set.hpp"
 
 #include <array>
 #include <cerrno>
@@ -38,6 +39,11 @@ void before_exec() {
         }
         if (fd < standard_numbers || s.holders.load() == 1) {
             (void)stream::hand_over(c, fd, Reason::executed);
+        }
+    });
+    table::for_each_set([](int fd, EpollSet& set) {
+        if ((sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) == 0) {
+            set.leave_wakeup();
         }
     });
     lifecycle::leave_process();

@@ -78,6 +78,10 @@ bool needs_kernel(int level, int name, const void* value, socklen_t length) {
     return false;
 }
 
+bool is_time_limit(int name) {
+    return name == SO_RCVTIMEO_OLD || name == SO_SNDTIMEO_OLD || name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW;
+}
+
 // Where the program's value of an option is that the kernel has otherwise while the connection is careful.
 std::atomic<int>* kept_option(int fd, int level, int name) {
     Connection* c = level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) ? table::connection(fd) : nullptr;
@@ -149,6 +153,9 @@ PRELOAD_EXPORT int shutdown(int fd, int how) noexcept {
 PRELOAD_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t length) noexcept {
     if (Connection* c = table::connection(fd); c != nullptr && needs_kernel(level, name, value, length)) {
         io::pin_for(*c, fd, Reason::option);
+    }
+    if (Connection* c = level == SOL_SOCKET && is_time_limit(name) ? table::connection(fd) : nullptr; c != nullptr) {
+        c->state.load()->time_limits = true;
     }
     if (std::atomic<int>* kept = kept_option(fd, level, name);
         kept != nullptr && value != nullptr && length >= sizeof(int)) {

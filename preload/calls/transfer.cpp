@@ -7,6 +7,7 @@
 #include "preload/connection/io.hpp"
 #include "preload/connection/lifecycle.hpp"
 #include "preload/connection/stream.hpp"
+#include "preload/wait/epoll_set.hpp"
 
 #include <algorithm>
 #include <climits>
@@ -68,6 +69,8 @@ void hand_over_passed(const msghdr& message) {
             if (Connection* c = table::connection(fd); c != nullptr) {
                 const sys::ErrnoKept kept;
                 (void)stream::hand_over(*c, fd, Reason::passed);
+            } else if (EpollSet* set = table::set(fd); set != nullptr) {
+                set->leave_wakeup();
             }
         }
     }

@@ -73,11 +73,11 @@ int epoll_any(int epfd, epoll_event* events, int max, int64_t timeout_ns, const 
         const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
         const int n = set != nullptr ? sleep_in(*set, kernel) : kernel();
         set = set_of(epfd); // another thread may have added a connection meanwhile
-        if (n <= 0 || set == nullptr || !set->has_careful()) {
+        if (n <= 0 || set == nullptr) {
             return n;
         }
         // Converted meanwhile: what the kernel has said may be about frames.
-        const int kept = set->sift(events, n);
+        const int kept = set->has_careful() ? set->sift(events, n) : EpollSet::without_own(events, n);
         if (kept != 0) {
             return kept;
         }

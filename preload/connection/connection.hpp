@@ -18,6 +18,8 @@ namespace preload {
 
 enum class Role : uint8_t { none, connect, accept, listen, adopted };
 
+enum class Guard : uint8_t { none, asked, on };
+
 struct Watch; // a member of an epoll set, see wait/epoll_set.hpp
 
 struct Connection {
@@ -28,9 +30,17 @@ struct Connection {
     Role role = Role::none;
     // 1: the service works on it; 2: besides, it was closed, and the service is to free it.
     std::atomic<uint8_t> requested{0};
-    std::atomic<bool> attached{false};   // it was upgraded in this process, after the last fork
-    std::atomic<bool> used{false};       // this process moved bytes on it
-    std::atomic<bool> standard{false};   // pinned since one of its numbers is that of a standard stream
+    std::atomic<bool> attached{false};  // it was upgraded in this process, after the last fork
+    std::atomic<bool> used{false};      // this process moved bytes on it
+    std::atomic<bool> standard{false};  // pinned since one of its numbers is that of a standard stream
+    std::atomic<bool> same_user{false}; // the peer's process is of this one's user
+    std::atomic<uint64_t> asked_for{0}; // the peer's wake-up id whose descriptor was asked for last
+    // A thread that sleeps on an eventfd alone, and not on the socket: the service watches that for it.
+    std::atomic<Guard> guard{Guard::none};
+    std::atomic<uint64_t> guarded{0};       // the thread's wake-up id
+    std::atomic<uint32_t> kernel_events{0}; // how many the service has seen
+    std::atomic<uint32_t> kernel_events_handled{0};
+    std::atomic<uint32_t> sleeps{0};
     std::array<uint8_t*, 2> give_back{}; // by direction, where mapped: path::map_give_back()
     std::atomic<bool> watched{false};    // it has memberships
     Watch* watches = nullptr;            // its memberships, under epoll_members.cpp's lock

@@ -9,6 +9,7 @@
 #include "preload/rules/decide.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/spin.hpp"
+#include "preload/wait/wakeup.hpp"
 
 namespace preload::io {
 
@@ -30,6 +31,58 @@ class Asleep {
 
   private:
     ConnectionState& s_;
+};
+
+// The id by which the peer wakes a call that sleeps on an eventfd alone. It is restarted by signals and cancelled there
+// as in a receiving call without a time limit. What the kernel has of the connection, the service sees.
+class OwnSleep {
+  public:
+    OwnSleep(Connection& c, const ConnectionState& s, bool allowed) : c_(c), own_(allowed && may_sleep_so(c, s)) {
+        if (own_.id() != 0) {
+            c.guarded = own_.id();
+            const uint32_t seen = c.kernel_events.load();
+            by_id_ = seen == c.kernel_events_handled; // else the kernel's socket is slept on, which knows
+            c.kernel_events_handled = seen;
+        }
+    }
+    OwnSleep(const OwnSleep&) = delete;
+    OwnSleep& operator=(const OwnSleep&) = delete;
+    ~OwnSleep() {
+        if (own_.id() != 0) {
+            c_.guarded = 0;
+        }
+    }
+    [[nodiscard]] uint64_t sleeper() const { return by_id_ ? own_.id() : path::by_frame; }
+    [[nodiscard]] bool by_id() const { return by_id_; }
+    // 1: look again; else -errno.
+    [[nodiscard]] ssize_t sleep() const {
+        uint64_t count = 0;
+        const uint64_t begin = sys::now_ns();
+        const ssize_t n = real::read(wakeup::descriptor(own_.id()), &count, sizeof(count));
+        const ssize_t result = n >= 0 ? 1 : -errno;
+        spin::slept(sys::now_ns() - begin);
+        return result;
+    }
+
+  private:
+    static bool may_sleep_so(Connection& c, const ConnectionState& s) {
+        constexpr uint32_t worth_a_guard = 8;
+        if (s.time_limits.load(std::memory_order_relaxed) || c.watched.load(std::memory_order_relaxed) ||
+            s.sleepers.load() > 1 || !stream::takes_ids(c)) {
+            return false;
+        }
+        if (c.guard.load() != Guard::on) {
+            if (c.sleeps.fetch_add(1, std::memory_order_relaxed) >= worth_a_guard) {
+                service::guard(c);
+            }
+            return false;
+        }
+        return true;
+    }
+
+    Connection& c_;
+    const wakeup::Own own_;
+    bool by_id_ = false;
 };
 
 // Sleeps as a receiving call does: for the time of SO_RCVTIMEO, restarted or stream::interrupted by signals as it would
@@ -105,6 +158,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
     const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
     ssize_t done = 0;
     const Parts all = parts;
+    bool by_ring = true;
     const bool peeks_for_all = (flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL) && may_wait;
     for (;;) {
         const ssize_t n = stream::read_now(c, fd, parts, flags, may_wait);
@@ -114,12 +168,12 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         if (n > 0 && peeks_for_all && static_cast<uint64_t>(n) < all.size() && stream::more_may_come(c, n)) {
             parts = all;
             const Asleep asleep(s);
-            stream::arm(c, POLLIN);
+            stream::arm(c, POLLIN, path::by_frame);
             if (stream::more_may_come(c, n)) {
                 if (const ssize_t slept = sleep_receiving(fd); slept <= 0) {
                     return n;
                 }
-                (void)stream::look(c, fd, 0, false); // takes the frame, which would wake this thread for ever
+                (void)stream::look(c, fd, 0, path::nobody); // takes the frame, which would wake this thread for ever
             }
             continue;
         }
@@ -140,7 +194,8 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             continue;
         }
         const Asleep asleep(s);
-        const stream::Readiness r = stream::look(c, fd, POLLIN, true);
+        const OwnSleep own(c, s, by_ring);
+        const stream::Readiness r = stream::look(c, fd, POLLIN, own.sleeper());
         if (r.soon) {
             (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
             continue;
@@ -151,7 +206,11 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             }
             continue;
         }
-        const ssize_t slept = stream::reset_or_end(c, sleep_receiving(fd));
+        if (own.by_id() && !r.ring) {
+            by_ring = false; // what comes next comes by the kernel
+            continue;
+        }
+        const ssize_t slept = own.by_id() ? own.sleep() : stream::reset_or_end(c, sleep_receiving(fd));
         if (slept == 0) {
             s.ended = true;
         } else if (slept < 0) {
@@ -166,17 +225,23 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
 namespace {
 
 // 0: look again; else -errno.
-ssize_t wait_to_send(Connection& c, int fd) {
+ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     ConnectionState& s = *c.state.load();
-    const int limit = time_limit_ms(fd, SO_SNDTIMEO);
+    const int limit = s.time_limits ? time_limit_ms(fd, SO_SNDTIMEO) : -1;
     const Asleep asleep(s);
-    const stream::Readiness r = stream::look(c, fd, POLLOUT, true);
+    const OwnSleep own(c, s, by_ring);
+    const stream::Readiness r = stream::look(c, fd, POLLOUT, own.sleeper());
     if (r.soon) {
         (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
         return 0;
     }
     if (r.blocked || r.events != 0) {
         return 0;
+    }
+    if (own.by_id()) {
+        by_ring = r.ring;
+        const ssize_t n = by_ring ? own.sleep() : 1;
+        return n > 0 ? 0 : n;
     }
     if (limit < 0 && (r.kernel & POLLOUT) == 0) {
         const ssize_t n = sleep_receiving(fd);
@@ -200,6 +265,7 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
     ConnectionState& s = *c.state.load();
     const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
     ssize_t done = 0;
+    bool by_ring = true;
     if (!parts.empty()) {
         test_return(c, fd);
     }
@@ -222,7 +288,7 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
         if (spin::until([&] { return stream::ring_has_space(c); })) {
             continue;
         }
-        if (const ssize_t waited = wait_to_send(c, fd); waited < 0) {
+        if (const ssize_t waited = wait_to_send(c, fd, by_ring); waited < 0) {
             return done != 0 ? later(s, done, waited) : waited;
         }
     }
@@ -232,6 +298,7 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
     ConnectionState& s = *c.state.load();
     const bool may_wait = !s.nonblocking.load(std::memory_order_relaxed);
     size_t done = 0;
+    bool by_ring = true;
     while (done < count) {
         const ssize_t n = stream::write_file_now(c, fd, file, offset, count - done);
         if (n > 0) {
@@ -245,7 +312,7 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
         if (n != -EAGAIN || !may_wait) {
             return done != 0 ? static_cast<ssize_t>(done) : n;
         }
-        if (const ssize_t waited = wait_to_send(c, fd); waited < 0) {
+        if (const ssize_t waited = wait_to_send(c, fd, by_ring); waited < 0) {
             return done != 0 ? static_cast<ssize_t>(done) : waited;
         }
     }

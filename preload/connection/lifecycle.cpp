@@ -19,6 +19,7 @@
 #include "preload/rules/decide.hpp"
 #include "preload/stats/explain.hpp"
 #include "preload/wait/epoll_set.hpp"
+#include "preload/wait/wakeup.hpp"
 
 namespace preload::lifecycle {
 
@@ -219,6 +220,7 @@ Closing before_close(int fd) {
         if (careful) {
             stream::note_reset(*c, fd);
         }
+        wakeup::wake_own(c->guarded.load());
         // Who works on it by its number does so under these.
         if (c->segment.load() != nullptr || c->requested.load()) {
             closing.locked = s.read_lock.acquire();
@@ -335,6 +337,7 @@ bool in_vfork_child() {
 
 // Children share connections: each is held by one process more. By numbers, since several stand for one connection.
 void before_fork() {
+    table::for_each_set([](int, EpollSet& set) { set.leave_wakeup(); });
     table::for_each_connection([](int fd, Connection& c) {
         if (c.fd.load() == fd) {
             watches_closing(c);

@@ -85,7 +85,8 @@ struct alignas(64) ConnectionState {
     std::atomic<int> cork{0};
     std::atomic<Reason> reason{Reason::none};
     std::atomic<uint32_t> attempts{0};
-    std::atomic<uint32_t> sleepers{0}; // threads asleep on it
+    std::atomic<uint32_t> sleepers{0};    // threads asleep on it
+    std::atomic<bool> time_limits{false}; // SO_RCVTIMEO or SO_SNDTIMEO was set
 
     // Careful only, from here on.
     std::atomic<uint64_t> bytes_sent_to{0}; // the TCP position behind the program's last byte, frames left out

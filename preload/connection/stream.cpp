@@ -69,14 +69,12 @@ void let_others_wake(const Connection& c, int fd) {
     }
 }
 
-// Those who sleep on are woken by another frame, which the peer's service sends if there is reason to wake.
+} // namespace
+
 void wake_again(Connection& c) {
-    c.in_ring().wake.data_wanted.store(1);
-    c.out_ring().wake.space_wanted.store(1);
+    arm(c, POLLIN | POLLOUT, path::by_frame);
     service::ask(c.shared(), 1 - c.out_index());
 }
-
-} // namespace
 
 void count_received(Connection& c, uint64_t n) {
     const uint64_t before = c.state.load()->received.fetch_add(n, std::memory_order_relaxed);
@@ -206,12 +204,16 @@ void follow_to(Connection& c, uint32_t epoch) {
 void space_made(Connection& c, int fd) {
     Direction& ring = c.in_ring();
     ConnectionState& s = *c.state.load();
-    if (ring.wake.space_wanted.load() == 0) {
+    if (ring.wake.space_wanted.load() == path::nobody) {
         return;
     }
     // Not for every byte: as the kernel, which wakes writers when a third is free.
     const uint64_t left = ring.writer.head.load(std::memory_order_relaxed) - s.in.position;
-    if (left > s.in.capacity() / 2 || ring.wake.space_wanted.exchange(0) == 0) {
+    if (left > s.in.capacity() / 2) {
+        return;
+    }
+    const uint64_t sleeper = ring.wake.space_wanted.exchange(path::nobody);
+    if (sleeper == path::nobody || wake_by_id(c, sleeper)) {
         return;
     }
     s.wake_due.store(true);
@@ -249,7 +251,7 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
         (void)take_frames(c, fd, true, ignored); // an unread frame would make a later close a reset
     }
     if (s.sleepers.load() != 0 || s.holders.load(std::memory_order_relaxed) > 1) { // in other processes, too
-        ring.wake.data_wanted.store(1, std::memory_order_release);
+        want_frame(ring.wake.data_wanted);
     }
     space_made(c, fd);
     return static_cast<ssize_t>(total);
@@ -392,7 +394,7 @@ ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sl
             continue;
         case Taken::nothing:
             if (s.sleepers.load() != 0 || s.holders.load(std::memory_order_relaxed) > 1) { // in other processes, too
-                ring.wake.data_wanted.store(1, std::memory_order_seq_cst);
+                want_frame(ring.wake.data_wanted);
                 if (ring.writer.head.load(std::memory_order_seq_cst) != s.in.position) {
                     continue;
                 }
@@ -488,15 +490,6 @@ long unread(Connection& c, int fd) {
     }
     const uint64_t raw = taken + ring.writer.switch_at.load() - s.received.load();
     return static_cast<long>(raw + std::min<uint64_t>(in_ring, path::ring_bytes));
-}
-
-void arm(Connection& c, short wanted) {
-    if (c.segment.load() != nullptr) {
-        c.in_ring().wake.data_wanted.store(1, std::memory_order_seq_cst);
-        if ((wanted & POLLOUT) != 0) {
-            c.out_ring().wake.space_wanted.store(1, std::memory_order_seq_cst);
-        }
-    }
 }
 
 bool ring_has_bytes(const Connection& c) {

@@ -38,20 +38,33 @@ ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t co
 struct Readiness {
     short events = 0;     // of POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR, POLLPRI: there now
     short kernel = 0;     // what to ask the kernel about; it has been, for events
+    bool ring = false;    // what is waited for comes by the ring alone, and the end
     bool soon = false;    // bytes are given back: look again after give_back_pause_ms
     bool blocked = false; // the number is not this connection's, or cannot be looked at now: ask the kernel alone
 };
-// wanted: what the caller waits for. to_sleep: the peer is told to wake this end, and what there is is looked at again
-// afterwards; if nothing is there, the caller may sleep on the kernel's socket for Readiness::kernel. arrived: how many
-// bytes of the program's have come so far, by the ring and by the kernel, for edges; it counts what events tell of.
-Readiness look(Connection& c, int fd, short wanted, bool to_sleep, uint64_t* arrived = nullptr);
+// wanted: what the caller waits for. sleeper, a path::Sleeper: the peer is told to wake it, and what there is is looked
+// at again afterwards; if nothing is there, the caller may sleep on the kernel's socket for Readiness::kernel, and on
+// the descriptor of the id if it gave one. arrived: how many bytes of the program's have come so far, by the ring and
+// by the kernel, for edges; it counts what events tell of.
+Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived = nullptr);
 
 // The same without any lock or system call, while all of both directions is in the ring, which is as a rule. False:
 // look.
 bool look_in_memory(const Connection& c, short wanted, short& events);
 
-// The peer is to send a frame with the next bytes, or with space: for who waits for what comes, not for what is there.
-void arm(Connection& c, short wanted);
+// The peer is to wake the sleeper with the next bytes, or with space: for who waits for what comes, not for what is
+// there.
+void arm(Connection& c, short wanted, uint64_t sleeper);
+// Whether the peer can wake by an eventfd.
+bool takes_ids(const Connection& c);
+// The peer was told to wake the sleeper of this id, and has not been seen to do so; sleeps by frames from now on.
+// False: it wakes it just now.
+bool withdraw(Connection& c, short wanted, uint64_t id);
+bool is_armed(const Connection& c, short wanted, uint64_t id);
+// Those who sleep on are woken by another frame, which the peer's service sends if there is reason to wake.
+void wake_again(Connection& c);
+// What comes next is to wake somebody, who has not said how.
+void want_wakeup(Connection& c);
 
 // Whether there are bytes in the ring: for spinning, without any lock.
 bool ring_has_bytes(const Connection& c);

@@ -102,6 +102,10 @@ void return_out(Connection& c, bool resend);
 void advance_out(Connection& c);
 // What is due before the program's next byte: 0, or -errno.
 ssize_t flush_due(Connection& c, int fd);
+// Somebody sleeps who has not said how: in another process, or since before.
+void want_frame(std::atomic<uint64_t>& wanted);
+// The peer's sleeper, which it has named. False: it cannot be woken so.
+bool wake_by_id(Connection& c, uint64_t sleeper);
 // Bytes were written: the reader is woken if it says that it sleeps.
 void data_written(Connection& c, int fd);
 // Bytes were read: the peer's writer is woken if it says that it sleeps. With the read lock.

@@ -95,7 +95,7 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
     }
 }
 
-void look_once(Connection& c, int fd, short wanted, bool arm, Readiness& r, uint64_t* arrived) {
+void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness& r, uint64_t* arrived) {
     ConnectionState& s = *c.state.load();
     {
         const ReadSection section(c, fd);
@@ -103,9 +103,7 @@ void look_once(Connection& c, int fd, short wanted, bool arm, Readiness& r, uint
             r.blocked = true;
             return;
         }
-        if (arm) {
-            c.in_ring().wake.data_wanted.store(1, std::memory_order_seq_cst);
-        }
+        arm(c, POLLIN, sleeper);
         look_in(c, fd, wanted, r, arrived);
     }
     {
@@ -114,9 +112,7 @@ void look_once(Connection& c, int fd, short wanted, bool arm, Readiness& r, uint
             r.blocked = true;
             return;
         }
-        if (arm && (wanted & POLLOUT) != 0) {
-            c.out_ring().wake.space_wanted.store(1, std::memory_order_seq_cst);
-        }
+        arm(c, wanted & POLLOUT, sleeper);
         look_out(c, fd, wanted, r);
     }
     if (r.kernel != 0 || s.ended || s.broken || s.pending_error != 0) {
@@ -140,7 +136,7 @@ void look_once(Connection& c, int fd, short wanted, bool arm, Readiness& r, uint
 
 } // namespace
 
-Readiness look(Connection& c, int fd, short wanted, bool to_sleep, uint64_t* arrived) {
+Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived) {
     wanted |= (wanted & POLLRDNORM) != 0 ? POLLIN : 0;
     wanted |= (wanted & POLLWRNORM) != 0 ? POLLOUT : 0;
     Readiness r;
@@ -148,12 +144,13 @@ Readiness look(Connection& c, int fd, short wanted, bool to_sleep, uint64_t* arr
         r.soon = true;
         return r;
     }
-    look_once(c, fd, wanted, false, r, arrived);
-    if (!r.blocked && to_sleep && (r.events & (wanted | POLLHUP | POLLERR)) == 0) {
+    look_once(c, fd, wanted, path::nobody, r, arrived);
+    if (!r.blocked && sleeper != path::nobody && (r.events & (wanted | POLLHUP | POLLERR)) == 0) {
         r = {};
-        look_once(c, fd, wanted, true, r, arrived);
+        look_once(c, fd, wanted, sleeper, r, arrived);
         // Frames come as bytes, whatever the program waits for.
         const ConnectionState& s = *c.state.load();
+        r.ring = r.kernel == 0 && !s.ended && !s.broken;
         if ((s.in_epoch.load() & 1) != 0) {
             r.kernel |= POLLIN;
         }

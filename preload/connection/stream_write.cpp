@@ -78,10 +78,13 @@ ssize_t send_frame(Connection& c, int fd, Frame frame) {
 
 void data_written(Connection& c, int fd) {
     Direction& ring = c.out_ring();
-    if (ring.wake.data_wanted.load() != 0 && ring.wake.data_wanted.exchange(0) != 0 &&
-        send_frame(c, fd, Frame::wake) == -EAGAIN) {
+    if (ring.wake.data_wanted.load() == path::nobody) [[likely]] {
+        return;
+    }
+    const uint64_t sleeper = ring.wake.data_wanted.exchange(path::nobody);
+    if (sleeper != path::nobody && !wake_by_id(c, sleeper) && send_frame(c, fd, Frame::wake) == -EAGAIN) {
         // Bytes of before the switch fill the kernel's queue: the reader has those to read, and is awake.
-        ring.wake.data_wanted.store(1);
+        want_frame(ring.wake.data_wanted);
     }
 }
 

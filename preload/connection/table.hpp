@@ -72,5 +72,13 @@ template <class Body> void for_each_connection(Body&& body) {
     });
 }
 
+template <class Body> void for_each_set(Body&& body) {
+    for_each([&](int fd, uintptr_t what) {
+        if ((what & set_bit) != 0) {
+            body(fd, *reinterpret_cast<EpollSet*>(what & ~set_bit));
+        }
+    });
+}
+
 } // namespace table
 } // namespace preload

@@ -55,6 +55,13 @@ constexpr bool requests(uint32_t request, uint32_t epoch, Request what) { return
 // The most switches of one direction: the epoch has 30 bits in a request.
 inline constexpr uint32_t max_epoch = (1U << 30) - 8;
 
+// WakeFields: who sleeps for a direction. Greater numbers are the id of an eventfd that one thread or one epoll set
+// sleeps on, see wait/wakeup.hpp.
+enum Sleeper : uint64_t {
+    nobody = 0,
+    by_frame = 1, // somebody, perhaps several: a frame wakes them all
+};
+
 struct alignas(64) WriterFields {
     std::atomic<uint64_t> head{0};    // bytes written
     std::atomic<uint64_t> grow_at{0}; // from here on bytes are in grow_area
@@ -67,6 +74,7 @@ struct alignas(64) WriterFields {
     std::atomic<uint32_t> resent{0};    // the last epoch that ended by Request::resend
     std::atomic<uint32_t> resets{0};    // it was closed with a reset, and not killed
     std::atomic<uint32_t> ends{0};      // a shutdown or close is near: only the kernel knows when
+    std::atomic<uint32_t> wakes{0};     // the writer's process can wake by an eventfd
     std::atomic<uint32_t> clear{0}; // an odd epoch that has ended, whose bytes the reader is not to leave in the ring
 };
 
@@ -80,8 +88,8 @@ struct alignas(64) ReaderFields {
 
 struct alignas(64) WakeFields {
     std::atomic<uint32_t> consent{withheld};
-    std::atomic<uint32_t> data_wanted{1};  // the reader sleeps, or may: send a frame behind data
-    std::atomic<uint32_t> space_wanted{0}; // the writer sleeps, or may: send a frame when there is space
+    std::atomic<uint64_t> data_wanted{by_frame}; // the reader's Sleeper: to be woken behind data
+    std::atomic<uint64_t> space_wanted{nobody};  // the writer's: to be woken when there is space
 };
 
 struct Direction {

@@ -19,10 +19,10 @@ constexpr rlim_t max_first = 65536; // the kernel's table grows with the highest
 
 int duplicate_above(int fd, rlim_t first) { return static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, first)); }
 
-int duplicate(int fd) {
+int duplicate(int fd, bool spare) {
     rlimit limit{};
     if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0) {
-        return duplicate_above(fd, 3);
+        return spare ? -1 : duplicate_above(fd, 3);
     }
     const rlim_t soft = limit.rlim_cur;
     if (limit.rlim_max > soft && soft <= max_first) {
@@ -37,17 +37,20 @@ int duplicate(int fd) {
         }
     }
     const rlim_t top = std::min(soft, max_first);
-    const int made = top > extra ? duplicate_above(fd, top - extra / 4) : -1;
-    return made >= 0 ? made : duplicate_above(fd, 3);
+    const rlim_t least = spare ? extra * 16 : extra; // of so many, a program misses none
+    const int made = top > least ? duplicate_above(fd, top - extra / 4) : -1;
+    return made >= 0 || spare ? made : duplicate_above(fd, 3);
 }
 
 } // namespace
 
-int keep(int fd) {
+namespace {
+
+int move_away(int fd, bool spare) {
     if (fd < 0) {
         return -1;
     }
-    const int made = duplicate(fd);
+    const int made = duplicate(fd, spare);
     sys::call(SYS_close, fd);
     uintptr_t before = 0;
     if (made >= 0 && !table::put(made, table::internal, before)) {
@@ -56,6 +59,11 @@ int keep(int fd) {
     }
     return made;
 }
+
+} // namespace
+
+int keep(int fd) { return move_away(fd, false); }
+int keep_spare(int fd) { return move_away(fd, true); }
 
 void close(int fd) {
     if (fd >= 0) {

@@ -9,6 +9,8 @@ namespace preload::descriptors {
 
 // Takes the place of fd, which is closed. -1 if fd is negative.
 int keep(int fd);
+// The same for what the library can do without: only where that takes no number from the program.
+int keep_spare(int fd);
 void close(int fd);
 // In a child: those of the parent.
 void close_all();

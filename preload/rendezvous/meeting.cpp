@@ -13,6 +13,7 @@
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/holders.hpp"
 #include "preload/rendezvous/message.hpp"
+#include "preload/rendezvous/passing.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
 
@@ -25,49 +26,15 @@ constexpr uint64_t listening_time = 10000 * millisecond; // the other end is wor
 constexpr uint64_t connecting_time = 300 * millisecond;
 constexpr uint64_t answering_time = 1000 * millisecond;
 
-// Room for one descriptor beside a message; more are closed.
-union Control {
-    cmsghdr header;
-    char bytes[CMSG_SPACE(4 * sizeof(int))];
-};
-
-bool send_with(int socket, const void* data, size_t size, int fd) {
-    iovec part{const_cast<void*>(data), size};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    Control control{};
-    if (fd >= 0) {
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE(sizeof(int));
-        cmsghdr* header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-    }
-    return sys::call(SYS_sendmsg, socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<long>(size);
-}
-
-// The first descriptor that came with a message; the others are closed.
-int passed_descriptor(msghdr& message) {
-    int first = -1;
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
-            continue;
-        }
-        const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; ++i) {
-            int fd = -1;
-            memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
-            if (first < 0) {
-                first = fd;
-            } else {
-                sys::call(SYS_close, fd);
-            }
+bool has_time_limit(int fd) {
+    for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+        timeval limit{};
+        socklen_t length = sizeof(limit);
+        if (sys::getsockopt(fd, SOL_SOCKET, name, &limit, &length) != 0 || limit.tv_sec != 0 || limit.tv_usec != 0) {
+            return true;
         }
     }
-    return first;
+    return false;
 }
 
 } // namespace
@@ -322,6 +289,14 @@ bool Meeting::attach(path::Segment* segment, uint64_t token, unsigned direction)
                 path::unmap_give_back(std::exchange(area, nullptr));
             }
             s.token = token;
+            // Descriptors are given to the own user only; at the limit there are none.
+            const bool same_user = user_ == static_cast<uid_t>(sys::call(SYS_geteuid));
+            c.same_user = same_user;
+            segment->direction[direction].writer.wakes = same_user ? 1 : 0;
+            c.asked_for = 0;
+            c.guard = Guard::none;
+            c.guarded = 0;
+            s.time_limits = has_time_limit(fd_);
             s.holder_service = service::own_name();
             s.hold = false;
             s.out_direction = direction;

@@ -13,7 +13,7 @@
 
 namespace preload::rendezvous {
 
-inline constexpr uint32_t protocol_version = 1;
+inline constexpr uint32_t protocol_version = 2;
 
 // From the second end to the first, with the memory file beside it.
 struct Hello {
@@ -40,6 +40,23 @@ struct Attend {
     static constexpr uint64_t expected_magic = 0x646e6574'74417372; // "rsAttend"
     uint64_t magic = expected_magic;
     uint64_t token = 0;
+};
+
+// To a service: wake the sleeper of this id, and give its descriptor, so that it need not be asked again. See
+// wait/wakeup.hpp.
+struct WakeupWanted {
+    static constexpr uint64_t expected_magic = 0x65746e61'57747372; // "rstWante"
+    uint64_t magic = expected_magic;
+    uint64_t token = 0; // of a connection that both have
+    uint64_t id = 0;
+};
+
+// The answer, with the descriptor beside it. None: it is not given to this process.
+struct WakeupGiven {
+    static constexpr uint64_t expected_magic = 0x6e657669'47747372; // "rstGiven"
+    uint64_t magic = expected_magic;
+    uint64_t token = 0;
+    uint64_t id = 0;
 };
 
 template <class Message> std::optional<Message> parse(std::span<const uint8_t> bytes) {

@@ -3,6 +3,7 @@
 #include "preload/rendezvous/service.hpp"
 
 #include <cstdio>
+#include <utility>
 
 #include <csignal>
 #include <sys/mman.h>
@@ -17,7 +18,9 @@
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/meeting.hpp"
 #include "preload/rendezvous/message.hpp"
+#include "preload/rendezvous/passing.hpp"
 #include "preload/rules/decide.hpp"
+#include "preload/wait/wakeup.hpp"
 
 namespace preload::service {
 
@@ -25,6 +28,8 @@ namespace {
 
 using rendezvous::Attend;
 using rendezvous::Meeting;
+using rendezvous::WakeupGiven;
+using rendezvous::WakeupWanted;
 
 constexpr size_t stack_bytes = size_t{256} << 10;
 constexpr size_t max_meetings = 128;
@@ -48,11 +53,9 @@ socklen_t address_of(uint64_t service, sockaddr_un& out) {
 }
 
 // False: there is no such service.
-bool send_attend(int from, uint64_t service, uint64_t token) {
+template <class Message> bool send_to(int from, uint64_t service, const Message& message) {
     sockaddr_un to{};
     const socklen_t length = address_of(service, to);
-    Attend message;
-    message.token = token;
     // A full queue is being read.
     constexpr int max_attempts = 1000;
     for (int i = 0; i < max_attempts; ++i) {
@@ -64,6 +67,68 @@ bool send_attend(int from, uint64_t service, uint64_t token) {
         sys::call(SYS_sched_yield);
     }
     return true;
+}
+
+bool send_attend(int from, uint64_t service, uint64_t token) {
+    Attend message;
+    message.token = token;
+    return send_to(from, service, message);
+}
+
+// Calls body(fd, connection) for that which has the token. False: there is none.
+template <class Body> bool with_connection(uint64_t token, Body&& body) {
+    bool found = false;
+    table::for_each_connection([&](int fd, Connection& c) {
+        const ConnectionState* s = c.state.load();
+        if (s != nullptr && s->token == token && token != 0 && c.segment.load() != nullptr && c.fd.load() == fd) {
+            found = true;
+            body(fd, c);
+        }
+    });
+    return found;
+}
+
+// Who asks knows the connection's token, so it is one of its two ends. A process of another user, which this one was
+// not when they met, is told no.
+void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t length, bool same_user) {
+    if (!wakeup::is_own(wanted.id) || !with_connection(wanted.token, [](int, Connection&) {})) {
+        return;
+    }
+    wakeup::wake_own(wanted.id);
+    WakeupGiven given;
+    given.token = wanted.token;
+    given.id = wanted.id;
+    (void)rendezvous::send_with(inbox, &given, sizeof(given), same_user ? wakeup::descriptor(wanted.id) : -1, &to,
+                                length);
+}
+
+bool is_eventfd(int fd) {
+    std::array<char, 32> path{};
+    std::array<char, 32> target{};
+    snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
+    const long length = sys::call(SYS_readlinkat, AT_FDCWD, path.data(), target.data(), target.size() - 1);
+    return length > 0 && strcmp(target.data(), "anon_inode:[eventfd]") == 0;
+}
+
+// fd is this function's.
+void take_wakeup(const WakeupGiven& given, int fd, bool same_user) {
+    bool wanted = false;
+    bool known = false;
+    with_connection(given.token, [&](int, Connection& c) {
+        if (c.asked_for.load() != given.id) {
+            return;
+        }
+        if (!wanted && same_user && fd >= 0 && is_eventfd(fd)) {
+            known = wakeup::learn(given.id, std::exchange(fd, -1));
+        }
+        wanted = true;
+        if (!known) {
+            c.out_ring().writer.wakes = 0; // by frames, then
+        }
+    });
+    if (fd >= 0) {
+        sys::call(SYS_close, fd);
+    }
 }
 
 // One process's attempts, and its loop.
@@ -79,7 +144,7 @@ class Thread {
     void finish(Meeting& meeting, Meeting::Result result);
     void read_inbox();
     void watch(int fd, uint32_t events) const;
-    void watch_for_service(int fd, const Connection& c) const;
+    void watch_for_service(int fd, Connection& c) const;
     void on_connection(int fd);
 
     const int epoll_;
@@ -130,9 +195,14 @@ void Thread::watch(int fd, uint32_t events) const {
     }
 }
 
-// What is due has to wait for space, what is given back for what the peer sends.
-void Thread::watch_for_service(int fd, const Connection& c) const {
-    watch(fd, stream::wants_service(c) ? EPOLLOUT | EPOLLIN : 0U);
+// What is due has to wait for space, what is given back for what the peer sends, and a thread that sleeps elsewhere for
+// both.
+void Thread::watch_for_service(int fd, Connection& c) const {
+    const bool guards = c.guard.load() != Guard::none;
+    watch(fd, stream::wants_service(c) ? EPOLLOUT | EPOLLIN : guards ? EPOLLIN : 0U);
+    if (guards) {
+        c.guard = Guard::on;
+    }
 }
 
 void Thread::let_go(Connection& c) {
@@ -179,20 +249,35 @@ void Thread::begin_waiting() {
 
 void Thread::read_inbox() {
     for (;;) {
-        std::array<uint8_t, sizeof(Attend) + 1> bytes{};
-        const long n = sys::recv(inbox, bytes.data(), bytes.size(), MSG_DONTWAIT);
-        if (n <= 0) {
+        std::array<uint8_t, sizeof(WakeupWanted) + 1> bytes{};
+        sockaddr_un from{};
+        iovec part{bytes.data(), bytes.size()};
+        rendezvous::Control control{};
+        msghdr header{};
+        header.msg_name = &from;
+        header.msg_namelen = sizeof(from);
+        header.msg_iov = &part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.bytes;
+        header.msg_controllen = sizeof(control.bytes);
+        const long n = sys::call(SYS_recvmsg, inbox.load(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0) {
             return;
         }
-        const auto message = rendezvous::parse<Attend>({bytes.data(), static_cast<size_t>(n)});
-        if (message && message->token != 0) {
-            table::for_each_connection([&](int fd, Connection& c) {
-                const ConnectionState* s = c.state.load();
-                if (s != nullptr && s->token == message->token && c.segment.load() != nullptr && c.fd.load() == fd) {
-                    stream::attend(c, fd);
-                    watch_for_service(fd, c);
-                }
+        int fd = rendezvous::passed_descriptor(header);
+        const std::span<const uint8_t> received(bytes.data(), static_cast<size_t>(n));
+        if (const auto attend = rendezvous::parse<Attend>(received); attend) {
+            with_connection(attend->token, [&](int number, Connection& c) {
+                stream::attend(c, number);
+                watch_for_service(number, c);
             });
+        } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted) {
+            give_wakeup(*wanted, from, header.msg_namelen, rendezvous::is_from_own_user(header));
+        } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given) {
+            take_wakeup(*given, std::exchange(fd, -1), rendezvous::is_from_own_user(header));
+        }
+        if (fd >= 0) {
+            sys::call(SYS_close, fd);
         }
     }
 }
@@ -208,9 +293,11 @@ void Thread::on_connection(int fd) {
         if (stream::wants_service(*c)) {
             stream::attend(*c, fd);
             if (!stream::wants_service(*c)) { // else the next edge tells: to ask anew would tell of what there is
-                watch(fd, 0);
+                watch_for_service(fd, *c);
             }
         }
+        c->kernel_events.fetch_add(1);
+        wakeup::wake_own(c->guarded.load());
     }
 }
 
@@ -269,7 +356,9 @@ bool open_inbox() {
     if (made < 0) {
         return false;
     }
-    if (sys::call(SYS_bind, made, &address, length) != 0) {
+    const int yes = 1;
+    if (sys::call(SYS_setsockopt, made, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) != 0 ||
+        sys::call(SYS_bind, made, &address, length) != 0) {
         sys::call(SYS_close, made);
         return false;
     }
@@ -382,6 +471,24 @@ bool ask_holder(uint64_t service, uint64_t token) {
 
 bool ask(path::Segment& segment, unsigned end) { return ask_holder(segment.service[end].load(), segment.token); }
 
+bool ask_to_wake(Connection& c, uint64_t id) {
+    if (inbox.load() < 0) {
+        return false;
+    }
+    c.asked_for = id;
+    WakeupWanted message;
+    message.token = c.shared().token;
+    message.id = id;
+    return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message);
+}
+
+void guard(Connection& c) {
+    Guard none = Guard::none;
+    if (inbox.load() >= 0 && c.guard.compare_exchange_strong(none, Guard::asked)) {
+        send_attend(inbox, own_name(), c.state.load()->token);
+    }
+}
+
 void abandoned() {
     if (inbox.load() >= 0) {
         send_attend(inbox, own_name(), 0);
@@ -394,6 +501,7 @@ void after_fork_in_child() {
     if (stage.load() != Stage::none) {
         descriptors::close_all();
     }
+    wakeup::after_fork_in_child();
     inbox = -1;
     name = 0;
     requests = nullptr;

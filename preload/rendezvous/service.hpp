@@ -20,6 +20,11 @@ uint64_t own_name();
 void ensure();
 // Asks the service of one end of a segment to look at its connection. False: there is no such service any more.
 bool ask(path::Segment& segment, unsigned end);
+// Asks the service at the other end to wake the sleeper of this id there, and to give its descriptor. False: it cannot
+// be asked.
+bool ask_to_wake(Connection& c, uint64_t id);
+// A thread is to sleep where only the service sees what the kernel has of the connection.
+void guard(Connection& c);
 // A connection that the service works on was closed.
 void abandoned();
 // The same for the process of this end that has the memory.

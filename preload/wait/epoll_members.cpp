@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -13,6 +14,7 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
+#include "preload/wait/wakeup.hpp"
 
 namespace preload {
 
@@ -117,6 +119,9 @@ void EpollSet::drop_number() {
                 remove(bucket);
             }
         }
+        if (wakeup_ != 0) {
+            wakeup::release(std::exchange(wakeup_, 0)); // it has left with the kernel's set
+        }
     }
     const LocalLock::Hold hold(pool_lock);
     next_unused_ = unused_sets;
@@ -220,6 +225,7 @@ void EpollSet::remove(Watch* watch) {
             break;
         }
     }
+    forget_told(*watch);
     unlink(*watch);
     nested_ -= watch->inner != nullptr ? 1 : 0;
     removed_ -= watch->removed ? 1 : 0;
@@ -488,7 +494,7 @@ bool watches_asleep(const Connection& c) {
 
 void watches_read_slow(Connection& c) {
     if (c.segment.load() != nullptr && watches_asleep(c)) {
-        c.in_ring().wake.data_wanted.store(1, std::memory_order_release);
+        stream::want_wakeup(c);
     }
 }
 

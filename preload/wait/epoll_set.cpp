@@ -58,7 +58,8 @@ bool has_news(const Watch& watch) {
 } // namespace
 
 // Whether a member has something to tell; it is idle afterwards if to_sleep, and there is nothing.
-bool EpollSet::look_at(Watch& watch, bool to_sleep, uint32_t& events) {
+bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
+    const bool to_sleep = next != Next::look;
     events = 0;
     if (watch.inner != nullptr) {
         // What the kernel said of it may have been taken by now.
@@ -83,6 +84,10 @@ bool EpollSet::look_at(Watch& watch, bool to_sleep, uint32_t& events) {
     const auto wanted =
         static_cast<short>(given & (EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM));
     const bool edge = (given & EPOLLET) != 0;
+    uint64_t told_peer = to_sleep ? path::by_frame : path::nobody;
+    if (next == Next::sleep && stream::takes_ids(c)) {
+        told_peer = sleeper();
+    }
     const uint32_t blocked = s.blocked.load(std::memory_order_relaxed);
     if (edge) {
         if (!to_sleep && only_ring(c) && !watch.kernel_in && blocked == watch.seen_blocked &&
@@ -90,7 +95,7 @@ bool EpollSet::look_at(Watch& watch, bool to_sleep, uint32_t& events) {
             return false; // nothing has happened since it was told
         }
         if (to_sleep) {
-            stream::arm(c, wanted); // whatever is there already
+            stream::arm(c, wanted, told_peer); // whatever is there already
         }
     }
     uint64_t now = watch.seen_arrived;
@@ -100,7 +105,7 @@ bool EpollSet::look_at(Watch& watch, bool to_sleep, uint32_t& events) {
     if (!to_sleep && stream::look_in_memory(c, wanted, r.events)) {
         now = counted;
     } else {
-        r = stream::look(c, fd, wanted, to_sleep, edge ? &now : nullptr);
+        r = stream::look(c, fd, wanted, told_peer, edge ? &now : nullptr);
     }
     if (r.soon) {
         soon_ = true;
@@ -171,7 +176,7 @@ int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
         uint32_t told = 0;
         const bool soon_before = std::exchange(soon_, false);
         set_flag(watch->armed, to_sleep);
-        const bool there = look_at(*watch, to_sleep, told);
+        const bool there = look_at(*watch, to_sleep ? Next::sleep : Next::look, told);
         const bool again = soon_;
         soon_ = soon_ || soon_before;
         if (there) {
@@ -182,6 +187,7 @@ int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
         }
         if (!there && to_sleep && watch->inner == nullptr && !again) {
             watch->active = false;
+            note_told(*watch);
             continue;
         }
         set_flag(watch->armed, false);
@@ -205,6 +211,7 @@ int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
 
 // With the lock: events of converted members only activate them. Returns how many are left.
 int EpollSet::take_kernel_events(epoll_event* events, int count) {
+    count = take_own_events(events, count);
     int kept = 0;
     for (int i = 0; i < count; ++i) {
         bool taken = false;
@@ -271,7 +278,8 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         {
             const LocalLock::Hold hold(lock_);
             if (!hold || max <= 0) {
-                return real::epoll_pwait(epfd, events, max, static_cast<int>(left / 1000000), mask);
+                const int n = real::epoll_pwait(epfd, events, max, static_cast<int>(left / 1000000), mask);
+                return n > 0 ? without_own(events, n) : n;
             }
             number = epfd;
             // Its turn, where there is not room for all: what is ready in memory would leave the kernel's no place.
@@ -320,7 +328,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
             const int more = ask_kernel(epfd, events + count, max - count, 0, mask);
             if (more > 0) {
                 const LocalLock::Hold hold(lock_);
-                count += hold ? take_kernel_events(events + count, more) : more;
+                count += hold ? take_kernel_events(events + count, more) : without_own(events + count, more);
             }
             return count;
         }
@@ -341,9 +349,12 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         int kept = 0;
         {
             const LocalLock::Hold hold(lock_);
-            kept = hold ? take_kernel_events(events, n) : n;
+            kept = hold ? take_kernel_events(events, n) : without_own(events, n);
             if (kept < max && hold) {
                 kept += collect(events + kept, max - kept, false);
+            }
+            if (kept == max && hold) {
+                wake_another();
             }
         }
         if (kept != 0 || timeout_ns == 0) {
@@ -365,7 +376,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
 int EpollSet::sift(epoll_event* events, int count) {
     const LocalLock::Hold hold(lock_);
     if (!hold) {
-        return count;
+        return without_own(events, count);
     }
     const int kept = take_kernel_events(events, count);
     return kept + collect(events + kept, count - kept, false);
@@ -393,7 +404,7 @@ bool EpollSet::ready(bool to_sleep) {
         const auto told_before = std::tuple(watch->kernel_in, watch->kernel_named, watch->seen_arrived,
                                             watch->seen_blocked, watch->seen_ended);
         set_flag(watch->armed, to_sleep);
-        const bool one = look_at(*watch, to_sleep, told);
+        const bool one = look_at(*watch, to_sleep ? Next::sleep_elsewhere : Next::look, told);
         std::tie(watch->kernel_in, watch->kernel_named, watch->seen_arrived, watch->seen_blocked, watch->seen_ended) =
             told_before;
         there = there || one;

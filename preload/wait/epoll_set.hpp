@@ -38,6 +38,7 @@ struct Watch {
     // was.
     bool armed = false;
     bool missed = false;
+    uint32_t told_at = 0;      // its place among those that the peer was told the set's wake-up id of, and one
     bool disabled = false;     // EPOLLONESHOT, and it was told
     bool kernel_in = false;    // the kernel named it for bytes since it was told
     bool kernel_named = false; // for anything, since it was looked at
@@ -62,6 +63,8 @@ class EpollSet {
     int sift(epoll_event* events, int count);
     bool forget(int fd); // the number was closed; false: it is no member
     void tell_kernel();  // of members that were removed
+    // It, or its descriptor, goes to another process: its threads are woken by frames from now on.
+    void leave_wakeup();
     void convert_number(int fd);
     void convert(Watch& watch, int epfd, bool wakes);
     void activate(Watch& watch);
@@ -87,6 +90,9 @@ class EpollSet {
         size_t count_ = 0;
     };
 
+    // Of events that were not looked at: those that are the library's own are taken out. Returns how many are left.
+    static int without_own(epoll_event* events, int count);
+
     static EpollSet* make();
     void add_number() { numbers_.fetch_add(1); }
     void drop_number(); // the last one frees it
@@ -105,9 +111,21 @@ class EpollSet {
     void flush_removed();
     int collect(epoll_event* events, int max, bool to_sleep);
     void activate_missed();
-    bool look_at(Watch& watch, bool to_sleep, uint32_t& events);
+    uint64_t sleeper(); // what members tell their peers
+    void note_told(Watch& watch);
+    void activate_woken();
+    void forget_told(Watch& watch);
+    int take_own_events(epoll_event* events, int count);
+    void wake_another(); // its wake-up may have been meant for several members, and this thread has no place for all
+    // What follows if nothing is there: another look; a sleep in it; a sleep in another set, or in poll, for which
+    // frames are needed.
+    enum class Next : uint8_t { look, sleep, sleep_elsewhere };
+    bool look_at(Watch& watch, Next next, uint32_t& events);
     int take_kernel_events(epoll_event* events, int count);
     int ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
+
+    // Idle members whose peers were told its wake-up id. When that is written, these are looked at.
+    static constexpr uint32_t max_told = 128;
 
     LocalLock lock_;
     [[nodiscard]] static size_t bucket_of(const epoll_event& event) {
@@ -120,6 +138,10 @@ class EpollSet {
     std::array<Watch*, buckets> table_{};
     std::array<Watch*, buckets> by_data_{};
     Watch* active_ = nullptr;
+    uint64_t wakeup_ = 0;         // 0: none, or not yet
+    bool wakeup_is_past_ = false; // none from now on
+    uint32_t next_told_ = 0;
+    std::array<Watch*, max_told> told_{};
     std::atomic<uint32_t> converted_{0};
     std::atomic<uint32_t> members_{0};
     uint32_t nested_ = 0;  // sets among them

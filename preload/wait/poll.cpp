@@ -15,6 +15,7 @@
 #include "preload/rules/decide.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/spin.hpp"
+#include "preload/wait/wakeup.hpp"
 
 namespace preload::wait {
 
@@ -66,11 +67,13 @@ class Poll {
   public:
     Poll(pollfd* fds, nfds_t count, pollfd* shadow) : fds_(fds), count_(count), shadow_(shadow) {}
 
-    // Into revents; how many are not zero.
-    int look(bool to_sleep);
+    // Into revents; how many are not zero. sleeper: see stream::look().
+    int look(uint64_t sleeper);
     // Asks the kernel about the others, and adds what it says. Negative: -1, and errno.
     int add_kernel(const sigset_t* mask);
-    int sleep(int64_t timeout_ns, const sigset_t* mask);
+    // own: besides what look() has found, on the descriptor of this id, if it is one.
+    int sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own);
+    [[nodiscard]] bool any_takes_ids() const;
     [[nodiscard]] bool anything_in_memory() const;
 
   private:
@@ -78,11 +81,12 @@ class Poll {
 
     pollfd* fds_;
     nfds_t count_;
-    pollfd* shadow_;    // what the kernel is asked
+    pollfd* shadow_;    // what the kernel is asked; one more than the program's
     bool soon_ = false; // a connection has to be looked at again, see stream::gives_back()
 };
 
-int Poll::look(bool to_sleep) {
+int Poll::look(uint64_t sleeper) {
+    const bool to_sleep = sleeper != path::nobody;
     int ready = 0;
     soon_ = false;
     for (nfds_t i = 0; i < count_; ++i) {
@@ -90,7 +94,7 @@ int Poll::look(bool to_sleep) {
         shadow_[i] = {one.fd, one.events, 0};
         one.revents = 0;
         if (Connection* c = careful(one.fd); c != nullptr) {
-            const stream::Readiness r = stream::look(*c, one.fd, one.events, to_sleep);
+            const stream::Readiness r = stream::look(*c, one.fd, one.events, sleeper);
             if (r.soon) {
                 soon_ = true;
                 shadow_[i].fd = -1;
@@ -179,14 +183,26 @@ class Asleep {
     nfds_t used_ = 0;
 };
 
-int Poll::sleep(int64_t timeout_ns, const sigset_t* mask) {
+bool Poll::any_takes_ids() const {
+    return std::any_of(fds_, fds_ + count_, [](const pollfd& one) {
+        const Connection* c = careful(one.fd);
+        return c != nullptr && stream::takes_ids(*c);
+    });
+}
+
+int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own) {
     constexpr int64_t pause_ns = stream::give_back_pause_ms * 1000000;
     const bool shortened = soon_ && (timeout_ns < 0 || timeout_ns > pause_ns);
     timeout_ns = shortened ? pause_ns : timeout_ns;
     const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
     const uint64_t begin = sys::now_ns();
-    int n = real::ppoll(shadow_, count_, timeout_ns < 0 ? nullptr : &time, mask);
+    shadow_[count_] = {wakeup::descriptor(own), POLLIN, 0};
+    int n = real::ppoll(shadow_, count_ + (own != 0 ? 1 : 0), timeout_ns < 0 ? nullptr : &time, mask);
     const int error = errno;
+    if (n > 0 && own != 0 && shadow_[count_].revents != 0) {
+        uint64_t wakes = 0;
+        sys::call(SYS_read, wakeup::descriptor(own), &wakes, sizeof(wakes));
+    }
     asked_kernel_ns = sys::now_ns();
     spin::slept(asked_kernel_ns - begin);
     errno = error;
@@ -210,7 +226,7 @@ bool Poll::anything_in_memory() const {
 }
 
 int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask) {
-    Scratch<pollfd, few> shadow(count);
+    Scratch<pollfd, few> shadow(count + 1);
     if (shadow.get() == nullptr) {
         errno = ENOMEM;
         return -1;
@@ -219,23 +235,24 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
     const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
     int64_t left = timeout_ns;
     for (;;) {
-        int ready = all.look(false);
+        int ready = all.look(path::nobody);
         if (ready == 0 && left != 0 && !spin::until([&] { return all.anything_in_memory(); })) {
             int n = 1;
             {
                 const Asleep asleep(fds, count);
-                ready = all.look(true);
-                n = ready == 0 ? all.sleep(left, mask) : 1;
+                const wakeup::Own own(all.any_takes_ids());
+                ready = all.look(own.id() != 0 ? own.id() : wakeup::Id{path::by_frame});
+                n = ready == 0 ? all.sleep(left, mask, own.id()) : 1;
             }
             if (n < 0) {
                 return n;
             }
             if (n == 0) {
-                (void)all.look(false);
+                (void)all.look(path::nobody);
                 return all.add_kernel(nullptr);
             }
             if (ready == 0) {
-                ready = all.look(false);
+                ready = all.look(path::nobody);
             }
         }
         if (ready != 0 && mask == nullptr && sys::now_ns() - asked_kernel_ns < policy::max_kernel_pause_ns()) {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Who sleeps for a direction, as its two ends tell each other. One thread or set is named by the id of its wake-up
+// descriptor; as soon as there may be several, frames wake them all.
+#include "preload/connection/stream_internal.hpp"
+
+#include <poll.h>
+
+#include "preload/rendezvous/service.hpp"
+#include "preload/wait/wakeup.hpp"
+
+namespace preload::stream {
+
+namespace {
+
+void arm_one(std::atomic<uint64_t>& wanted, uint64_t sleeper) {
+    uint64_t before = path::nobody;
+    if (sleeper == path::by_frame) {
+        before = wanted.exchange(path::by_frame);
+    } else if (wanted.compare_exchange_strong(before, sleeper) || before == sleeper || before == path::by_frame) {
+        return;
+    } else {
+        before = wanted.exchange(path::by_frame);
+    }
+    // It may sleep where no frame comes; from now on it does not.
+    if (before > path::by_frame && before != sleeper) {
+        wakeup::wake_own(before);
+    }
+}
+
+} // namespace
+
+bool takes_ids(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return c.same_user.load(std::memory_order_relaxed) && s.holders.load(std::memory_order_relaxed) == 1 &&
+           c.in_ring().writer.wakes.load(std::memory_order_relaxed) != 0;
+}
+
+void arm(Connection& c, short wanted, uint64_t sleeper) {
+    if (sleeper == path::nobody || c.segment.load() == nullptr) {
+        return;
+    }
+    // Others may sleep on, since this process has taken the frame that was for them.
+    if (sleeper != path::by_frame && (c.state.load()->sleepers.load() > own_sleeps || !takes_ids(c))) {
+        sleeper = path::by_frame;
+    }
+    if ((wanted & POLLIN) != 0) {
+        arm_one(c.in_ring().wake.data_wanted, sleeper);
+    }
+    if ((wanted & POLLOUT) != 0) {
+        arm_one(c.out_ring().wake.space_wanted, sleeper);
+    }
+}
+
+namespace {
+
+bool wants_space(short wanted) { return (wanted & (POLLOUT | POLLWRNORM)) != 0; }
+
+} // namespace
+
+bool withdraw(Connection& c, short wanted, uint64_t id) {
+    const auto one = [&](std::atomic<uint64_t>& word) {
+        uint64_t before = id;
+        return word.compare_exchange_strong(before, path::by_frame) || before != path::nobody;
+    };
+    const bool data = one(c.in_ring().wake.data_wanted);
+    return (!wants_space(wanted) || one(c.out_ring().wake.space_wanted)) && data;
+}
+
+bool is_armed(const Connection& c, short wanted, uint64_t id) {
+    return c.in_ring().wake.data_wanted.load(std::memory_order_relaxed) == id &&
+           (!wants_space(wanted) ||
+            c.out_ring().wake.space_wanted.load(std::memory_order_relaxed) == id);
+}
+
+void want_frame(std::atomic<uint64_t>& wanted) {
+    uint64_t before = path::nobody;
+    wanted.compare_exchange_strong(before, path::by_frame);
+}
+
+void want_wakeup(Connection& c) { want_frame(c.in_ring().wake.data_wanted); }
+
+bool wake_by_id(Connection& c, uint64_t sleeper) {
+    if (sleeper == path::by_frame || !c.same_user.load(std::memory_order_relaxed)) {
+        return false;
+    }
+    return wakeup::wake(sleeper) || service::ask_to_wake(c, sleeper);
+}
+
+} // namespace preload::stream

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/rendezvous/passing.hpp"
+
+#include <cstring>
+
+#include <sys/uio.h>
+
+#include "preload/base/system.hpp"
+
+namespace preload::rendezvous {
+
+bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr_un* to, socklen_t length) {
+    iovec part{const_cast<void*>(data), size};
+    msghdr message{};
+    message.msg_name = const_cast<sockaddr_un*>(to);
+    message.msg_namelen = length;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    Control control{};
+    if (fd >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(sizeof(int));
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    }
+    return sys::call(SYS_sendmsg, socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<long>(size);
+}
+
+// The first descriptor that came with a message; the others are closed.
+int passed_descriptor(msghdr& message) {
+    int first = -1;
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; ++i) {
+            int fd = -1;
+            memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+            if (first < 0) {
+                first = fd;
+            } else {
+                sys::call(SYS_close, fd);
+            }
+        }
+    }
+    return first;
+}
+
+bool is_from_own_user(msghdr& message) {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS &&
+            header->cmsg_len >= CMSG_LEN(sizeof(ucred))) {
+            ucred who{};
+            memcpy(&who, CMSG_DATA(header), sizeof(who));
+            return who.uid == static_cast<uid_t>(sys::call(SYS_geteuid));
+        }
+    }
+    return false;
+}
+
+} // namespace preload::rendezvous

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Descriptors beside messages on unix sockets (SCM_RIGHTS).
+#pragma once
+
+#include <cstddef>
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+namespace preload::rendezvous {
+
+// Room for one descriptor, and the sender's credentials; more descriptors are closed.
+union Control {
+    cmsghdr header;
+    char bytes[CMSG_SPACE(4 * sizeof(int)) + CMSG_SPACE(sizeof(ucred))];
+};
+
+// fd < 0: none. to: of a socket that is not connected.
+bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr_un* to = nullptr,
+               socklen_t length = 0);
+// The first descriptor that came with a message, or -1; the others are closed.
+int passed_descriptor(msghdr& message);
+// Whether the message comes from a process of this one's user, on a socket with SO_PASSCRED.
+bool is_from_own_user(msghdr& message);
+
+} // namespace preload::rendezvous

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A set's own wake-up descriptor: an eventfd that is its member, edge-triggered, so that nobody need read it. Peers write
+// it instead of sending a frame. It does not say which member it is for: those whose peers were told its id are looked
+// at, which are few, the ones that became idle last.
+#include "preload/wait/epoll_set.hpp"
+
+#include <algorithm>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/wait/wakeup.hpp"
+
+namespace preload {
+
+namespace {
+
+// What the kernel tells of it: an address that is no program's. The same in children.
+char own_mark;
+
+} // namespace
+
+int EpollSet::without_own(epoll_event* events, int count) {
+    const epoll_event* end =
+        std::remove_if(events, events + count, [](const epoll_event& one) { return one.data.ptr == &own_mark; });
+    return static_cast<int>(end - events);
+}
+
+// With the lock.
+uint64_t EpollSet::sleeper() {
+    if (wakeup_ == 0 && !wakeup_is_past_) {
+        wakeup_ = wakeup::acquire();
+        epoll_event event{};
+        event.events = EPOLLIN | EPOLLET;
+        event.data.ptr = &own_mark;
+        if (wakeup_ != 0 && sys::call(SYS_epoll_ctl, number, EPOLL_CTL_ADD, wakeup::descriptor(wakeup_), &event) != 0) {
+            wakeup::release(wakeup_);
+            wakeup_ = 0;
+        }
+        wakeup_is_past_ = wakeup_ == 0;
+        converted_.fetch_add(wakeup_ != 0 ? 1 : 0); // the kernel's events are to be sifted
+    }
+    return wakeup_ != 0 ? wakeup_ : uint64_t{path::by_frame};
+}
+
+// With the lock. The one that has been idle for longest makes room.
+void EpollSet::note_told(Watch& watch) {
+    if (wakeup_ == 0 || watch.told_at != 0 || watch.connection == nullptr) {
+        return;
+    }
+    const uint32_t at = next_told_++ % max_told;
+    if (Watch* oldest = told_[at]; oldest != nullptr) {
+        oldest->told_at = 0;
+        if (!stream::withdraw(*oldest->connection, static_cast<short>(oldest->wanted.events), wakeup_)) {
+            std::atomic_ref(oldest->missed).store(true); // its peer writes the descriptor just now
+            note_missed();
+        }
+    }
+    told_[at] = &watch;
+    watch.told_at = at + 1;
+}
+
+// With the lock.
+void EpollSet::forget_told(Watch& watch) {
+    if (watch.told_at != 0) {
+        told_[watch.told_at - 1] = nullptr;
+        watch.told_at = 0;
+    }
+}
+
+// With the lock: the descriptor was written.
+void EpollSet::activate_woken() {
+    for (Watch* watch : told_) {
+        if (watch != nullptr &&
+            !stream::is_armed(*watch->connection, static_cast<short>(watch->wanted.events), wakeup_)) {
+            forget_told(*watch);
+            activate(*watch);
+        }
+    }
+}
+
+int EpollSet::take_own_events(epoll_event* events, int count) {
+    const int left = without_own(events, count);
+    if (left != count) {
+        activate_woken();
+    }
+    return left;
+}
+
+void EpollSet::wake_another() {
+    if (active_ != nullptr && wakeup_ != 0 && is_asleep()) {
+        wakeup::wake_own(wakeup_);
+    }
+}
+
+void EpollSet::leave_wakeup() {
+    const LocalLock::Hold hold(lock_);
+    if (!hold) {
+        return;
+    }
+    wakeup_is_past_ = true;
+    if (wakeup_ == 0) {
+        return;
+    }
+    for (Watch* watch : told_) {
+        if (watch == nullptr) {
+            continue;
+        }
+        forget_told(*watch);
+        if (!stream::withdraw(*watch->connection, static_cast<short>(watch->wanted.events), wakeup_)) {
+            stream::wake_again(*watch->connection);
+        }
+    }
+    sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, wakeup::descriptor(wakeup_), nullptr);
+    wakeup::release(wakeup_);
+    wakeup_ = 0;
+    converted_.fetch_sub(1);
+}
+
+} // namespace preload

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/wait/wakeup.hpp"
+
+#include <array>
+#include <atomic>
+#include <bit>
+
+#include <sys/eventfd.h>
+#include <sys/random.h>
+
+#include "preload/base/system.hpp"
+#include "preload/rendezvous/descriptors.hpp"
+
+namespace preload::wakeup {
+
+namespace {
+
+// An id: the process's random part, and which of its own it is.
+constexpr uint32_t own_count = 32;
+constexpr uint64_t index_mask = 63;
+
+constinit std::atomic<uint64_t> process{0};
+constinit std::atomic<uint32_t> busy{0};
+constinit std::array<std::atomic<int>, own_count> own{}; // one more than the number; 0: not made
+
+// Those of other processes. They are only ever replaced, by the service thread.
+struct Known {
+    std::atomic<Id> id{0};
+    std::atomic<int> fd{-1};
+    std::atomic<uint32_t> users{0}; // threads that write it just now
+};
+constexpr size_t known_count = 128;
+constexpr size_t places = 8; // where one may be
+constinit std::array<Known, known_count> known{};
+
+Known& place_of(Id id, size_t i) {
+    const uint64_t mixed = id * 0x9e3779b97f4a7c15U;
+    return known[((mixed >> 32) + i) % known_count];
+}
+
+uint64_t process_part() {
+    uint64_t part = process.load();
+    if (part == 0) {
+        uint64_t made = 0;
+        if (getrandom(&made, sizeof(made), GRND_NONBLOCK) != sizeof(made)) {
+            return 0;
+        }
+        made = (made & ~index_mask) | (uint64_t{1} << 63);
+        part = process.compare_exchange_strong(part, made) ? made : part;
+    }
+    return part;
+}
+
+// Of one that blocks only if somebody has written it 2^64 times.
+void write_one(int fd) {
+    const uint64_t one = 1;
+    (void)sys::call(SYS_write, fd, &one, sizeof(one));
+}
+
+} // namespace
+
+Id acquire() {
+    const sys::ErrnoKept kept;
+    const uint64_t part = process_part();
+    uint32_t taken = busy.load(std::memory_order_relaxed);
+    uint32_t index = 0;
+    do {
+        index = static_cast<uint32_t>(std::countr_one(taken));
+        if (part == 0 || index >= own_count) {
+            return 0;
+        }
+    } while (!busy.compare_exchange_weak(taken, taken | uint32_t{1} << index, std::memory_order_acquire));
+    if (own[index].load() == 0) {
+        own[index] = descriptors::keep_spare(eventfd(0, EFD_CLOEXEC)) + 1;
+    }
+    const Id id = part | index;
+    if (own[index].load() == 0) {
+        release(id);
+        return 0;
+    }
+    return id;
+}
+
+void release(Id id) { busy.fetch_and(~(uint32_t{1} << (id & index_mask)), std::memory_order_release); }
+
+bool is_own(Id id) { return (id & ~index_mask) == process.load() && process.load() != 0 && descriptor(id) >= 0; }
+
+int descriptor(Id id) {
+    const uint64_t index = id & index_mask;
+    return index < own_count ? own[index].load(std::memory_order_relaxed) - 1 : -1;
+}
+
+void wake_own(Id id) {
+    if (is_own(id)) {
+        write_one(descriptor(id));
+    }
+}
+
+bool wake(Id id) {
+    if (is_own(id)) {
+        write_one(descriptor(id));
+        return true;
+    }
+    for (size_t i = 0; i < places; ++i) {
+        Known& one = place_of(id, i);
+        if (one.id.load(std::memory_order_relaxed) != id) {
+            continue;
+        }
+        one.users.fetch_add(1);
+        const bool still = one.id.load() == id; // else it is being replaced
+        if (still) {
+            write_one(one.fd.load());
+        }
+        one.users.fetch_sub(1);
+        return still;
+    }
+    return false;
+}
+
+bool learn(Id id, int fd) {
+    static uint32_t next = 0;
+    Known* place = nullptr;
+    for (size_t i = 0; i < places && place == nullptr; ++i) {
+        Known& one = place_of(id, i);
+        if (one.id.load() == id) {
+            sys::call(SYS_close, fd); // it was asked for twice
+            return true;
+        }
+        place = one.fd.load() < 0 ? &one : nullptr;
+    }
+    // The one that makes room is asked for again if it is wanted.
+    for (size_t i = 0; i < places && place == nullptr; ++i) {
+        Known& one = place_of(id, next++ % places);
+        const Id before = one.id.exchange(0);
+        if (one.users.load() == 0) {
+            descriptors::close(one.fd.exchange(-1));
+            place = &one;
+        } else {
+            one.id.store(before);
+        }
+    }
+    const int kept = descriptors::keep_spare(fd);
+    if (place == nullptr || kept < 0) {
+        descriptors::close(kept);
+        return false;
+    }
+    place->fd = kept;
+    place->id = id;
+    return true;
+}
+
+void after_fork_in_child() {
+    process = 0;
+    busy = 0;
+    for (auto& one : own) {
+        one = 0;
+    }
+    for (Known& one : known) {
+        one.id = 0;
+        one.fd = -1;
+        one.users = 0;
+    }
+}
+
+} // namespace preload::wakeup

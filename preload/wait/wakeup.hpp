@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Waking a thread or an epoll set of another process without TCP: by an eventfd that it sleeps on, which costs half of
+// what a frame does. Each process has a few of them. A sleeper writes its id where the peer looks for sleepers (see
+// WakeFields); the peer asks the service of the other process for the descriptor once, and keeps it.
+//
+// Only between processes of one user: who holds such a descriptor can take wake-ups away that are meant for another
+// connection. Frames are for all others, and whenever several threads or processes sleep for one connection.
+#pragma once
+
+#include <cstdint>
+
+namespace preload::wakeup {
+
+// Names an eventfd on this host. Those below `least` are no names, see path::Sleeper.
+using Id = uint64_t;
+
+// One that nobody of this process sleeps on. 0: there is none, or no descriptor for it.
+Id acquire();
+void release(Id id);
+int descriptor(Id id); // of one that is acquired
+
+bool is_own(Id id);
+void wake_own(Id id); // that of another process: nothing happens
+// False: its descriptor is not known.
+bool wake(Id id);
+// Another process's, which it has given: the descriptor belongs to this process from now on. Service thread only.
+// False: there is no number or place for it, and it is closed.
+bool learn(Id id, int fd);
+void after_fork_in_child(); // its descriptors are closed elsewhere
+
+// One for as long as a thread may sleep.
+class Own {
+  public:
+    explicit Own(bool wanted) : id_(wanted ? acquire() : 0) {}
+    Own(const Own&) = delete;
+    Own& operator=(const Own&) = delete;
+    ~Own() {
+        if (id_ != 0) {
+            release(id_);
+        }
+    }
+    [[nodiscard]] Id id() const { return id_; }
+
+  private:
+    const Id id_;
+};
+
+} // namespace preload::wakeup

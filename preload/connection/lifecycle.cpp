@@ -284,6 +284,7 @@ void after_close(int fd, Closing& closing) {
                 c->fd = other;
             }
         });
+        service::guard_again(*c);
     }
 }
 
@@ -370,6 +371,8 @@ void after_fork_in_child() {
             c.requested = 0;
             c.used = false;
             c.attached = false;
+            c.guard = Guard::none; // the child's service does not see it
+            c.guarded = 0;
         }
     });
     for (Connection* c = unused; c != nullptr; c = c->next) {

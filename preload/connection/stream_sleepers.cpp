@@ -70,8 +70,7 @@ bool withdraw(Connection& c, short wanted, uint64_t id) {
 
 bool is_armed(const Connection& c, short wanted, uint64_t id) {
     return c.in_ring().wake.data_wanted.load(std::memory_order_relaxed) == id &&
-           (!wants_space(wanted) ||
-            c.out_ring().wake.space_wanted.load(std::memory_order_relaxed) == id);
+           (!wants_space(wanted) || c.out_ring().wake.space_wanted.load(std::memory_order_relaxed) == id);
 }
 
 void want_frame(std::atomic<uint64_t>& wanted) {

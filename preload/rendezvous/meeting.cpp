@@ -290,7 +290,7 @@ bool Meeting::attach(path::Segment* segment, uint64_t token, unsigned direction)
             }
             s.token = token;
             // Descriptors are given to the own user only; at the limit there are none.
-            const bool same_user = user_ == static_cast<uid_t>(sys::call(SYS_geteuid));
+            const bool same_user = is_own_user(user_);
             c.same_user = same_user;
             segment->direction[direction].writer.wakes = same_user ? 1 : 0;
             c.asked_for = 0;

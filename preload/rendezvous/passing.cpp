@@ -51,13 +51,17 @@ int passed_descriptor(msghdr& message) {
     return first;
 }
 
+bool is_own_user(uid_t user) {
+    return user == static_cast<uid_t>(sys::call(SYS_geteuid)) && user == static_cast<uid_t>(sys::call(SYS_getuid));
+}
+
 bool is_from_own_user(msghdr& message) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS &&
             header->cmsg_len >= CMSG_LEN(sizeof(ucred))) {
             ucred who{};
             memcpy(&who, CMSG_DATA(header), sizeof(who));
-            return who.uid == static_cast<uid_t>(sys::call(SYS_geteuid));
+            return is_own_user(who.uid);
         }
     }
     return false;

@@ -22,6 +22,7 @@ bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr
                socklen_t length = 0);
 // The first descriptor that came with a message, or -1; the others are closed.
 int passed_descriptor(msghdr& message);
+bool is_own_user(uid_t user); // this process's, by both its real and its effective one
 // Whether the message comes from a process of this one's user, on a socket with SO_PASSCRED.
 bool is_from_own_user(msghdr& message);
 

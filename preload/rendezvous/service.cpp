@@ -489,6 +489,13 @@ void guard(Connection& c) {
     }
 }
 
+void guard_again(Connection& c) {
+    if (inbox.load() >= 0 && c.guard.load() != Guard::none) {
+        c.guard = Guard::asked;
+        send_attend(inbox, own_name(), c.state.load()->token);
+    }
+}
+
 void abandoned() {
     if (inbox.load() >= 0) {
         send_attend(inbox, own_name(), 0);

@@ -25,6 +25,7 @@ bool ask(path::Segment& segment, unsigned end);
 bool ask_to_wake(Connection& c, uint64_t id);
 // A thread is to sleep where only the service sees what the kernel has of the connection.
 void guard(Connection& c);
+void guard_again(Connection& c); // by another number
 // A connection that the service works on was closed.
 void abandoned();
 // The same for the process of this end that has the memory.

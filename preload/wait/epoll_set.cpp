@@ -393,6 +393,7 @@ bool EpollSet::ready(bool to_sleep) {
     }
     bool there = false;
     flush_removed();
+    drain_wakeup();
     Watch* list = active_;
     active_ = nullptr;
     Watch** end = &active_;

@@ -96,7 +96,7 @@ class EpollSet {
     static EpollSet* make();
     void add_number() { numbers_.fetch_add(1); }
     void drop_number(); // the last one frees it
-    void after_fork() { lock_.forget(); }
+    void after_fork();
     [[nodiscard]] LocalLock& lock() { return lock_; }
     int number = -1; // one of its numbers
 
@@ -115,6 +115,8 @@ class EpollSet {
     void note_told(Watch& watch);
     void activate_woken();
     void forget_told(Watch& watch);
+    // As if nobody had written it, so that the set itself is ready only for what is in it.
+    void drain_wakeup();
     int take_own_events(epoll_event* events, int count);
     void wake_another(); // its wake-up may have been meant for several members, and this thread has no place for all
     // What follows if nothing is there: another look; a sleep in it; a sleep in another set, or in poll, for which

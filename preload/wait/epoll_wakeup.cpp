@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A set's own wake-up descriptor: an eventfd that is its member, edge-triggered, so that nobody need read it. Peers write
-// it instead of sending a frame. It does not say which member it is for: those whose peers were told its id are looked
-// at, which are few, the ones that became idle last.
+// A set's own wake-up descriptor: an eventfd that is its member, edge-triggered, so that nobody need read it. Peers
+// write it instead of sending a frame. It does not say which member it is for: those whose peers were told its id are
+// looked at, which are few, the ones that became idle last.
 #include "preload/wait/epoll_set.hpp"
 
 #include <algorithm>
@@ -116,6 +116,30 @@ void EpollSet::leave_wakeup() {
     wakeup::release(wakeup_);
     wakeup_ = 0;
     converted_.fetch_sub(1);
+}
+
+// In the child. The parent has left its own before, unless the fork was in a handler that had interrupted this set.
+void EpollSet::after_fork() {
+    lock_.forget();
+    if (wakeup_ != 0) {
+        wakeup_ = 0;
+        wakeup_is_past_ = true;
+        for (Watch* watch : told_) {
+            if (watch != nullptr) {
+                forget_told(*watch);
+                activate(*watch);
+            }
+        }
+    }
+}
+
+void EpollSet::drain_wakeup() {
+    pollfd one{wakeup::descriptor(wakeup_), POLLIN, 0};
+    if (wakeup_ != 0 && sys::poll(&one, 1, 0) > 0) {
+        uint64_t count = 0;
+        sys::call(SYS_read, one.fd, &count, sizeof(count));
+        activate_woken();
+    }
 }
 
 } // namespace preload

@@ -6,6 +6,7 @@
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/connection/made_sockets.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/stats/explain.hpp"
@@ -99,6 +100,11 @@ PRELOAD_EXPORT int socket(int domain, int type, int protocol) noexcept {
         const sys::ErrnoKept kept;
         lifecycle::forget(fd); // closed behind the library's back
     }
+    if (fd >= 0) {
+        made_sockets::note(fd, (domain == AF_INET || domain == AF_INET6) &&
+                                   (type & ~(SOCK_CLOEXEC | SOCK_NONBLOCK)) == SOCK_STREAM &&
+                                   (protocol == 0 || protocol == IPPROTO_TCP));
+    }
     return fd;
 }
 
@@ -118,7 +124,7 @@ PRELOAD_EXPORT int connect(int fd, const struct sockaddr* address, socklen_t len
     if ((result == 0 || errno == EINPROGRESS) && address != nullptr && table::connection(fd) == nullptr &&
         (address->sa_family == AF_INET || address->sa_family == AF_INET6) && !lifecycle::in_vfork_child()) {
         const sys::ErrnoKept kept;
-        if (is_tcp(fd)) {
+        if (made_sockets::is_tcp(fd) || is_tcp(fd)) {
             service::note_signal_mask();
             if (Connection* c = lifecycle::began(fd, Role::connect); c != nullptr) {
                 explain::note_peer(*c, address, length);

@@ -126,6 +126,14 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
     }
     case SYS_execve:
         return apply(::execve, a);
+    case SYS_clone:
+    case SYS_clone3:
+#ifdef SYS_fork
+    case SYS_fork:
+    case SYS_vfork:
+#endif
+        lifecycle::note_unseen_child();
+        break;
     case SYS_seccomp:
         lifecycle::leave_everything_to_the_kernel();
         break;

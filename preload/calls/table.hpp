@@ -6,10 +6,12 @@
 #pragma once
 
 #define PRELOAD_CALLS(X)                                                                                               \
+    X(_Fork)                                                                                                           \
     X(accept)                                                                                                          \
     X(accept4)                                                                                                         \
     X(aio_read)                                                                                                        \
     X(aio_write)                                                                                                       \
+    X(clone)                                                                                                           \
     X(close)                                                                                                           \
     X(close_range)                                                                                                     \
     X(connect)                                                                                                         \

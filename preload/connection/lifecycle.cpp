@@ -13,6 +13,7 @@
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/local_lock.hpp"
+#include "preload/connection/made_sockets.hpp"
 #include "preload/connection/positions.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
@@ -29,6 +30,11 @@ constinit LocalLock lock;
 constinit Connection* unused = nullptr;
 constinit std::atomic<pid_t> owner{0};
 constinit std::atomic<bool> filtered{false};
+#if defined(__x86_64__)
+constinit std::atomic<bool> unseen_children{false};
+#else
+constinit std::atomic<bool> unseen_children{true}; // vfork is not seen, see calls/children.cpp
+#endif
 
 Connection* new_connection() {
     constexpr size_t at_once = 64;
@@ -154,6 +160,7 @@ void adopt(int fd) {
         return;
     }
     const sys::ErrnoKept kept;
+    made_sockets::note(fd, false);
     int listens = 0;
     socklen_t length = sizeof(listens);
     if (!is_tcp(fd) || sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0) {
@@ -293,6 +300,7 @@ void duplicate(int fd, int made) {
         return;
     }
     const sys::ErrnoKept kept;
+    made_sockets::note(made, made_sockets::is_tcp(fd));
     const uintptr_t what = table::find(fd);
     if (table::find(made) != 0) {
         forget(made);
@@ -328,9 +336,14 @@ void leave_everything_to_the_kernel() {
     table::for_each([](int fd, uintptr_t) { (void)table::take(fd); });
 }
 
+void note_unseen_child() { unseen_children = true; }
+
 bool in_vfork_child() {
     if (filtered.load(std::memory_order_relaxed)) {
         return true; // as there, only the kernel is to see its calls
+    }
+    if (!unseen_children.load(std::memory_order_relaxed)) [[likely]] {
+        return false;
     }
     const pid_t known = owner.load(std::memory_order_relaxed);
     return known != 0 && static_cast<pid_t>(sys::call(SYS_getpid)) != known;

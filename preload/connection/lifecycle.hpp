@@ -44,7 +44,9 @@ template <class Close> int close(int fd, Close&& close_number) {
 // makes no more of its own.
 void leave_everything_to_the_kernel();
 
-// Whether the calling thread is in a child of vfork, which shares all memory with its parent.
+// A child is about to be made that pthread_atfork does not tell of.
+void note_unseen_child();
+// Whether the calling thread is in such a child. One of vfork shares all memory with its parent.
 bool in_vfork_child();
 
 // This process ends, or becomes another program: it holds its connections no more. Undone by before_fork().

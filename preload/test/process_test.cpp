@@ -18,6 +18,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -406,6 +407,79 @@ void test_a_thread_is_canceled_in_epoll_wait() {
     }
 }
 
+// Children that no handler of pthread_atfork is called for: what they close, the parent keeps.
+void await_end(pid_t child) {
+    int status = -1;
+    EXPECT(child > 0);
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+void test_a_child_of_vfork_closes_its_own_numbers() {
+    const Pair pair;
+    const pid_t child = vfork(); // NOLINT(clang-analyzer-security.insecureAPI.vfork): what programs do
+    if (child == 0) {
+        close(pair.a); // NOLINT(clang-analyzer-unix.Vfork)
+        close(pair.b); // NOLINT(clang-analyzer-unix.Vfork)
+        _exit(0);
+    }
+    await_end(child);
+    pair.exchange();
+    EXPECT_EQ(path_of(pair.a), 3);
+    EXPECT_EQ(path_of(pair.b), 3);
+}
+
+void test_a_child_of_clone_closes_its_own_numbers() {
+    const Pair pair;
+    std::vector<char> stack(size_t{64} << 10);
+    const auto run = [](void* both) {
+        close(static_cast<const Pair*>(both)->a);
+        close(static_cast<const Pair*>(both)->b);
+        return 0;
+    };
+    for (const int flags : {SIGCHLD, SIGCHLD | CLONE_VM | CLONE_VFORK}) {
+        await_end(clone(run, stack.data() + stack.size(), flags, const_cast<Pair*>(&pair)));
+        pair.exchange();
+        EXPECT_EQ(path_of(pair.a), 3);
+    }
+}
+
+void test_a_child_of_raw_fork_closes_its_own_numbers() {
+    const Pair pair;
+    const pid_t child = _Fork();
+    if (child == 0) {
+        close(pair.a);
+        close(pair.b);
+        _exit(0);
+    }
+    await_end(child);
+    pair.exchange();
+    EXPECT_EQ(path_of(pair.b), 3);
+}
+
+// UDP on a number that was a TCP socket's before is not taken for one, nor TCP on one that was UDP's.
+void test_a_number_is_used_again_by_another_kind_of_socket() {
+    for (const bool tcp_first : {true, false}) {
+        const int before = socket(AF_INET, (tcp_first ? SOCK_STREAM : SOCK_DGRAM) | SOCK_CLOEXEC, 0);
+        const int other = socket(AF_INET, (tcp_first ? SOCK_DGRAM : SOCK_STREAM) | SOCK_CLOEXEC, 0);
+        EXPECT_EQ(dup2(other, before), before);
+        close(other);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t length = sizeof(address);
+        const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        EXPECT(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0);
+        EXPECT(listen(listener, 1) == 0);
+        EXPECT(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+        EXPECT(connect(before, reinterpret_cast<sockaddr*>(&address), length) == 0);
+        EXPECT_EQ(path_of(before), tcp_first ? -1 : 0);
+        close(listener);
+        close(before);
+    }
+}
+
 } // namespace
 
 int main() {
@@ -422,7 +496,11 @@ int main() {
         FABTEST(test_a_program_that_closes_every_number_leaves_the_library_its_own),
         FABTEST(test_threads_with_the_smallest_stack_send_receive_and_wait),
         FABTEST(test_a_handler_on_a_small_stack_sends_and_receives),
+        FABTEST(test_a_child_of_vfork_closes_its_own_numbers),
+        FABTEST(test_a_child_of_clone_closes_its_own_numbers),
+        FABTEST(test_a_child_of_raw_fork_closes_its_own_numbers),
 #endif
+        FABTEST(test_a_number_is_used_again_by_another_kind_of_socket),
         FABTEST(test_a_pending_signal_ends_ppoll),
         FABTEST(test_a_pending_signal_ends_pselect),
         FABTEST(test_a_pending_signal_ends_epoll_pwait),

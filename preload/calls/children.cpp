@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Children that the library is not told of by pthread_atfork(3): those of vfork share the memory of their parent, and
+// those of _Fork and clone have a copy. From the first one on, each call that matters asks who it is called by.
+#include "preload/calls/export.hpp"
+#include "preload/calls/real.hpp"
+#include "preload/connection/lifecycle.hpp"
+
+#include <cstdarg>
+
+#include <sched.h>
+
+using namespace preload;
+
+#if defined(__x86_64__)
+// vfork returns twice, so that no function of C++ may stand around it: note it, then go on in libc's as if called there.
+extern "C" __attribute__((visibility("hidden"), used)) void* rspreload_note_vfork() {
+    lifecycle::note_unseen_child();
+    return real::look_up("vfork");
+}
+
+__asm__(".pushsection .text\n"
+        ".globl vfork\n"
+        ".type vfork, @function\n"
+        "vfork:\n"
+        ".cfi_startproc\n"
+        "endbr64\n"
+        "subq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "call rspreload_note_vfork\n"
+        "addq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "jmp *%rax\n"
+        ".cfi_endproc\n"
+        ".size vfork, . - vfork\n"
+        ".globl __vfork\n"
+        ".set __vfork, vfork\n"
+        ".popsection\n");
+#endif
+
+PRELOAD_EXPORT pid_t _Fork() noexcept {
+    lifecycle::note_unseen_child();
+    return real::_Fork();
+}
+
+// NOLINTBEGIN(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
+PRELOAD_EXPORT int clone(int (*run)(void*), void* stack, int flags, void* argument, ...) noexcept {
+    va_list rest;
+    va_start(rest, argument);
+    auto* parent_tid = va_arg(rest, void*);
+    auto* tls = va_arg(rest, void*);
+    auto* child_tid = va_arg(rest, void*);
+    va_end(rest);
+    if ((flags & CLONE_THREAD) == 0) {
+        lifecycle::note_unseen_child();
+    }
+    return real::clone(run, stack, flags, argument, parent_tid, tls, child_tid);
+}
+// NOLINTEND(clang-analyzer-valist.Uninitialized)

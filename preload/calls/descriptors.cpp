@@ -6,6 +6,7 @@
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/connection/made_sockets.hpp"
 #include "preload/connection/stream.hpp"
 
 #include <climits>
@@ -68,10 +69,18 @@ void pass_on(int fd) {
     }
 }
 
+// Of a number that stands for nothing known: perhaps a socket that is not connected yet.
+int noted(int fd, int made) {
+    if (!lifecycle::in_vfork_child()) {
+        made_sockets::note(made, made_sockets::is_tcp(fd));
+    }
+    return made;
+}
+
 template <class Real> int duplicate_onto(int fd, int onto, Real&& make) {
     pass_on(fd);
     if (fd == onto || (table::find(onto) == 0 && table::find(fd) == 0)) {
-        return make();
+        return noted(fd, make());
     }
     if (table::find(onto) == table::internal && !lifecycle::in_vfork_child()) {
         errno = EBADF; // beyond the numbers that the program may have
@@ -90,7 +99,8 @@ template <class Real> int duplicate_onto(int fd, int onto, Real&& make) {
 int control(int fd, int command, unsigned long argument) {
     Connection* c = table::connection(fd);
     if (c == nullptr && table::find(fd) == 0) [[likely]] {
-        return real::fcntl(fd, command, argument);
+        const int result = real::fcntl(fd, command, argument);
+        return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? noted(fd, result) : result;
     }
     if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
         pass_on(fd);
@@ -128,8 +138,9 @@ PRELOAD_EXPORT int dup(int fd) noexcept {
     const int made = real::dup(fd);
     if (table::find(fd) != 0 || (made >= 0 && table::find(made) != 0)) [[unlikely]] {
         lifecycle::duplicate(fd, made);
+        return made;
     }
-    return made;
+    return noted(fd, made);
 }
 
 PRELOAD_EXPORT int dup2(int fd, int onto) noexcept {

@@ -6,6 +6,7 @@
 // it has had to wait for a processor.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "preload/base/system.hpp"
@@ -27,11 +28,16 @@ class Experience {
         }
     }
     void was_long() { score_ = score_ > cost_of_long ? score_ - cost_of_long : 0; }
-    // Another thread had the processor while this one looked: there are more threads than processors.
+    // Another thread had the processor while this one looked: there are more threads than processors. What comes
+    // meanwhile waits for this thread's turn, while a thread that sleeps would be woken at once, so that it is tried
+    // more and more seldom while that is so.
     void was_displaced(uint64_t now) {
-        constexpr uint64_t pause_ns = 10000000;
+        constexpr uint64_t least_ns = 10000000;
+        constexpr uint64_t most_ns = 1280000000;
+        const bool again = now < pause_until_ + 4 * pause_ns_;
+        pause_ns_ = again ? std::min(2 * pause_ns_, most_ns) : least_ns;
+        pause_until_ = now + pause_ns_;
         score_ = 0;
-        pause_until_ = now + pause_ns;
     }
 
   private:
@@ -39,6 +45,7 @@ class Experience {
     static constexpr int cost_of_long = 4;
     int score_ = 0;
     uint64_t pause_until_ = 0;
+    uint64_t pause_ns_ = 0;
 };
 
 extern constinit thread_local Experience experience;

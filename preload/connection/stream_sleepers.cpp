@@ -34,7 +34,9 @@ void arm_one(std::atomic<uint64_t>& wanted, uint64_t sleeper) {
 bool takes_ids(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     return c.same_user.load(std::memory_order_relaxed) && s.holders.load(std::memory_order_relaxed) == 1 &&
-           c.in_ring().writer.wakes.load(std::memory_order_relaxed) != 0;
+           c.in_ring().writer.wakes.load(std::memory_order_relaxed) != 0 &&
+           // The peer asks the service of the process that has switched last: perhaps not this one, but its parent.
+           c.shared().service[c.out_index()].load(std::memory_order_relaxed) == service::own_name();
 }
 
 void arm(Connection& c, short wanted, uint64_t sleeper) {

@@ -52,8 +52,8 @@ socklen_t address_of(uint64_t service, sockaddr_un& out) {
     return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
 }
 
-// False: there is no such service.
-template <class Message> bool send_to(int from, uint64_t service, const Message& message) {
+// 0, or -errno; -EAGAIN: its queue is full, and it reads it.
+template <class Message> long send_to(int from, uint64_t service, const Message& message) {
     sockaddr_un to{};
     const socklen_t length = address_of(service, to);
     // A full queue is being read.
@@ -62,17 +62,18 @@ template <class Message> bool send_to(int from, uint64_t service, const Message&
         const long sent =
             sys::call(SYS_sendto, from, &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL, &to, length);
         if (sent != -EAGAIN) {
-            return sent != -ECONNREFUSED;
+            return std::min(sent, 0L);
         }
         sys::call(SYS_sched_yield);
     }
-    return true;
+    return -EAGAIN;
 }
 
+// False: there is no such service.
 bool send_attend(int from, uint64_t service, uint64_t token) {
     Attend message;
     message.token = token;
-    return send_to(from, service, message);
+    return send_to(from, service, message) != -ECONNREFUSED;
 }
 
 // Calls body(fd, connection) for that which has the token. False: there is none.
@@ -481,7 +482,7 @@ bool ask_to_wake(Connection& c, uint64_t id) {
     WakeupWanted message;
     message.token = c.shared().token;
     message.id = id;
-    return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message);
+    return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message) == 0;
 }
 
 void guard(Connection& c) {

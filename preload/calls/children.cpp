@@ -14,7 +14,8 @@
 using namespace preload;
 
 #if defined(__x86_64__)
-// vfork returns twice, so that no function of C++ may stand around it: note it, then go on in libc's as if called there.
+// vfork returns twice, so that no function of C++ may stand around it: note it, then go on in libc's as if called
+// there.
 extern "C" __attribute__((visibility("hidden"), used)) void* rspreload_note_vfork() {
     lifecycle::note_unseen_child();
     return real::look_up("vfork");

@@ -77,7 +77,7 @@ int epoll_any(int epfd, epoll_event* events, int max, int64_t timeout_ns, const 
             return n;
         }
         // Converted meanwhile: what the kernel has said may be about frames.
-        const int kept = set->has_careful() ? set->sift(events, n) : EpollSet::without_own(events, n);
+        const int kept = set->has_careful() ? set->sift(events, n) : set->without_own(events, n);
         if (kept != 0) {
             return kept;
         }

@@ -361,6 +361,7 @@ void before_fork() {
 }
 
 void after_fork_in_parent(bool made) {
+    table::for_each_set([](int, EpollSet& set) { set.after_fork_in_parent(); });
     if (!made) {
         table::for_each_connection([](int fd, Connection& c) {
             if (c.fd.load() == fd) {
@@ -378,7 +379,7 @@ void after_fork_in_child() {
     watches_after_fork();
     table::for_each([](int, uintptr_t what) {
         if ((what & table::set_bit) != 0) {
-            reinterpret_cast<EpollSet*>(what & ~table::set_bit)->after_fork();
+            reinterpret_cast<EpollSet*>(what & ~table::set_bit)->after_fork(service::own_name());
         } else if (what != table::internal) {
             auto& c = *reinterpret_cast<Connection*>(what);
             c.requested = 0;

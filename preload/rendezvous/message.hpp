@@ -59,6 +59,13 @@ struct WakeupGiven {
     uint64_t id = 0;
 };
 
+// To a process that has made epoll sets, from a child that waits in one: it is woken in the other one's place.
+struct SetsShared {
+    static constexpr uint64_t expected_magic = 0x64657261'68537372; // "rsShared"
+    uint64_t magic = expected_magic;
+    uint64_t reserved = 0;
+};
+
 template <class Message> std::optional<Message> parse(std::span<const uint8_t> bytes) {
     Message message;
     if (bytes.size() != sizeof(message)) {

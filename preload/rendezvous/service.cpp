@@ -20,6 +20,7 @@
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
 #include "preload/rules/decide.hpp"
+#include "preload/wait/epoll_set.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload::service {
@@ -274,6 +275,8 @@ void Thread::read_inbox() {
             });
         } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted) {
             give_wakeup(*wanted, from, header.msg_namelen, rendezvous::is_from_own_user(header));
+        } else if (rendezvous::parse<rendezvous::SetsShared>(received) && rendezvous::is_from_own_user(header)) {
+            table::for_each_set([](int, EpollSet& set) { set.leave_wakeup(); });
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given) {
             take_wakeup(*given, std::exchange(fd, -1), rendezvous::is_from_own_user(header));
         }
@@ -459,17 +462,28 @@ void request(Connection& c) {
     send_attend(inbox, own_name(), 0);
 }
 
-bool ask_holder(uint64_t service, uint64_t token) {
+namespace {
+
+// Also by a process without a service.
+template <class Message> long send_anyhow(uint64_t service, const Message& message) {
     if (inbox.load() >= 0) {
-        return send_attend(inbox, service, token);
+        return send_to(inbox, service, message);
     }
-    bool there = true;
+    long result = 0;
     const int fd = static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd >= 0) {
-        there = send_attend(fd, service, token);
+        result = send_to(fd, service, message);
         sys::call(SYS_close, fd);
     }
-    return there;
+    return result;
+}
+
+} // namespace
+
+bool ask_holder(uint64_t service, uint64_t token) {
+    Attend message;
+    message.token = token;
+    return send_anyhow(service, message) != -ECONNREFUSED;
 }
 
 bool ask(path::Segment& segment, unsigned end) { return ask_holder(segment.service[end].load(), segment.token); }
@@ -484,6 +498,8 @@ bool ask_to_wake(Connection& c, uint64_t id) {
     message.id = id;
     return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message) == 0;
 }
+
+bool tell_owner_of_sets(uint64_t service) { return send_anyhow(service, rendezvous::SetsShared()) != -ECONNREFUSED; }
 
 void guard(Connection& c) {
     Guard none = Guard::none;

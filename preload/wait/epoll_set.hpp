@@ -65,6 +65,7 @@ class EpollSet {
     void tell_kernel();  // of members that were removed
     // It, or its descriptor, goes to another process: its threads are woken by frames from now on.
     void leave_wakeup();
+    void after_fork_in_parent(); // it may have one again, until the child is seen to wait in it, too
     void convert_number(int fd);
     void convert(Watch& watch, int epfd, bool wakes);
     void activate(Watch& watch);
@@ -90,13 +91,13 @@ class EpollSet {
         size_t count_ = 0;
     };
 
-    // Of events that were not looked at: those that are the library's own are taken out. Returns how many are left.
-    static int without_own(epoll_event* events, int count);
+    // Of events that are not looked at otherwise: the library's own are taken out. Returns how many are left.
+    int without_own(epoll_event* events, int count) const;
 
     static EpollSet* make();
     void add_number() { numbers_.fetch_add(1); }
     void drop_number(); // the last one frees it
-    void after_fork();
+    void after_fork(uint64_t parent_service);
     [[nodiscard]] LocalLock& lock() { return lock_; }
     int number = -1; // one of its numbers
 
@@ -142,6 +143,7 @@ class EpollSet {
     Watch* active_ = nullptr;
     uint64_t wakeup_ = 0;         // 0: none, or not yet
     bool wakeup_is_past_ = false; // none from now on
+    uint64_t owner_service_ = 0;  // inherited: of the process that may have one
     uint32_t next_told_ = 0;
     std::array<Watch*, max_told> told_{};
     std::atomic<uint32_t> converted_{0};

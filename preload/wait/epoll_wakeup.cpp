@@ -10,6 +10,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/connection/stream.hpp"
+#include "preload/rendezvous/service.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload {
@@ -21,10 +22,14 @@ char own_mark;
 
 } // namespace
 
-int EpollSet::without_own(epoll_event* events, int count) {
+int EpollSet::without_own(epoll_event* events, int count) const {
     const epoll_event* end =
         std::remove_if(events, events + count, [](const epoll_event& one) { return one.data.ptr == &own_mark; });
-    return static_cast<int>(end - events);
+    const int left = static_cast<int>(end - events);
+    if (left != count && wakeup_ == 0 && owner_service_ != 0) { // it was the owner's, which knows of nobody else
+        (void)service::tell_owner_of_sets(owner_service_);
+    }
+    return left;
 }
 
 // With the lock.
@@ -118,12 +123,21 @@ void EpollSet::leave_wakeup() {
     converted_.fetch_sub(1);
 }
 
+// The child may never wait in it. If it does, it may be woken in the parent's place, and tells it.
+void EpollSet::after_fork_in_parent() {
+    const LocalLock::Hold hold(lock_);
+    if (hold && service::own_name() != 0 && owner_service_ == 0) {
+        wakeup_is_past_ = false;
+    }
+}
+
 // In the child. The parent has left its own before, unless the fork was in a handler that had interrupted this set.
-void EpollSet::after_fork() {
+void EpollSet::after_fork(uint64_t parent_service) {
     lock_.forget();
+    wakeup_is_past_ = true;
+    owner_service_ = owner_service_ != 0 ? owner_service_ : parent_service;
     if (wakeup_ != 0) {
         wakeup_ = 0;
-        wakeup_is_past_ = true;
         for (Watch* watch : told_) {
             if (watch != nullptr) {
                 forget_told(*watch);

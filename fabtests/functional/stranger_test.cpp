@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Strangers: clients that say half a request or nothing. Each costs a bounded time and a
+// Strangers: clients that say half a request or nothing, and servers that never answer. Each costs a bounded time and a
 // bounded number of descriptors, and nobody else waits for one. FABTESTS_CLOSES (100): how often a listener is closed
 // under such a load.
 #include <algorithm>
@@ -344,10 +344,33 @@ void test_closing_a_listener_while_strangers_come() {
     EXPECT_EQ(open_fds(), before);
 }
 
+// ---- servers
+
+void patient_client(const std::vector<std::string>& arguments) {
+    Host host(here());
+    Stream client(host);
+    const auto start = Clock::now();
+    client.connect(from_text(arguments.at(0)).data());
+    const Event event = host.next_event(patience(10000));
+    EXPECT(event.error);
+    EXPECT_EQ(event.err, FI_ETIMEDOUT);
+    EXPECT(event.subject == &client.ep->fid);
+    EXPECT(milliseconds_since(start) >= 300);
+    char byte = 0;
+    EXPECT_RESULT(send(client, &byte, 1), -FI_ENOTCONN);
+    expect_no_event(host, 100); // nothing more comes of it
+}
+
+void test_connecting_to_a_server_that_never_answers_times_out() {
+    const Deaf server;
+    run_in_child("patient_client", {"FI_RSTREAM_CONNECT_TIMEOUT=300"}, {to_text(server.name)});
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-    const Role roles[] = {{"sleeping_server", sleeping_server}, {"poor_server", poor_server}};
+    const Role roles[] = {
+        {"sleeping_server", sleeping_server}, {"poor_server", poor_server}, {"patient_client", patient_client}};
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;
     }
@@ -360,6 +383,7 @@ int main(int argc, char** argv) {
         FABTEST(test_a_server_without_descriptors_rests_and_goes_on_when_it_has_some),
         FABTEST(test_requests_that_wait_take_no_more_than_a_share_of_the_descriptors),
         FABTEST(test_closing_a_listener_while_strangers_come),
+        FABTEST(test_connecting_to_a_server_that_never_answers_times_out),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -376,12 +376,36 @@ std::string identity(const fi_info& info) {
 void test_getinfo_gives_one_info_for_each_domain() {
     Info list;
     EXPECT_RESULT(ask(list, stream_hints().get()), 0);
-    std::set<std::string> seen;
+    std::set<std::string> domains;
     for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
-        EXPECT(seen.insert(identity(*info)).second);
+        EXPECT(domains.insert(info->domain_attr->name).second);
     }
     EXPECT_RESULT(ask(list, stream_hints().get(), node_name().c_str(), "7471", FI_SOURCE), 0);
     EXPECT(list->next == nullptr);
+}
+
+void test_getinfo_gives_each_address_where_the_request_is_specific() {
+    need_core("tcp");
+    std::set<std::string> seen;
+    std::set<uint32_t> formats;
+    const auto note = [&](const fi_info* hints) {
+        Info list;
+        seen.clear();
+        formats.clear();
+        EXPECT_RESULT(ask(list, hints), 0);
+        for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+            EXPECT(seen.insert(identity(*info)).second);
+            formats.insert(info->addr_format);
+        }
+    };
+    const Info by_name = stream_hints();
+    by_name->domain_attr->name = strdup("lo");
+    note(by_name.get());
+    EXPECT(formats.contains(FI_SOCKADDR_IN));
+    const Info by_format = stream_hints();
+    by_format->addr_format = FI_SOCKADDR_IN6;
+    note(by_format.get());
+    EXPECT_EQ(formats.size(), 1U);
 }
 
 void test_getinfo_answers_alike_each_time() {
@@ -494,6 +518,7 @@ int main(int argc, char** argv) {
         FABTEST(test_getinfo_keeps_the_name_of_the_domain),
         FABTEST(test_getinfo_takes_the_name_of_the_fabric_with_or_without_its_core),
         FABTEST(test_getinfo_gives_one_info_for_each_domain),
+        FABTEST(test_getinfo_gives_each_address_where_the_request_is_specific),
         FABTEST(test_getinfo_answers_alike_each_time),
         FABTEST(test_getinfo_can_be_called_by_many_threads),
         FABTEST(test_getinfo_without_a_type_needs_the_protocol_or_the_name),

@@ -258,6 +258,21 @@ void follow_hints(fi_info& info, const fi_info* hints) {
     }
 }
 
+// Whether a request is about certain addresses or names, so that each of a domain's that fits counts. A domain has one
+// fabric for each subnet on tcp; who only asks what there is wants to hear of it once.
+bool is_specific(const char* node, const char* service, const fi_info* hints) {
+    return node != nullptr || service != nullptr ||
+           (hints != nullptr &&
+            (hints->addr_format != FI_FORMAT_UNSPEC || hints->src_addr != nullptr || hints->dest_addr != nullptr ||
+             (hints->fabric_attr != nullptr && hints->fabric_attr->name != nullptr) ||
+             (hints->domain_attr != nullptr && hints->domain_attr->name != nullptr)));
+}
+
+bool same_core_domain(const fi_info& a, const fi_info& b) {
+    return strcmp(a.domain_attr->name, b.domain_attr->name) == 0 &&
+           FabricName::parse(a.fabric_attr->name).core == FabricName::parse(b.fabric_attr->name).core;
+}
+
 bool same_domain(const fi_info& a, const fi_info& b) {
     const auto same_bytes = [](const void* x, size_t nx, const void* y, size_t ny) {
         return nx == ny && (nx == 0 || memcmp(x, y, nx) == 0);
@@ -282,6 +297,7 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
         return -FI_ENODATA;
     }
     const Params params = Params::load();
+    const bool specific = is_specific(node, service, hints);
     Info head;
     fi_info** tail = nullptr;
     int failure = -FI_ENODATA;
@@ -309,7 +325,7 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
             follow_hints(*ours, hints);
             bool wanted = suffices(*ours, hints);
             for (const fi_info* seen = head.get(); wanted && seen != nullptr; seen = seen->next) {
-                wanted = !same_domain(*seen, *ours);
+                wanted = specific ? !same_domain(*seen, *ours) : !same_core_domain(*seen, *ours);
             }
             if (!wanted) {
                 continue;

@@ -12,6 +12,7 @@
 
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -366,11 +367,43 @@ void test_connecting_to_a_server_that_never_answers_times_out() {
     run_in_child("patient_client", {"FI_RSTREAM_CONNECT_TIMEOUT=300"}, {to_text(server.name)});
 }
 
+// ---- what cannot be bounded
+
+// Says how often the log warns of a listener on an address.
+void logging_server(const std::vector<std::string>& arguments) {
+    const int log = memfd_create("log", MFD_CLOEXEC);
+    EXPECT(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
+    Request request = here();
+    request.node = arguments.at(0) == "wildcard" ? "" : arguments.at(0);
+    request.service = "0";
+    request.source = true;
+    Host host(request);
+    const Listener listener(host);
+    std::string text(65536, '\0');
+    const ssize_t length = pread(log, text.data(), text.size(), 0);
+    text.resize(length > 0 ? static_cast<size_t>(length) : 0);
+    say(text.find("see SECURITY in fi_rstream(7)") != std::string::npos ? "warned" : "silent");
+}
+
+void test_the_log_warns_of_a_listener_beyond_loopback() {
+    need_core("tcp");
+    const auto expect = [](const char* node, const char* wanted) {
+        Child child("logging_server", {node}, {"FI_LOG_LEVEL=warn", "FI_LOG_PROV=rstream"});
+        EXPECT_EQ(child.hear(), std::string(wanted));
+        child.finish();
+    };
+    expect("wildcard", "warned");
+    expect("127.0.0.1", "silent");
+    expect("::1", "silent");
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-    const Role roles[] = {
-        {"sleeping_server", sleeping_server}, {"poor_server", poor_server}, {"patient_client", patient_client}};
+    const Role roles[] = {{"sleeping_server", sleeping_server},
+                          {"poor_server", poor_server},
+                          {"patient_client", patient_client},
+                          {"logging_server", logging_server}};
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;
     }
@@ -384,6 +417,7 @@ int main(int argc, char** argv) {
         FABTEST(test_requests_that_wait_take_no_more_than_a_share_of_the_descriptors),
         FABTEST(test_closing_a_listener_while_strangers_come),
         FABTEST(test_connecting_to_a_server_that_never_answers_times_out),
+        FABTEST(test_the_log_warns_of_a_listener_beyond_loopback),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 
+#include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -33,6 +34,15 @@ constexpr size_t max_handshakes = 256;
 size_t descriptor_limit() {
     rlimit limit{};
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<size_t>(limit.rlim_cur) : 1024;
+}
+
+bool is_loopback(const sockaddr& address) {
+    if (address.sa_family == AF_INET6) {
+        const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == IN_LOOPBACKNET);
+    }
+    return address.sa_family == AF_INET &&
+           ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
 } // namespace
@@ -144,7 +154,23 @@ int PassiveEndpoint::listen() {
     }
     const int ret = fi_listen(core_.get());
     listening_ = ret == 0;
+    if (listening_ && kernel_tcp_) {
+        warn_of_strangers();
+    }
     return ret;
+}
+
+// What arrives on a connection, the core reads before we do: nothing here can keep it from a message that it does not
+// survive.
+void PassiveEndpoint::warn_of_strangers() const {
+    sockaddr_storage local{};
+    size_t length = sizeof(local);
+    if (fi_getname(&core_->fid, &local, &length) != 0 || is_loopback(reinterpret_cast<const sockaddr&>(local))) {
+        return;
+    }
+    RSTREAM_WARN(FI_LOG_EP_CTRL, "listening beyond the loopback interface on kernel TCP: libfabric's tcp core does not "
+                                 "check what clients send, and any of them can end this process; see SECURITY in "
+                                 "fi_rstream(7)\n");
 }
 
 int PassiveEndpoint::get_option(int name, void* value, size_t* length) {

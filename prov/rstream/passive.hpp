@@ -35,6 +35,7 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
   private:
     explicit PassiveEndpoint(Fabric& fabric) : fid_pep{}, fabric_(fabric) {}
     [[nodiscard]] size_t max_waiting() const;
+    void warn_of_strangers() const;
     int on_request(Info core_info, std::span<const std::byte> data);
     void turn_down(const fi_info& core_info, wire::Reject::Reason reason);
     int reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data);

@@ -87,24 +87,23 @@ Handshakes::Found Handshakes::look(Time now) {
             std::find_if(handshakes_.begin(), handshakes_.end(), [fd](const Handshake& one) { return one.fd == fd; });
         if (known != handshakes_.end() && (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0) {
             present.push_back(*known);
-        } else {
+        } else if (std::find(lasting_.begin(), lasting_.end(), fd) == lasting_.end()) {
             unknown.push_back(fd);
         }
     }
     bool changed = present.size() != handshakes_.size();
     std::sort(present.begin(), present.end(), [](const auto& a, const auto& b) { return a.since < b.since; });
     for (const int fd : unknown) {
-        if (!is_stream_of_internet(fd)) {
-            continue;
-        }
-        if (socket_option(fd, SO_ACCEPTCONN) == 1) {
-            listener_ = fd;
-            continue;
-        }
-        if (fd != listener_) { // which listens no more once it was shut down
+        const bool stream = is_stream_of_internet(fd);
+        if (stream && socket_option(fd, SO_ACCEPTCONN) != 1) {
             fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
             present.push_back({fd, now, false});
             changed = true;
+            continue;
+        }
+        lasting_.push_back(fd);
+        if (stream) {
+            listener_ = fd;
         }
     }
     handshakes_ = std::move(present);

@@ -59,6 +59,7 @@ class Handshakes {
     std::chrono::milliseconds limit_;
     size_t max_;
     int listener_ = -1;
+    std::vector<int> lasting_;          // the listener, and what the set wakes up by: there for as long as the set
     bool blind_ = false;                // there is no /proc
     std::vector<Handshake> handshakes_; // the oldest first
 };

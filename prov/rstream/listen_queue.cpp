@@ -69,13 +69,16 @@ template <class Call> ListenQueue::Did ListenQueue::call_core(Call&& call) {
     // The core takes the errno of an earlier call for the reason where a peer has ended the connection, and keeps the
     // socket if that is EAGAIN.
     errno = 0;
-    const bool something = call();
+    const bool event = call();
     const auto found = handshakes_->look(now);
     looked_ = found != Handshakes::Found::unknown;
-    if (something || found == Handshakes::Found::changed) {
-        return Did::something;
+    if (event) {
+        return Did::event;
     }
-    return looked_ ? Did::nothing : Did::unknown;
+    if (!looked_) {
+        return Did::unknown;
+    }
+    return found == Handshakes::Found::changed ? Did::something : Did::nothing;
 }
 
 ListenQueue::Did ListenQueue::read() {
@@ -86,6 +89,7 @@ ListenQueue::Did ListenQueue::read() {
     });
 }
 
+// Only when a read has found nothing: the core would not tell of what is left.
 ListenQueue::Did ListenQueue::reset_signal() {
     return call_core([this] {
         signaled_ = false;
@@ -103,17 +107,18 @@ void ListenQueue::progress() {
         if (did == Did::nothing && signaled_) {
             did = reset_signal();
         }
-        if (did == Did::something) {
-            vain_ = 0;
-            told_ = false;
-            continue;
+        if (did == Did::unknown) {
+            pause();
+            return;
         }
-        if (did == Did::nothing && !readable()) {
+        vain_ = did == Did::nothing ? vain_ + 1 : 0;
+        told_ = told_ && did == Did::nothing;
+        if (did != Did::event && !signaled_ && !readable()) {
             vain_ = 0;
             break;
         }
         // The core is told of something and can do nothing with it.
-        if (did == Did::unknown || (handshakes_->listening() && ++vain_ >= max_vain)) {
+        if (handshakes_->listening() && vain_ >= max_vain) {
             pause();
             return;
         }
@@ -152,9 +157,13 @@ void ListenQueue::on_deadline() {
 }
 
 int ListenQueue::arm() {
-    // Where the descriptor is an epoll set it tells of all that is there, but for an event that was read.
-    if (paused_ || (handshakes_->listening() && !signaled_)) {
+    if (paused_) {
         return 0;
+    }
+    // Where the descriptor is an epoll set it tells of all that is there, or still of an event that was read.
+    if (handshakes_->listening()) {
+        signaled_ = signaled_ && readable();
+        return signaled_ ? -FI_EAGAIN : 0;
     }
     const Did did = reset_signal();
     if (did == Did::unknown) {
@@ -162,17 +171,17 @@ int ListenQueue::arm() {
         return 0;
     }
     note_deadline();
-    return did == Did::nothing ? 0 : -FI_EAGAIN;
+    return did == Did::event ? -FI_EAGAIN : 0;
 }
 
 void ListenQueue::finish() {
     // Whose request has come is turned down properly.
-    for (int reads = 0; reads < max_reads && read() == Did::something; ++reads) {
+    for (int reads = 0; reads < max_reads && is_change(read()); ++reads) {
     }
     handshakes_->stop_listening();
     for (int reads = 0; reads < max_last_reads; ++reads) {
         handshakes_->end_all();
-        if (read() == Did::something) {
+        if (is_change(read())) {
             continue;
         }
         if (!looked_ || handshakes_->count() == 0) {

@@ -35,7 +35,9 @@ class ListenQueue {
 
   private:
     ListenQueue(std::shared_ptr<Pump> pump, EqTarget* target) : pump_(std::move(pump)), target_(target) {}
-    enum class Did : uint8_t { something, nothing, unknown };
+    // What a call has changed. After an event there may be more of them, which the descriptor need not tell.
+    enum class Did : uint8_t { nothing, something, event, unknown };
+    static bool is_change(Did did) { return did == Did::something || did == Did::event; }
     template <class Call> Did call_core(Call&& call);
     Did read();
     Did reset_signal();

@@ -216,6 +216,20 @@ void test_getinfo_refuses_what_a_stream_has_not() {
         [](fi_info& h) { h.caps = FI_ATOMIC; },
         [](fi_info& h) { h.caps = FI_MSG | FI_MULTICAST; },
         [](fi_info& h) { h.domain_attr->data_progress = FI_PROGRESS_AUTO; },
+        [](fi_info& h) { h.domain_attr->caps = FI_SHARED_AV; },
+        [](fi_info& h) { h.domain_attr->caps = FI_RMA; },
+        [](fi_info& h) { h.domain_attr->cq_data_size = 4; },
+        [](fi_info& h) { h.domain_attr->cntr_cnt = 1; },
+        [](fi_info& h) { h.domain_attr->mr_cnt = 1; },
+        [](fi_info& h) { h.domain_attr->mr_iov_limit = 1; },
+        [](fi_info& h) { h.domain_attr->max_err_data = 1; },
+        [](fi_info& h) { h.tx_attr->comp_order = FI_ORDER_STRICT; },
+        [](fi_info& h) { h.rx_attr->comp_order = FI_ORDER_STRICT; },
+        [](fi_info& h) { h.tx_attr->rma_iov_limit = 1; },
+        [](fi_info& h) { h.tx_attr->op_flags = FI_DELIVERY_COMPLETE; },
+        [](fi_info& h) { h.rx_attr->op_flags = FI_MULTI_RECV; },
+        [](fi_info& h) { h.rx_attr->total_buffered_recv = 1; },
+        [](fi_info& h) { h.fabric_attr->prov_version = ~0U; },
         [](fi_info& h) { h.ep_attr->protocol = FI_PROTO_RXM; },
         [](fi_info& h) { h.tx_attr->caps = FI_RMA; },
         [](fi_info& h) { h.rx_attr->caps = FI_TAGGED; },
@@ -244,6 +258,9 @@ void test_getinfo_serves_what_a_stream_has() {
         [](fi_info& h) { h.domain_attr->control_progress = FI_PROGRESS_MANUAL; },
         [](fi_info& h) { h.domain_attr->data_progress = FI_PROGRESS_MANUAL; },
         [](fi_info& h) { h.ep_attr->protocol = FI_PROTO_RSTREAM; },
+        [](fi_info& h) { h.domain_attr->caps = FI_LOCAL_COMM | FI_REMOTE_COMM; },
+        [](fi_info& h) { h.domain_attr->av_type = FI_AV_MAP; },
+        [](fi_info& h) { h.tx_attr->op_flags = FI_COMPLETION | FI_INJECT_COMPLETE; },
         [](fi_info& h) { h.tx_attr->msg_order = FI_ORDER_SAS; },
         [](fi_info& h) { h.tx_attr->caps = FI_MSG | FI_SEND, h.rx_attr->caps = FI_MSG | FI_RECV; },
         [](fi_info& h) { h.ep_attr->type = FI_EP_UNSPEC; },
@@ -258,6 +275,36 @@ void test_getinfo_serves_what_a_stream_has() {
         EXPECT(is_stream(*list));
         EXPECT_EQ(list->mode, 0U);
         EXPECT_EQ(list->domain_attr->mr_mode, 0);
+    }
+}
+
+void test_getinfo_answers_what_was_asked_for_where_both_will_do() {
+    const Info hints = stream_hints();
+    hints->domain_attr->threading = FI_THREAD_COMPLETION;
+    hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+    hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+    hints->domain_attr->av_type = FI_AV_TABLE;
+    hints->tx_attr->op_flags = FI_COMPLETION;
+    Info list;
+    EXPECT_RESULT(ask(list, hints.get()), 0);
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT_EQ(info->domain_attr->threading, FI_THREAD_COMPLETION);
+        EXPECT_EQ(info->domain_attr->control_progress, FI_PROGRESS_MANUAL);
+        EXPECT_EQ(info->domain_attr->data_progress, FI_PROGRESS_MANUAL);
+        EXPECT_EQ(info->domain_attr->av_type, FI_AV_TABLE);
+        EXPECT_EQ(info->tx_attr->op_flags, FI_COMPLETION);
+    }
+}
+
+void test_getinfo_copies_the_handle_of_a_passive_endpoint() {
+    Host host(here());
+    const Listener listener(host);
+    const Info hints = stream_hints();
+    hints->handle = &listener.pep->fid;
+    Info list;
+    EXPECT_RESULT(ask(list, hints.get()), 0);
+    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+        EXPECT(info->handle == &listener.pep->fid);
     }
 }
 
@@ -329,12 +376,36 @@ std::string identity(const fi_info& info) {
 void test_getinfo_gives_one_info_for_each_domain() {
     Info list;
     EXPECT_RESULT(ask(list, stream_hints().get()), 0);
-    std::set<std::string> seen;
+    std::set<std::string> domains;
     for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
-        EXPECT(seen.insert(identity(*info)).second);
+        EXPECT(domains.insert(info->domain_attr->name).second);
     }
     EXPECT_RESULT(ask(list, stream_hints().get(), node_name().c_str(), "7471", FI_SOURCE), 0);
     EXPECT(list->next == nullptr);
+}
+
+void test_getinfo_gives_each_address_where_the_request_is_specific() {
+    need_core("tcp");
+    std::set<std::string> seen;
+    std::set<uint32_t> formats;
+    const auto note = [&](const fi_info* hints) {
+        Info list;
+        seen.clear();
+        formats.clear();
+        EXPECT_RESULT(ask(list, hints), 0);
+        for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
+            EXPECT(seen.insert(identity(*info)).second);
+            formats.insert(info->addr_format);
+        }
+    };
+    const Info by_name = stream_hints();
+    by_name->domain_attr->name = strdup("lo");
+    note(by_name.get());
+    EXPECT(formats.contains(FI_SOCKADDR_IN));
+    const Info by_format = stream_hints();
+    by_format->addr_format = FI_SOCKADDR_IN6;
+    note(by_format.get());
+    EXPECT_EQ(formats.size(), 1U);
 }
 
 void test_getinfo_answers_alike_each_time() {
@@ -440,11 +511,14 @@ int main(int argc, char** argv) {
         FABTEST(test_getinfo_serves_no_other_type_of_endpoint),
         FABTEST(test_getinfo_refuses_what_a_stream_has_not),
         FABTEST(test_getinfo_serves_what_a_stream_has),
+        FABTEST(test_getinfo_answers_what_was_asked_for_where_both_will_do),
+        FABTEST(test_getinfo_copies_the_handle_of_a_passive_endpoint),
         FABTEST(test_getinfo_leaves_iwarp_to_cores_that_speak_it),
         FABTEST(test_getinfo_leaves_the_hints_alone),
         FABTEST(test_getinfo_keeps_the_name_of_the_domain),
         FABTEST(test_getinfo_takes_the_name_of_the_fabric_with_or_without_its_core),
         FABTEST(test_getinfo_gives_one_info_for_each_domain),
+        FABTEST(test_getinfo_gives_each_address_where_the_request_is_specific),
         FABTEST(test_getinfo_answers_alike_each_time),
         FABTEST(test_getinfo_can_be_called_by_many_threads),
         FABTEST(test_getinfo_without_a_type_needs_the_protocol_or_the_name),

@@ -255,6 +255,11 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
         } else {
             connects_left_ = max_connects - 1;
             ret = fi_connect(ep_.get(), address, request_.data(), request_.size());
+            if (const std::chrono::milliseconds limit(domain_.fabric().params().connect_timeout);
+                ret == 0 && limit.count() != 0) {
+                connect_deadline_ = Clock::now() + limit;
+                pump_->set_deadline(this, connect_deadline_);
+            }
         }
     }
     if (ret != 0) {
@@ -281,6 +286,9 @@ void Connection::connect_again() {
     drop_completions();
     int ret = open_endpoint();
     if (ret == 0) {
+        if (connect_deadline_ != Clock::time_point()) {
+            pump_->set_deadline(this, connect_deadline_);
+        }
         encode_hello(); // the registrations are new
         ret = fi_connect(ep_.get(), core_info_->dest_addr, request_.data(), request_.size());
     }
@@ -300,6 +308,19 @@ int Connection::accept(const wire::Hello& peer, std::span<const std::byte> data)
     return request(nullptr, &peer, data);
 }
 
+// The peer has not answered in time. One that still does is told that nobody is here, as by `give_up`.
+void Connection::on_deadline() {
+    if (state_.load(std::memory_order_acquire) == State::connecting) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not answer in time\n");
+        fi_eq_err_entry error{};
+        error.err = FI_ETIMEDOUT;
+        on_core_error(error);
+        given_up_.store(true);
+    }
+    leave_watch();
+    fi_shutdown(ep_.get(), 0);
+}
+
 void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std::span<const std::byte> data) {
     if (event == FI_SHUTDOWN) {
         take_what_came();
@@ -307,6 +328,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
         return;
     }
     if (event == FI_CONNECTED && given_up_.load()) {
+        pump_->clear_deadline(this);
         leave_watch();
         fi_shutdown(ep_.get(), 0); // to its peer it was reset
         return;
@@ -330,6 +352,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     } else {
         data = {};
     }
+    pump_->clear_deadline(this);
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
     pump_->watch_data(cq_fd_, this);
@@ -378,6 +401,7 @@ void Connection::on_core_error(const fi_eq_err_entry& entry) {
         return;
     }
     state_.store(State::failed, std::memory_order_release);
+    pump_->clear_deadline(this);
     leave_watch();
     tell_sleepers();
     shutdown_told_.store(true); // there was no connection to end

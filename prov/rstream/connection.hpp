@@ -111,6 +111,7 @@ class Connection final : public EqTarget {
 
     void progress() override;
     int arm() override;
+    void on_deadline() override;
     void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
     void on_core_error(const fi_eq_err_entry& entry) override;
 
@@ -274,7 +275,8 @@ class Connection final : public EqTarget {
     std::vector<std::byte> request_; // while connecting: what the peer is sent
     int connects_left_ = 0;          // that may be tried while connecting; with the pump locked, as the next one
     bool connect_again_ = false;
-    bool headers_ = false; // data is announced by messages behind the writes
+    std::chrono::steady_clock::time_point connect_deadline_; // none if zero; with the pump locked
+    bool headers_ = false;                                   // data is announced by messages behind the writes
 
     std::atomic<State> state_{State::open};
     std::atomic<bool> given_up_{false}; // by the program, while connecting; changes with the pump locked

@@ -20,9 +20,6 @@ extern fi_ops_ep ep_ops;
 extern fi_ops_cm ep_cm_ops;
 extern fi_ops_msg ep_msg_ops;
 
-// Flags of sendmsg and recvmsg that change nothing here: every send is copied, nothing completes later.
-constexpr uint64_t harmless_flags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
-
 bool valid(const iovec* iov, size_t count) {
     if (count > stream_iov_limit || (count != 0 && iov == nullptr)) {
         return false;
@@ -218,7 +215,7 @@ int Endpoint::close() {
 }
 
 ssize_t Endpoint::send(const iovec* iov, size_t count, uint64_t flags) {
-    if ((flags & ~(FI_PEEK | FI_MORE | harmless_flags)) != 0 || !valid(iov, count)) {
+    if ((flags & ~(FI_PEEK | FI_MORE | stream_op_flags)) != 0 || !valid(iov, count)) {
         return -FI_EINVAL;
     }
     if (!connection_) {
@@ -229,7 +226,7 @@ ssize_t Endpoint::send(const iovec* iov, size_t count, uint64_t flags) {
 }
 
 ssize_t Endpoint::recv(const iovec* iov, size_t count, uint64_t flags) {
-    if ((flags & ~(FI_PEEK | harmless_flags)) != 0 || !valid(iov, count)) {
+    if ((flags & ~(FI_PEEK | stream_op_flags)) != 0 || !valid(iov, count)) {
         return -FI_EINVAL;
     }
     if (!connection_) {

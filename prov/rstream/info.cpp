@@ -51,8 +51,59 @@ bool is_internet(uint32_t addr_format) {
     return addr_format == FI_SOCKADDR || addr_format == FI_SOCKADDR_IN || addr_format == FI_SOCKADDR_IN6;
 }
 
+// What a request asks for and a stream has not, as libfabric's own providers decide it: one line each. `since_1_5`:
+// members that programs of older versions of the API do not have.
+const char* domain_refusal(const fi_domain_attr& domain, bool since_1_5) {
+    if (domain.threading > FI_THREAD_ENDPOINT) {
+        return "an unknown threading model";
+    }
+    if (domain.data_progress != FI_PROGRESS_UNSPEC && domain.data_progress != FI_PROGRESS_MANUAL) {
+        return "data progress that is not manual";
+    }
+    if (domain.cq_data_size != 0) {
+        return "data with completions";
+    }
+    if (!since_1_5) {
+        return nullptr;
+    }
+    if (domain.cntr_cnt != 0) {
+        return "counters";
+    }
+    if (domain.mr_cnt != 0 || domain.mr_iov_limit != 0) {
+        return "memory regions";
+    }
+    if ((domain.caps & ~stream_domain_caps) != 0) {
+        return "capabilities of a domain beyond FI_LOCAL_COMM and FI_REMOTE_COMM";
+    }
+    if (domain.max_err_data != 0) {
+        return "error data of completions";
+    }
+    return nullptr;
+}
+
+const char* endpoint_refusal(const fi_ep_attr& ep) {
+    if (ep.protocol != FI_PROTO_UNSPEC && ep.protocol != FI_PROTO_RSTREAM && ep.protocol != FI_PROTO_IWARP) {
+        return "a protocol other than FI_PROTO_RSTREAM or FI_PROTO_IWARP";
+    }
+    if (ep.protocol_version > stream_protocol_version) {
+        return "a newer protocol version";
+    }
+    if (ep.tx_ctx_cnt > 1 || ep.rx_ctx_cnt > 1) {
+        return "more than one context an endpoint";
+    }
+    if (ep.auth_key_size != 0) {
+        return "an authorization key";
+    }
+    return nullptr;
+}
+
+template <class Attributes> bool is_beyond_stream(const Attributes& attr) {
+    return (attr.caps & ~stream_caps) != 0 || (attr.op_flags & ~stream_op_flags) != 0 ||
+           (attr.msg_order & ~FI_ORDER_SAS) != 0 || attr.comp_order != 0 || attr.iov_limit > stream_iov_limit;
+}
+
 // Null, or why the request can not be served.
-const char* refusal(const fi_info* hints) {
+const char* refusal(const fi_info* hints, uint32_t api_version) {
     if (hints == nullptr) {
         return nullptr;
     }
@@ -62,36 +113,21 @@ const char* refusal(const fi_info* hints) {
     if (hints->addr_format != FI_FORMAT_UNSPEC && !is_internet(hints->addr_format)) {
         return "an address format other than those of IPv4 and IPv6";
     }
-    if (const auto* ep = hints->ep_attr) {
-        if (ep->protocol != FI_PROTO_UNSPEC && ep->protocol != FI_PROTO_RSTREAM && ep->protocol != FI_PROTO_IWARP) {
-            return "a protocol other than FI_PROTO_RSTREAM or FI_PROTO_IWARP";
-        }
-        if (ep->protocol_version > stream_protocol_version) {
-            return "a newer protocol version";
-        }
-        if (ep->tx_ctx_cnt > 1 || ep->rx_ctx_cnt > 1) {
-            return "more than one context an endpoint";
-        }
-        if (ep->auth_key_size != 0) {
-            return "an authorization key";
-        }
+    if (hints->fabric_attr != nullptr && hints->fabric_attr->prov_version > provider.version) {
+        return "a newer version of the provider";
     }
-    if (const auto* domain = hints->domain_attr) {
-        if (domain->data_progress == FI_PROGRESS_AUTO) {
-            return "automatic data progress";
-        }
+    const char* reason = hints->ep_attr != nullptr ? endpoint_refusal(*hints->ep_attr) : nullptr;
+    if (reason == nullptr && hints->domain_attr != nullptr) {
+        reason = domain_refusal(*hints->domain_attr, FI_VERSION_GE(api_version, FI_VERSION(1, 5)));
     }
-    if (const auto* tx = hints->tx_attr) {
-        if ((tx->caps & ~stream_caps) != 0 || (tx->msg_order & ~FI_ORDER_SAS) != 0 ||
-            tx->iov_limit > stream_iov_limit) {
-            return "transmit attributes that a stream does not have";
-        }
+    if (reason != nullptr) {
+        return reason;
     }
-    if (const auto* rx = hints->rx_attr) {
-        if ((rx->caps & ~stream_caps) != 0 || (rx->msg_order & ~FI_ORDER_SAS) != 0 ||
-            rx->iov_limit > stream_iov_limit) {
-            return "receive attributes that a stream does not have";
-        }
+    if (const auto* tx = hints->tx_attr; tx != nullptr && (is_beyond_stream(*tx) || tx->rma_iov_limit != 0)) {
+        return "transmit attributes that a stream does not have";
+    }
+    if (const auto* rx = hints->rx_attr; rx != nullptr && (is_beyond_stream(*rx) || rx->total_buffered_recv != 0)) {
+        return "receive attributes that a stream does not have";
     }
     return nullptr;
 }
@@ -201,6 +237,42 @@ void keep_source_port(fi_info& info, const fi_info* hints) {
     }
 }
 
+// Where a stream is as good as what was asked for, the answer is what was asked for: fi_getinfo(3).
+void follow_hints(fi_info& info, const fi_info* hints) {
+    if (hints == nullptr) {
+        return;
+    }
+    info.handle = hints->handle;
+    if (const auto* domain = hints->domain_attr) {
+        const auto follow = [](auto& answer, auto wish) { answer = wish != decltype(wish){} ? wish : answer; };
+        follow(info.domain_attr->threading, domain->threading);
+        follow(info.domain_attr->control_progress, domain->control_progress);
+        follow(info.domain_attr->data_progress, domain->data_progress);
+        follow(info.domain_attr->av_type, domain->av_type);
+    }
+    if (hints->tx_attr != nullptr) {
+        info.tx_attr->op_flags = hints->tx_attr->op_flags;
+    }
+    if (hints->rx_attr != nullptr) {
+        info.rx_attr->op_flags = hints->rx_attr->op_flags;
+    }
+}
+
+// Whether a request is about certain addresses or names, so that each of a domain's that fits counts. A domain has one
+// fabric for each subnet on tcp; who only asks what there is wants to hear of it once.
+bool is_specific(const char* node, const char* service, const fi_info* hints) {
+    return node != nullptr || service != nullptr ||
+           (hints != nullptr &&
+            (hints->addr_format != FI_FORMAT_UNSPEC || hints->src_addr != nullptr || hints->dest_addr != nullptr ||
+             (hints->fabric_attr != nullptr && hints->fabric_attr->name != nullptr) ||
+             (hints->domain_attr != nullptr && hints->domain_attr->name != nullptr)));
+}
+
+bool same_core_domain(const fi_info& a, const fi_info& b) {
+    return strcmp(a.domain_attr->name, b.domain_attr->name) == 0 &&
+           FabricName::parse(a.fabric_attr->name).core == FabricName::parse(b.fabric_attr->name).core;
+}
+
 bool same_domain(const fi_info& a, const fi_info& b) {
     const auto same_bytes = [](const void* x, size_t nx, const void* y, size_t ny) {
         return nx == ny && (nx == 0 || memcmp(x, y, nx) == 0);
@@ -220,11 +292,12 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
     if (type != FI_RSTREAM_EP_STREAM && (type != FI_EP_UNSPEC || !meant_for_us(hints))) {
         return -FI_ENODATA;
     }
-    if (const char* reason = refusal(hints)) {
+    if (const char* reason = refusal(hints, version)) {
         RSTREAM_INFO(FI_LOG_CORE, "cannot serve a request for %s\n", reason);
         return -FI_ENODATA;
     }
     const Params params = Params::load();
+    const bool specific = is_specific(node, service, hints);
     Info head;
     fi_info** tail = nullptr;
     int failure = -FI_ENODATA;
@@ -249,9 +322,10 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
                 return ret;
             }
             keep_source_port(*ours, hints);
+            follow_hints(*ours, hints);
             bool wanted = suffices(*ours, hints);
             for (const fi_info* seen = head.get(); wanted && seen != nullptr; seen = seen->next) {
-                wanted = !same_domain(*seen, *ours);
+                wanted = specific ? !same_domain(*seen, *ours) : !same_core_domain(*seen, *ours);
             }
             if (!wanted) {
                 continue;
@@ -317,7 +391,7 @@ int info_over_core(const fi_info& core, const Params& params, uint32_t api_versi
     info->domain_attr->rx_ctx_cnt = core.domain_attr->rx_ctx_cnt;
     info->domain_attr->max_ep_tx_ctx = 1;
     info->domain_attr->max_ep_rx_ctx = 1;
-    info->domain_attr->caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+    info->domain_attr->caps = stream_domain_caps;
     info->fabric_attr->prov_version = provider.version;
     info->fabric_attr->api_version = api_version;
 

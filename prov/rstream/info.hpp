@@ -11,6 +11,9 @@
 namespace rstream {
 
 constexpr uint64_t stream_caps = FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
+constexpr uint64_t stream_domain_caps = FI_LOCAL_COMM | FI_REMOTE_COMM;
+// Flags of operations that change nothing here: every send is copied, nothing completes later.
+constexpr uint64_t stream_op_flags = FI_COMPLETION | FI_INJECT | FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE;
 constexpr uint32_t stream_protocol_version = 1;
 constexpr size_t stream_iov_limit = 1024; // as IOV_MAX: every segment is copied, so that no core limits them
 

@@ -5,52 +5,43 @@
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
 
 #include <dirent.h>
-#include <linux/tcp.h> // its tcp_info counts bytes; that of <netinet/tcp.h> is older
 #include <netinet/in.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace rstream {
 
 namespace {
 
-constexpr int tcp_established = 1; // of the kernel's enumeration of states
-constexpr int tcp_close_wait = 8;
-
 struct Name {
     const void* address = nullptr;
     size_t length = 0;
     in_port_t port = 0;
-    bool wildcard = false;
 };
 
 Name name_of(const sockaddr& socket) {
     switch (socket.sa_family) {
     case AF_INET: {
         const auto& four = reinterpret_cast<const sockaddr_in&>(socket);
-        return {&four.sin_addr, sizeof(four.sin_addr), four.sin_port, four.sin_addr.s_addr == htonl(INADDR_ANY)};
+        return {&four.sin_addr, sizeof(four.sin_addr), four.sin_port};
     }
     case AF_INET6: {
         const auto& six = reinterpret_cast<const sockaddr_in6&>(socket);
-        return {&six.sin6_addr, sizeof(six.sin6_addr), six.sin6_port, IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr) != 0};
+        return {&six.sin6_addr, sizeof(six.sin6_addr), six.sin6_port};
     }
     default:
         return {};
     }
 }
 
-// Whether `socket` is a name that something bound to `bound` can have.
-bool is_within(const sockaddr& socket, const sockaddr& bound) {
-    const Name a = name_of(socket);
-    const Name b = name_of(bound);
-    return a.length != 0 && a.length == b.length && a.port == b.port &&
-           (b.wildcard || memcmp(a.address, b.address, a.length) == 0);
+bool same(const sockaddr& one, const sockaddr& other) {
+    const Name a = name_of(one);
+    const Name b = name_of(other);
+    return a.length != 0 && a.length == b.length && a.port == b.port && memcmp(a.address, b.address, a.length) == 0;
 }
 
 using NameCall = int (*)(int, sockaddr*, socklen_t*);
@@ -59,7 +50,7 @@ bool has_name(int fd, NameCall call, const sockaddr& wanted) {
     sockaddr_storage name{};
     socklen_t length = sizeof(name);
     return call(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0 &&
-           is_within(reinterpret_cast<const sockaddr&>(name), wanted);
+           same(reinterpret_cast<const sockaddr&>(name), wanted);
 }
 
 // Until `body` says true. 0 or -errno.
@@ -81,30 +72,6 @@ int for_each_descriptor(const std::function<bool(int)>& body) {
     return 0;
 }
 
-// Whether nobody has read more than `least` bytes of it. The kernel counts the end of the stream as one that was
-// received.
-bool is_unread(int fd, size_t least) {
-    tcp_info info{};
-    socklen_t length = sizeof(info);
-    int queued = 0;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
-        length < offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received) ||
-        ioctl(fd, FIONREAD, &queued) != 0) {
-        return false;
-    }
-    const auto waiting = static_cast<uint64_t>(queued) + least;
-    return (info.tcpi_state == tcp_established && info.tcpi_bytes_received <= waiting) ||
-           (info.tcpi_state == tcp_close_wait && info.tcpi_bytes_received <= waiting + 1);
-}
-
-// Nothing can be read from it any more, not even what was there.
-void end(int fd) {
-    std::byte scratch[4096];
-    (void)::shutdown(fd, SHUT_RDWR);
-    while (recv(fd, scratch, sizeof(scratch), MSG_DONTWAIT) > 0) {
-    }
-}
-
 } // namespace
 
 int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
@@ -115,18 +82,6 @@ int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
         return it;
     });
     return ret != 0 ? ret : found;
-}
-
-size_t end_unread_visitors(const sockaddr& listening, size_t least) {
-    size_t count = 0;
-    (void)for_each_descriptor([&](int fd) {
-        if (has_name(fd, getsockname, listening) && is_unread(fd, least)) {
-            end(fd);
-            ++count;
-        }
-        return false;
-    });
-    return count;
 }
 
 } // namespace rstream

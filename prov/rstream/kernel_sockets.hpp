@@ -5,17 +5,11 @@
 // descriptors, by their names.
 #pragma once
 
-#include <cstddef>
-
 struct sockaddr;
 
 namespace rstream {
 
 // The socket between two addresses; -FI_ENOENT if there is none, or -errno.
 int find_kernel_socket(const sockaddr& local, const sockaddr& peer);
-
-// Shuts down what has come in by the listening socket of that name and of which no more than `least` bytes were read
-// yet: it may have sent more, and may have gone already. How many there were.
-size_t end_unread_visitors(const sockaddr& listening, size_t least);
 
 } // namespace rstream

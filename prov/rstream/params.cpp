@@ -35,6 +35,12 @@ constexpr SizeParam sizes[] = {
     {"linger", &Params::linger, 0, 3600000,
      "Milliseconds that closing an endpoint or a domain waits for a peer that does not take what was sent, "
      "0 to 3600000 (default: %zu)"},
+    {"connect_timeout", &Params::connect_timeout, 0, 3600000,
+     "Milliseconds that connecting waits for the peer's answer, 0 (as long as the core does) to 3600000 "
+     "(default: %zu)"},
+    {"handshake_timeout", &Params::handshake_timeout, 1, 3600000,
+     "Milliseconds that a listener on tcp waits for the request of whoever has connected to it, 1 to 3600000 "
+     "(default: %zu)"},
     {"keepalive_idle", &Params::keepalive_idle, 0, keepalive_time_max,
      "Milliseconds of silence after which a peer is asked whether it is there, 0 (never) to 32767000 (default: %zu)"},
     {"keepalive_interval", &Params::keepalive_interval, 1, keepalive_time_max,

@@ -20,6 +20,8 @@ struct Params {
     size_t tx_size = 384;              // operations
     size_t rx_size = 384;              // messages
     size_t linger = 3000;              // milliseconds
+    size_t connect_timeout = 20000;    // milliseconds; 0: as long as the core waits
+    size_t handshake_timeout = 1000;   // milliseconds
     size_t keepalive_idle = 0;         // milliseconds; 0 is off
     size_t keepalive_interval = 75000; // milliseconds
     size_t keepalive_count = 9;

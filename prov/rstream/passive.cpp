@@ -3,15 +3,18 @@
 #include "prov/rstream/passive.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <new>
 
+#include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "prov/rstream/info.hpp"
-#include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -21,9 +24,26 @@ extern fi_ops pep_fid_ops;
 extern fi_ops_ep pep_ep_ops;
 extern fi_ops_cm pep_cm_ops;
 
-// Milliseconds without an event after which a passive endpoint may go: see Pump::remove. A peer that has connected
-// sends its request at once.
-constexpr int closing_quiet = 5;
+// Parts of the descriptors that this process may have: strangers in a handshake, and requests that wait for the
+// program.
+constexpr size_t share_of_handshakes = 16;
+constexpr size_t share_of_requests = 4;
+constexpr size_t min_handshakes = 8;
+constexpr size_t max_handshakes = 256;
+
+size_t descriptor_limit() {
+    rlimit limit{};
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<size_t>(limit.rlim_cur) : 1024;
+}
+
+bool is_loopback(const sockaddr& address) {
+    if (address.sa_family == AF_INET6) {
+        const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+        return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == IN_LOOPBACKNET);
+    }
+    return address.sa_family == AF_INET &&
+           ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
 
 } // namespace
 
@@ -74,9 +94,20 @@ int PassiveEndpoint::bind(AnyFid* other, uint64_t flags) {
         return -FI_EINVAL;
     }
     auto* queue = object_of<EventQueue, fid_eq>(other);
-    if (const int ret = fi_pep_bind(core_.get(), &queue->pump()->core()->fid, 0); ret != 0) {
+    fid_eq* core_queue = queue->pump()->core();
+    std::unique_ptr<ListenQueue> own;
+    if (kernel_tcp_) {
+        const std::chrono::milliseconds limit(fabric_.params().handshake_timeout);
+        const size_t most = std::clamp(descriptor_limit() / share_of_handshakes, min_handshakes, max_handshakes);
+        if (const int ret = ListenQueue::open(fabric_.core(), queue->pump(), this, limit, most, own); ret != 0) {
+            return ret;
+        }
+        core_queue = own->core();
+    }
+    if (const int ret = fi_pep_bind(core_.get(), &core_queue->fid, 0); ret != 0) {
         return ret;
     }
+    listen_queue_ = std::move(own);
     queue_ = queue;
     queue_->retain();
     queue_->pump()->add(&core_->fid, this);
@@ -123,7 +154,23 @@ int PassiveEndpoint::listen() {
     }
     const int ret = fi_listen(core_.get());
     listening_ = ret == 0;
+    if (listening_ && kernel_tcp_) {
+        warn_of_strangers();
+    }
     return ret;
+}
+
+// What arrives on a connection, the core reads before we do: nothing here can keep it from a message that it does not
+// survive.
+void PassiveEndpoint::warn_of_strangers() const {
+    sockaddr_storage local{};
+    size_t length = sizeof(local);
+    if (fi_getname(&core_->fid, &local, &length) != 0 || is_loopback(reinterpret_cast<const sockaddr&>(local))) {
+        return;
+    }
+    RSTREAM_WARN(FI_LOG_EP_CTRL, "listening beyond the loopback interface on kernel TCP: libfabric's tcp core does not "
+                                 "check what clients send, and any of them can end this process; see SECURITY in "
+                                 "fi_rstream(7)\n");
 }
 
 int PassiveEndpoint::get_option(int name, void* value, size_t* length) {
@@ -197,8 +244,8 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
                   error == wire::Hello::Error::version ? wire::Reject::Reason::version : wire::Reject::Reason::hello);
         return 0;
     }
-    if (backlog_ > 0 && fabric_.requests().of(this).size() >= static_cast<size_t>(backlog_)) {
-        RSTREAM_INFO(FI_LOG_EP_CTRL, "a connection request is rejected: %d are waiting already\n", backlog_);
+    if (const size_t waiting = fabric_.requests().count(this); waiting >= max_waiting()) {
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "a connection request is rejected: %zu are waiting already\n", waiting);
         turn_down(*core_info, wire::Reject::Reason::backlog);
         return 0;
     }
@@ -243,20 +290,11 @@ void PassiveEndpoint::refuse(const ConnectionRequest& request) {
     (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
 }
 
-// A peer that has connected and whose request was not read yet, or only begun with, as tcp sends and reads it in two
-// parts: tcp does not survive that it is read after the passive endpoint has gone (libfabric 1.17). True if there was
-// any; the core is to notice. A request is longer than the hello in it, and one that is shorter is not one of ours.
-bool PassiveEndpoint::end_unread_peers() {
-    sockaddr_storage local{};
-    size_t length = sizeof(local);
-    if (!kernel_tcp_ || !listening_ || fi_getname(&core_->fid, &local, &length) != 0) {
-        return false;
-    }
-    const size_t count = end_unread_visitors(reinterpret_cast<const sockaddr&>(local), wire::Hello::size);
-    if (count != 0) {
-        RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu peers had connected, and were not listened to yet\n", count);
-    }
-    return count != 0;
+// A request on kernel TCP holds a descriptor, and strangers must not have them all.
+size_t PassiveEndpoint::max_waiting() const {
+    const size_t share = listen_queue_ ? std::max<size_t>(descriptor_limit() / share_of_requests, 1)
+                                       : std::numeric_limits<size_t>::max();
+    return backlog_ > 0 ? std::min(share, static_cast<size_t>(backlog_)) : share;
 }
 
 int PassiveEndpoint::close() {
@@ -265,7 +303,10 @@ int PassiveEndpoint::close() {
         std::unique_lock<std::recursive_mutex> lock; // no further peer may come in before it is gone
         if (queue_ != nullptr) {
             lock = queue_->pump()->lock();
-            queue_->pump()->remove(&core_->fid, this, closing_quiet, [this] { return end_unread_peers(); });
+            if (listen_queue_) {
+                listen_queue_->finish();
+            }
+            queue_->pump()->remove(&core_->fid, this);
             queue_->forget(&fid);
         }
         for (const AnyFid* handle : fabric_.requests().of(this)) {
@@ -274,6 +315,7 @@ int PassiveEndpoint::close() {
             }
         }
         core_.reset();
+        listen_queue_.reset();
     }
     if (queue_ != nullptr) {
         queue_->release();

@@ -6,6 +6,7 @@
 
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/fabric.hpp"
+#include "prov/rstream/listen_queue.hpp"
 #include "prov/rstream/wire/hello.hpp"
 
 namespace rstream {
@@ -27,22 +28,26 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
 
     void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
     void on_core_error(const fi_eq_err_entry& entry) override;
-    void progress() override {}
+    void progress() override { listen_queue_->progress(); }
+    int arm() override { return listen_queue_->arm(); }
+    void on_deadline() override { listen_queue_->on_deadline(); }
 
   private:
     explicit PassiveEndpoint(Fabric& fabric) : fid_pep{}, fabric_(fabric) {}
-    bool end_unread_peers();
+    [[nodiscard]] size_t max_waiting() const;
+    void warn_of_strangers() const;
     int on_request(Info core_info, std::span<const std::byte> data);
     void turn_down(const fi_info& core_info, wire::Reject::Reason reason);
     int reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data);
 
     Fabric& fabric_;
     Info info_;
-    Owned<fid_pep> core_;
     EventQueue* queue_ = nullptr;
+    std::unique_ptr<ListenQueue> listen_queue_; // where the core listens on a socket of the kernel's
+    Owned<fid_pep> core_;                       // goes before the queue that it is bound to
     bool listening_ = false;
     bool kernel_tcp_ = false; // the core listens on a socket of the kernel's
-    int backlog_ = 0;         // requests that may be pending; 0: as many as the core brings
+    int backlog_ = 0;         // requests that may be pending; 0: as many as the descriptors allow
 };
 
 } // namespace rstream

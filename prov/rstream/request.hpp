@@ -57,6 +57,13 @@ class ConnectionRequests {
         return handles;
     }
 
+    [[nodiscard]] size_t count(const PassiveEndpoint* passive) {
+        const std::lock_guard lock(mutex_);
+        return static_cast<size_t>(std::count_if(requests_.begin(), requests_.end(), [passive](const auto& request) {
+            return request.second->passive == passive;
+        }));
+    }
+
   private:
     std::mutex mutex_;
     std::unordered_map<const AnyFid*, std::unique_ptr<ConnectionRequest>> requests_;

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Settings that no option gives back: what the administrator's files and the environment make of them, and that the
-// time of looking before a sleep is in force. And one that is only given back.
+// time of looking before a sleep is in force, and the provider's time to connect. And one that is only given back.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
+#include <poll.h>
 #include <rdma/rsocket.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "fabtests/common/child.hpp"
@@ -132,6 +134,51 @@ void test_a_thread_looks_for_the_polling_time_before_it_sleeps() {
     EXPECT(processor_time_with("RS_POLLING_TIME=0") < 25);
 }
 
+// A port of the kernel's that accepts connections and never says anything.
+class Deaf {
+  public:
+    Deaf() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        name_ = loopback(0);
+        socklen_t length = sizeof(name_);
+        EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&name_), length), 0);
+        EXPECT_EQ(listen(fd_, 8), 0);
+        EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&name_), &length), 0);
+    }
+    Deaf(const Deaf&) = delete;
+    Deaf& operator=(const Deaf&) = delete;
+    ~Deaf() { ::close(fd_); }
+    [[nodiscard]] uint16_t port() const { return ntohs(name_.sin_port); }
+
+  private:
+    int fd_;
+    sockaddr_in name_{};
+};
+
+void role_connects_in_vain(const std::vector<std::string>& arguments) {
+    const sockaddr_in to = loopback(static_cast<uint16_t>(std::stoul(arguments.at(0))));
+    const auto* address = reinterpret_cast<const sockaddr*>(&to);
+    const Number blocking(rsocket(AF_INET, SOCK_STREAM, 0));
+    EXPECT_EQ(rconnect(blocking, address, sizeof(to)), -1);
+    EXPECT_EQ(errno, ETIMEDOUT);
+
+    const Number fd(rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    EXPECT_EQ(rconnect(fd, address, sizeof(to)), -1);
+    EXPECT_EQ(errno, EINPROGRESS);
+    pollfd one{fd, POLLOUT, 0};
+    EXPECT_EQ(rpoll(&one, 1, patience(10000)), 1);
+    EXPECT((one.revents & POLLERR) != 0);
+    int error = 0;
+    socklen_t length = sizeof(error);
+    EXPECT_EQ(rgetsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length), 0);
+    EXPECT_EQ(error, ETIMEDOUT);
+}
+
+void test_connecting_to_a_server_that_never_answers_times_out() {
+    need_core("tcp");
+    const Deaf server;
+    run_in_child("connects_in_vain", {"FI_RSTREAM_CONNECT_TIMEOUT=300"}, {std::to_string(server.port())});
+}
+
 // Path records of rdma-core's, which mean nothing here.
 void test_a_route_is_kept_and_given_back() {
     const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
@@ -154,7 +201,8 @@ void test_a_route_is_kept_and_given_back() {
 } // namespace
 
 int main(int argc, char** argv) {
-    const Role roles[] = {{"tells_settings", role_tells_settings}, {"waits", role_waits}};
+    const Role roles[] = {
+        {"tells_settings", role_tells_settings}, {"waits", role_waits}, {"connects_in_vain", role_connects_in_vain}};
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;
     }
@@ -163,6 +211,7 @@ int main(int argc, char** argv) {
         FABTEST(test_a_malformed_setting_is_ignored_with_one_line_in_the_log),
         FABTEST(test_nobody_spins_on_the_only_core),
         FABTEST(test_a_thread_looks_for_the_polling_time_before_it_sleeps),
+        FABTEST(test_connecting_to_a_server_that_never_answers_times_out),
         FABTEST(test_a_route_is_kept_and_given_back),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Times at which someone is to be looked at, one each, and a descriptor that is readable from the first of them on.
+#pragma once
+
+#include <cerrno>
+#include <chrono>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include <sys/timerfd.h>
+
+#include "prov/rstream/descriptor.hpp"
+
+namespace rstream {
+
+template <class Who> class Deadlines {
+  public:
+    using Time = std::chrono::steady_clock::time_point;
+
+    int open() {
+        timer_ = Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+        return timer_.get() < 0 ? -errno : 0;
+    }
+    [[nodiscard]] int fd() const { return timer_.get(); }
+    [[nodiscard]] bool empty() const { return order_.empty(); }
+
+    // Instead of the one before.
+    void set(Who* who, Time when) {
+        if (const auto old = times_.find(who); old != times_.end()) {
+            if (old->second == when) {
+                return;
+            }
+            order_.erase({old->second, who});
+        }
+        times_[who] = when;
+        order_.insert({when, who});
+        arm();
+    }
+
+    void clear(Who* who) {
+        const auto old = times_.find(who);
+        if (old == times_.end()) {
+            return;
+        }
+        order_.erase({old->second, who});
+        times_.erase(old);
+        arm();
+    }
+
+    // Whose time has come, and is over with this; null if nobody's has.
+    Who* take_due(Time now) {
+        if (order_.empty() || order_.begin()->first > now) {
+            return nullptr;
+        }
+        Who* who = order_.begin()->second;
+        clear(who);
+        return who;
+    }
+
+  private:
+    void arm() {
+        const Time first = order_.empty() ? Time() : order_.begin()->first; // zero turns it off
+        if (first == armed_) {
+            return;
+        }
+        armed_ = first;
+        constexpr int64_t second = 1000000000;
+        const int64_t at = std::chrono::nanoseconds(first.time_since_epoch()).count();
+        const itimerspec time{{0, 0}, {at / second, at % second}};
+        (void)timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &time, nullptr);
+    }
+
+    Descriptor timer_;
+    std::set<std::pair<Time, Who*>> order_;
+    std::unordered_map<Who*, Time> times_;
+    Time armed_;
+};
+
+} // namespace rstream

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/listen_queue.hpp"
+
+#include <cerrno>
+#include <utility>
+
+#include <poll.h>
+
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+
+constexpr std::chrono::milliseconds pause_time{100};
+constexpr int max_reads = 16; // in one call: others wait for the pump meanwhile
+constexpr int max_vain = 3;   // the first may have found what another thread's call has left
+// Each closes what has ended, some hundred at a time, so that it is far more than can be needed.
+constexpr int max_last_reads = 10000;
+
+} // namespace
+
+int ListenQueue::open(fid_fabric* core_fabric, std::shared_ptr<Pump> pump, EqTarget* target,
+                      std::chrono::milliseconds handshake_limit, size_t max_handshakes,
+                      std::unique_ptr<ListenQueue>& out) {
+    std::unique_ptr<ListenQueue> queue(new ListenQueue(std::move(pump), target));
+    fi_eq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    fid_eq* eq = nullptr;
+    int ret = fi_eq_open(core_fabric, &attr, &eq, nullptr);
+    if (ret != 0) {
+        return ret;
+    }
+    queue->core_.reset(eq);
+    queue->core_fabric_ = core_fabric;
+    if ((ret = fi_control(&eq->fid, FI_GETWAIT, &queue->fd_)) != 0) {
+        return ret;
+    }
+    queue->handshakes_ = std::make_unique<Handshakes>(queue->fd_, handshake_limit, max_handshakes);
+    const auto lock = queue->pump_->lock();
+    if ((ret = queue->pump_->add_queue(queue->fd_, target)) != 0) {
+        return ret;
+    }
+    out = std::move(queue);
+    return 0;
+}
+
+ListenQueue::~ListenQueue() {
+    const auto lock = pump_->lock();
+    if (fd_ >= 0) {
+        pump_->remove_queue(fd_, target_);
+    }
+    pump_->clear_deadline(target_);
+}
+
+bool ListenQueue::readable() const {
+    pollfd one{fd_, POLLIN, 0};
+    return poll(&one, 1, 0) > 0;
+}
+
+// A call in which the core accepts and reads requests, and what it takes that the next one cannot block.
+template <class Call> ListenQueue::Did ListenQueue::call_core(Call&& call) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!looked_ && handshakes_->look(now) == Handshakes::Found::unknown) {
+        return Did::unknown;
+    }
+    handshakes_->end_late(now);
+    // The core takes the errno of an earlier call for the reason where a peer has ended the connection, and keeps the
+    // socket if that is EAGAIN.
+    errno = 0;
+    const bool event = call();
+    const auto found = handshakes_->look(now);
+    looked_ = found != Handshakes::Found::unknown;
+    if (event) {
+        return Did::event;
+    }
+    if (!looked_) {
+        return Did::unknown;
+    }
+    return found == Handshakes::Found::changed ? Did::something : Did::nothing;
+}
+
+ListenQueue::Did ListenQueue::read() {
+    return call_core([this] {
+        const bool taken = pump_->take(core_.get()) > 0;
+        signaled_ = signaled_ || taken;
+        return taken;
+    });
+}
+
+// Only when a read has found nothing: the core would not tell of what is left.
+ListenQueue::Did ListenQueue::reset_signal() {
+    return call_core([this] {
+        signaled_ = false;
+        AnyFid* queue = &core_->fid;
+        return fi_trywait(core_fabric_, &queue, 1) != 0;
+    });
+}
+
+void ListenQueue::progress() {
+    if (paused_) {
+        return;
+    }
+    for (int reads = 0; reads < max_reads; ++reads) {
+        Did did = read();
+        if (did == Did::nothing && signaled_) {
+            did = reset_signal();
+        }
+        if (did == Did::unknown) {
+            pause();
+            return;
+        }
+        vain_ = did == Did::nothing ? vain_ + 1 : 0;
+        told_ = told_ && did == Did::nothing;
+        if (did != Did::event && !signaled_ && !readable()) {
+            vain_ = 0;
+            break;
+        }
+        // The core is told of something and can do nothing with it.
+        if (handshakes_->listening() && vain_ >= max_vain) {
+            pause();
+            return;
+        }
+    }
+    note_deadline();
+}
+
+void ListenQueue::note_deadline() {
+    if (const auto deadline = handshakes_->deadline()) {
+        pump_->set_deadline(target_, *deadline);
+    } else {
+        pump_->clear_deadline(target_);
+    }
+}
+
+void ListenQueue::pause() {
+    if (!std::exchange(told_, true)) {
+        RSTREAM_WARN(FI_LOG_EP_CTRL,
+                     "connections cannot be accepted, for want of descriptors or memory: trying again "
+                     "every %d ms\n",
+                     static_cast<int>(pause_time.count()));
+    }
+    paused_ = true;
+    vain_ = 0;
+    pump_->remove_queue(fd_, target_);
+    pump_->set_deadline(target_, std::chrono::steady_clock::now() + pause_time);
+}
+
+void ListenQueue::on_deadline() {
+    if (paused_ && pump_->add_queue(fd_, target_) != 0) {
+        pump_->set_deadline(target_, std::chrono::steady_clock::now() + pause_time);
+        return;
+    }
+    paused_ = false;
+    progress();
+}
+
+int ListenQueue::arm() {
+    if (paused_) {
+        return 0;
+    }
+    // Where the descriptor is an epoll set it tells of all that is there, or still of an event that was read.
+    if (handshakes_->listening()) {
+        signaled_ = signaled_ && readable();
+        return signaled_ ? -FI_EAGAIN : 0;
+    }
+    const Did did = reset_signal();
+    if (did == Did::unknown) {
+        pause();
+        return 0;
+    }
+    note_deadline();
+    return did == Did::event ? -FI_EAGAIN : 0;
+}
+
+void ListenQueue::finish() {
+    // Whose request has come is turned down properly.
+    for (int reads = 0; reads < max_reads && is_change(read()); ++reads) {
+    }
+    handshakes_->stop_listening();
+    for (int reads = 0; reads < max_last_reads; ++reads) {
+        handshakes_->end_all();
+        if (is_change(read())) {
+            continue;
+        }
+        if (!looked_ || handshakes_->count() == 0) {
+            break;
+        }
+    }
+    if (!looked_ || handshakes_->count() != 0) {
+        RSTREAM_WARN(FI_LOG_EP_CTRL, "a listener is closed, and some who had just connected to it stay connected\n");
+    }
+}
+
+} // namespace rstream

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include "rsockets/call.hpp"
 #include "rsockets/fd_table.hpp"
 #include "rsockets/library.hpp"
 
@@ -423,6 +425,7 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
     }
     const Config& config = Library::get().config();
     const Deadline spin = Deadline::in(std::chrono::microseconds(config.polling_time));
+    std::optional<HeldSignals> signals;
     for (int looks = 0;; ++looks) {
         int count = 0;
         bool may_sleep = true;
@@ -458,7 +461,11 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         if (count != 0 || deadline.passed()) {
             return count;
         }
-        if ((!may_sleep && looks < most_looks) || (looks < most_looks && !spin.passed())) {
+        if (!signals) { // from here on they end the sleep, and it has looked behind this
+            signals.emplace();
+            continue;
+        }
+        if ((!may_sleep && looks < most_looks) || (looks < most_looks && !spin.passed() && !Call::exiting())) {
             looks -= may_sleep ? 1 : 0;
             continue;
         }
@@ -471,8 +478,8 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         }
         looks = 0;
         pollfd fd{kernel_.get(), POLLIN, 0};
-        if (::ppoll(&fd, 1, deadline.left(room, longest), mask) < 0) {
-            return -errno;
+        if (const int ret = signals->sleep(&fd, 1, deadline.left(room, longest), mask); ret < 0) {
+            return ret;
         }
     }
 }

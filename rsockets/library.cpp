@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "rsockets/call.hpp"
 #include "rsockets/fd_table.hpp"
 #include "rsockets/inherited.hpp"
 #include "rsockets/log.hpp"
@@ -91,34 +92,50 @@ std::vector<Transport*> Library::transports() {
     return all;
 }
 
-constinit thread_local int Library::Inside::depth = 0;
-
+// libfabric takes its providers apart behind this. So no thread is to be within a call by then, nor to begin one.
 void Library::at_exit() {
     Library* made = library.load(std::memory_order_acquire);
-    if (made != nullptr && Inside::depth == 0) {
-        made->finish();
+    if (made == nullptr) {
+        return;
     }
+    // A signal handler may end the process on top of a call, and finds locks taken that will never be given back.
+    const bool interrupted = Call::interrupted();
+    Call::begin_exit();
+    const bool alone = Call::others_are_out();
+    if (!interrupted) {
+        made->finish(alone);
+    }
+    Call::end_exit();
 }
 
 // As the kernel does for a process that ends: all its sockets are closed, and what they have sent is delivered. Objects
-// stay, since other threads may still use them.
-void Library::finish() {
+// stay, since the numbers do.
+void Library::finish(bool alone) {
     service_.stop();
     const Deadline deadline = Deadline::in(longest_exit);
     fd_table::for_each([&](int, Object& object) {
         if (auto* socket = as_kind<Socket>(&object)) {
-            socket->close_at_exit(deadline);
+            socket->close_at_exit();
+            socket->bell().ring(); // who sleeps on it returns, in case that a destructor waits for it
+        }
+    });
+    fd_table::for_each([&](int, Object& object) { // once all are: peers may be in this process
+        if (auto* socket = as_kind<Socket>(&object)) {
+            socket->deliver_at_exit(deadline);
         }
     });
     service_.finish_lingering(deadline);
     for (Transport* transport : transports()) {
-        transport->finish();
+        if (alone) {
+            transport->finish();
+        }
     }
 }
 
 // The parent's connections are out of reach here: their memory was copied, the adapter's was not. Its descriptors were
 // inherited, and the numbers keep their meaning as dead connections until the child closes them.
 void Library::after_fork_in_child() {
+    Call::after_fork();
     Sleeper::after_fork();
     if (library.exchange(nullptr) == nullptr) {
         return;

@@ -23,20 +23,6 @@ class Library {
     // Throws std::bad_alloc.
     static Library& get();
 
-    // Marks a thread as being within a call of the library's. A signal handler may end the process on top of it, and
-    // finds locks taken that will never be given back.
-    class Inside {
-      public:
-        Inside() { ++depth; }
-        Inside(const Inside&) = delete;
-        Inside& operator=(const Inside&) = delete;
-        ~Inside() { --depth; }
-
-      private:
-        friend class Library;
-        static constinit thread_local int depth;
-    };
-
     [[nodiscard]] const Config& config() const { return config_; }
     Service& service() { return service_; }
 
@@ -53,7 +39,7 @@ class Library {
     Library() : config_(Config::load()), service_(*this) {}
     static void at_exit();
     static void after_fork_in_child();
-    void finish();
+    void finish(bool alone);
 
     Config config_;
     std::mutex mutex_;

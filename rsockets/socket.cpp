@@ -369,7 +369,7 @@ void Socket::close_connection() {
 }
 
 // The process ends. Other threads may be within calls on the connection, so it is not closed.
-void Socket::close_at_exit(const Deadline& deadline) {
+void Socket::close_at_exit() {
     stop_listening();
     Connection* present = connection();
     if (present == nullptr || state() != State::connected) {
@@ -382,7 +382,11 @@ void Socket::close_at_exit(const Deadline& deadline) {
     if (!send_shut_.exchange(true)) {
         (void)present->end_sending();
     }
-    while (!present->all_sent() && !deadline.passed()) {
+}
+
+void Socket::deliver_at_exit(const Deadline& deadline) {
+    Connection* present = connection();
+    while (present != nullptr && state() == State::connected && !present->all_sent() && !deadline.passed()) {
         present->wait_a_moment();
     }
 }

@@ -32,6 +32,7 @@
 
 #include "rsockets/address.hpp"
 #include "rsockets/bell.hpp"
+#include "rsockets/call.hpp"
 #include "rsockets/connection.hpp"
 #include "rsockets/descriptor.hpp"
 #include "rsockets/kernel_options.hpp"
@@ -55,7 +56,8 @@ class Socket final : public Object, private EventTarget {
     int name(sockaddr* address, socklen_t* length);
     int peer(sockaddr* address, socklen_t* length);
     int came_from(sockaddr* address, socklen_t* length); // for accept: whatever has become of it
-    void close_at_exit(const Deadline& deadline);
+    void close_at_exit();
+    void deliver_at_exit(const Deadline& deadline); // behind that
 
     // socket_listen.cpp. `fd` is a number of this socket.
     int listen(int fd, int backlog);
@@ -195,7 +197,6 @@ class Socket final : public Object, private EventTarget {
     void note_sent(size_t bytes);
     void note_loss(int error);
     int take_error() { return error_.exchange(0); }
-    ssize_t broken_pipe(ssize_t error, int flags);
 
     // socket_poll.cpp
     // Repeats `attempt` until it gives something other than -EAGAIN: at most `limit` (0: no limit), if `wait`; then
@@ -229,6 +230,19 @@ class Socket final : public Object, private EventTarget {
 
       private:
         Socket& socket_;
+    };
+
+    // A call that sends: what the connection has taken by its end is noted, also when the thread is cancelled.
+    class Sent {
+      public:
+        Sent(Socket& socket, const size_t& bytes) : socket_(socket), bytes_(bytes) {}
+        Sent(const Sent&) = delete;
+        Sent& operator=(const Sent&) = delete;
+        ~Sent();
+
+      private:
+        Socket& socket_;
+        const size_t& bytes_;
     };
 
     Library& library_;

@@ -134,10 +134,11 @@ int Socket::wait_fd() const {
 
 ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt) {
     ssize_t ret = -EAGAIN;
+    const HeldSignals signals; // which end the sleep, if they come from here on
     const Deadline deadline = limit.count() != 0 ? Deadline::in(limit) : Deadline::never();
     if (library_.config().polling_time != 0 && state() == State::connected) {
         const Deadline spin = Deadline::in(std::chrono::microseconds(library_.config().polling_time));
-        while (!spin.passed()) {
+        while (!spin.passed() && !Call::exiting()) {
             if ((ret = attempt()) != -EAGAIN) {
                 return ret;
             }
@@ -170,8 +171,11 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
         const timespec* left =
             looks < most_looks ? deadline.left(room, most) : deadline.left(room, std::chrono::milliseconds(1));
         looks = 0;
-        if (::ppoll(fds, fd >= 0 ? 2 : 1, left, nullptr) < 0 && errno == EINTR &&
-            (deadline.limited() || !restarts_after_signal())) {
+        const int slept = signals.sleep(fds, fd >= 0 ? 2 : 1, left);
+        if (slept == -ESHUTDOWN) {
+            return slept;
+        }
+        if (slept == -EINTR && (deadline.limited() || !restarts_after_signal())) {
             ret = attempt();
             return ret == -EAGAIN ? -EINTR : ret;
         }

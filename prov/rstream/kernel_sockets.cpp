@@ -99,7 +99,7 @@ bool is_unread(int fd, size_t least) {
 
 // Nothing can be read from it any more, not even what was there.
 void end(int fd) {
-    std::byte scratch[4096];
+    std::byte scratch[1024];
     (void)::shutdown(fd, SHUT_RDWR);
     while (recv(fd, scratch, sizeof(scratch), MSG_DONTWAIT) > 0) {
     }

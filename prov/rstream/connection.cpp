@@ -7,9 +7,12 @@
 
 #include <poll.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 
 #include "include/rdma/fi_ext_rstream.h"
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/domain.hpp"
+#include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -88,7 +91,9 @@ int Connection::open_queue(const Settings& settings) {
         return ret;
     }
     cq_.reset(cq);
-    return fi_control(&cq->fid, FI_GETWAIT, &cq_fd_);
+    const int ret = fi_control(&cq->fid, FI_GETWAIT, &cq_fd_);
+    close_queue_on_exec(cq_fd_);
+    return ret;
 }
 
 // Only once its peer is known: some cores choose the way there, and the device, while they make an endpoint.
@@ -112,6 +117,7 @@ int Connection::open_endpoint() {
         if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
             return ret;
         }
+        close_queue_on_exec(events_fd_);
         if (wait_fd_.get() >= 0 && (ret = gather(wait_fd_, events_fd_)) != 0) { // the program has that already
             return ret;
         }
@@ -242,6 +248,7 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
     request_.resize(wire::Hello::size + data.size());
     std::copy(data.begin(), data.end(), request_.begin() + wire::Hello::size);
     int ret = address != nullptr ? aim_at(*core_info_, address) : 0;
+    const int guess = traits_.kernel_tcp && address != nullptr ? next_descriptor(cq_fd_) : -1;
     ret = ret != 0 ? ret : open_endpoint();
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
@@ -255,6 +262,7 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
         } else {
             connects_left_ = max_connects - 1;
             ret = fi_connect(ep_.get(), address, request_.data(), request_.size());
+            close_core_socket_on_exec(guess);
         }
     }
     if (ret != 0) {
@@ -263,6 +271,17 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
         state_.store(peer != nullptr ? State::failed : State::open, std::memory_order_release);
     }
     return ret;
+}
+
+// A program that this process executes is not to hold the connection. `guess` is a number that its socket has unless
+// another thread was quicker; then it is found once there is a connection.
+void Connection::close_core_socket_on_exec(int guess) {
+    sockaddr_storage local{};
+    size_t length = sizeof(local);
+    if (guess >= 0 && fi_getname(&ep_->fid, &local, &length) == 0 &&
+        is_kernel_socket(guess, reinterpret_cast<const sockaddr&>(local))) {
+        (void)close_on_exec(guess);
+    }
 }
 
 // In front of the program's data.
@@ -333,6 +352,11 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
     pump_->watch_data(cq_fd_, this);
+    if (traits_.kernel_tcp) {
+        for (const int fd : watched_by(cq_fd_)) {
+            (void)close_on_exec(fd);
+        }
+    }
     (void)apply_keepalive(keepalive_settings_); // the log says what could not be
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);

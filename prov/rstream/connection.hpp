@@ -229,6 +229,7 @@ class Connection final : public EqTarget {
 
     // connection_keepalive.cpp
     int apply_keepalive(const KeepaliveSettings& settings);
+    void close_core_socket_on_exec(int guess);
     int apply_kernel_keepalive(const KeepaliveSettings& settings);
     int apply_own_keepalive(const KeepaliveSettings& settings);
     void arm_timer(std::chrono::steady_clock::time_point when);

@@ -14,6 +14,7 @@
 #include <sys/timerfd.h>
 
 #include "prov/rstream/kernel_keepalive.hpp"
+#include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -53,9 +54,12 @@ int Connection::apply_kernel_keepalive(const KeepaliveSettings& settings) {
     int ret = fi_getname(&ep_->fid, &local, &length);
     length = sizeof(peer);
     ret = ret != 0 ? ret : fi_getpeer(ep_.get(), &peer, &length);
-    return ret != 0 ? ret
-                    : keep_kernel_socket_alive(reinterpret_cast<const sockaddr&>(local),
-                                               reinterpret_cast<const sockaddr&>(peer), settings);
+    if (ret != 0) {
+        return ret;
+    }
+    const int fd =
+        find_kernel_socket(reinterpret_cast<const sockaddr&>(local), reinterpret_cast<const sockaddr&>(peer), cq_fd_);
+    return fd < 0 ? fd : keep_kernel_socket_alive(fd, keepalive_applied_, settings);
 }
 
 int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {

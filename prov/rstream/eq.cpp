@@ -15,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/fabric.hpp"
 #include "prov/rstream/log.hpp"
 
@@ -63,7 +64,9 @@ int Pump::open(fid_fabric* core_fabric) {
     if (watch_fd_.get() < 0) {
         return -errno;
     }
-    return fi_control(&eq->fid, FI_GETWAIT, &wait_fd_);
+    ret = fi_control(&eq->fid, FI_GETWAIT, &wait_fd_);
+    close_queue_on_exec(wait_fd_);
+    return ret;
 }
 
 void Pump::add(AnyFid* core_fid, EqTarget* target) {

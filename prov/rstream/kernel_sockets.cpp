@@ -16,6 +16,8 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include "prov/rstream/core_descriptors.hpp"
+
 namespace rstream {
 
 namespace {
@@ -107,15 +109,23 @@ void end(int fd) {
 
 } // namespace
 
-int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
+int find_kernel_socket(const sockaddr& local, const sockaddr& peer, int queue_fd) {
     int found = -ENOENT;
-    const int ret = for_each_descriptor([&](int fd) {
+    const auto look = [&](int fd) {
         const bool it = has_name(fd, getpeername, peer) && has_name(fd, getsockname, local);
         found = it ? fd : found;
         return it;
-    });
+    };
+    for (const int fd : watched_by(queue_fd)) {
+        if (look(fd)) {
+            return found;
+        }
+    }
+    const int ret = for_each_descriptor(look);
     return ret != 0 ? ret : found;
 }
+
+bool is_kernel_socket(int fd, const sockaddr& local) { return has_name(fd, getsockname, local); }
 
 size_t end_unread_visitors(const sockaddr& listening, size_t least) {
     size_t count = 0;

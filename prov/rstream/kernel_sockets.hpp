@@ -11,8 +11,12 @@ struct sockaddr;
 
 namespace rstream {
 
-// The socket between two addresses; -FI_ENOENT if there is none, or -errno.
-int find_kernel_socket(const sockaddr& local, const sockaddr& peer);
+// The socket between two addresses; -FI_ENOENT if there is none, or -errno. Looked for first among those that the epoll
+// descriptor `queue_fd` watches, which takes no longer for the number of others.
+int find_kernel_socket(const sockaddr& local, const sockaddr& peer, int queue_fd);
+
+// Whether it is the socket of that name.
+bool is_kernel_socket(int fd, const sockaddr& local);
 
 // Shuts down what has come in by the listening socket of that name and of which no more than `least` bytes were read
 // yet: it may have sent more, and may have gone already. How many there were.

@@ -10,6 +10,7 @@
 
 #include <sys/socket.h>
 
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/info.hpp"
 #include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
@@ -123,6 +124,10 @@ int PassiveEndpoint::listen() {
     }
     const int ret = fi_listen(core_.get());
     listening_ = ret == 0;
+    int events_fd = -1;
+    if (kernel_tcp_ && fi_control(&queue_->pump()->core()->fid, FI_GETWAIT, &events_fd) == 0) {
+        close_queue_on_exec(events_fd); // which watches the socket that listens
+    }
     return ret;
 }
 

@@ -6,9 +6,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <optional>
+#include <tuple>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/time.h>
 
 namespace rsockets {
 
@@ -36,6 +40,42 @@ constexpr int ip_options[] = {IP_TOS,     IP_TTL,    IP_MTU_DISCOVER, IP_FREEBIN
 constexpr int ipv6_options[] = {IPV6_V6ONLY,       IPV6_TCLASS,  IPV6_UNICAST_HOPS,
                                 IPV6_MTU_DISCOVER, IPV6_RECVERR, IPV6_RECVTCLASS};
 
+constexpr size_t largest_kept = sizeof(timeval);
+constexpr size_t most_kept = 256;
+
+// What became of values that were set before, in this process: a server sets the same ones on each connection.
+class Answers {
+  public:
+    struct Question {
+        int family;
+        int level;
+        int name;
+        std::vector<char> value;
+        auto operator<=>(const Question&) const = default;
+    };
+
+    static Answers& instance() {
+        static Answers& one = *new Answers; // never destroyed: sockets may be used until the last moment of the process
+        return one;
+    }
+
+    std::optional<std::vector<char>> find(const Question& question) {
+        const std::lock_guard lock(mutex_);
+        const auto found = answers_.find(question);
+        return found != answers_.end() ? std::optional(found->second) : std::nullopt;
+    }
+    void add(Question question, const std::vector<char>& answer) {
+        const std::lock_guard lock(mutex_);
+        if (answers_.size() < most_kept) {
+            answers_.emplace(std::move(question), answer);
+        }
+    }
+
+  private:
+    std::mutex mutex_;
+    std::map<Question, std::vector<char>> answers_;
+};
+
 template <size_t n> bool among(const int (&names)[n], int name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
@@ -58,6 +98,16 @@ bool KernelOptions::known(int level, int name) {
 }
 
 int KernelOptions::set(int level, int name, const void* value, socklen_t length) {
+    const bool kept = value != nullptr && length <= largest_kept && known(level, name);
+    Answers::Question question{family_, level, name, {}};
+    if (kept) {
+        const auto* bytes = static_cast<const char*>(value);
+        question.value.assign(bytes, bytes + length);
+        if (auto effective = Answers::instance().find(question)) {
+            values_[{level, name}] = std::move(*effective);
+            return 0;
+        }
+    }
     const Descriptor scratch(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!scratch.open()) {
         return errno;
@@ -74,6 +124,9 @@ int KernelOptions::set(int level, int name, const void* value, socklen_t length)
         return 0; // cannot be asked for, then
     }
     effective.resize(size);
+    if (kept) {
+        Answers::instance().add(std::move(question), effective);
+    }
     values_[{level, name}] = std::move(effective);
     return 0;
 }
@@ -87,6 +140,36 @@ int KernelOptions::get(int level, int name, void* value, socklen_t* length) cons
         return errno;
     }
     return known(level, name) ? 0 : ENOPROTOOPT;
+}
+
+void KernelOptions::read(int level, int name, void* out, size_t size) const {
+    const auto copy = [&](const std::vector<char>& value) {
+        if (value.size() >= size) {
+            memcpy(out, value.data(), size);
+        }
+    };
+    const auto found = values_.find({level, name});
+    found != values_.end() ? copy(found->second) : copy(default_of(level, name));
+}
+
+std::vector<char> KernelOptions::default_of(int level, int name) const {
+    // Never destroyed: sockets may be used until the last moment of the process.
+    static std::mutex& mutex = *new std::mutex;
+    static auto& known = *new std::map<std::tuple<int, int, int>, std::vector<char>>;
+    const std::lock_guard lock(mutex);
+    const auto [at, added] = known.try_emplace({family_, level, name});
+    if (added) {
+        const Descriptor fresh(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        std::vector<char> value(largest_value);
+        socklen_t size = largest_value;
+        if (!fresh.open() || ::getsockopt(fresh.get(), level, name, value.data(), &size) != 0) {
+            known.erase(at);
+            return {};
+        }
+        value.resize(size);
+        at->second = std::move(value);
+    }
+    return at->second;
 }
 
 Descriptor KernelOptions::socket(std::initializer_list<std::pair<int, int>> names) const {

@@ -91,9 +91,7 @@ int Connection::open_queue(const Settings& settings) {
         return ret;
     }
     cq_.reset(cq);
-    const int ret = fi_control(&cq->fid, FI_GETWAIT, &cq_fd_);
-    close_queue_on_exec(cq_fd_);
-    return ret;
+    return fi_control(&cq->fid, FI_GETWAIT, &cq_fd_);
 }
 
 // Only once its peer is known: some cores choose the way there, and the device, while they make an endpoint.
@@ -155,6 +153,7 @@ void Connection::drop_endpoint() {
         const auto lock = pump_->lock();
         leave_watch();
         pump_->remove(&ep_->fid, this);
+        kernel_fd_ = -1;
         ep_.reset();
         events_.reset();
         events_fd_ = -1;
@@ -262,7 +261,7 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
         } else {
             connects_left_ = max_connects - 1;
             ret = fi_connect(ep_.get(), address, request_.data(), request_.size());
-            close_core_socket_on_exec(guess);
+            close_core_on_exec(guess);
         }
     }
     if (ret != 0) {
@@ -273,11 +272,12 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
     return ret;
 }
 
-// A program that this process executes is not to hold the connection. `guess` is a number that its socket has unless
-// another thread was quicker; then it is found once there is a connection.
-void Connection::close_core_socket_on_exec(int guess) {
+// A program that this process executes is not to hold what the core has opened to connect. `guess` is a number that its
+// socket has unless another thread was quicker; then it is found once there is a connection.
+void Connection::close_core_on_exec(int guess) {
     sockaddr_storage local{};
     size_t length = sizeof(local);
+    (void)close_queue_on_exec(cq_fd_);
     if (guess >= 0 && fi_getname(&ep_->fid, &local, &length) == 0 &&
         is_kernel_socket(guess, reinterpret_cast<const sockaddr&>(local))) {
         (void)close_on_exec(guess);
@@ -352,11 +352,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
     pump_->watch_data(cq_fd_, this);
-    if (traits_.kernel_tcp) {
-        for (const int fd : watched_by(cq_fd_)) {
-            (void)close_on_exec(fd);
-        }
-    }
+    kernel_fd_ = close_queue_on_exec(cq_fd_);
     (void)apply_keepalive(keepalive_settings_); // the log says what could not be
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);

@@ -229,7 +229,7 @@ class Connection final : public EqTarget {
 
     // connection_keepalive.cpp
     int apply_keepalive(const KeepaliveSettings& settings);
-    void close_core_socket_on_exec(int guess);
+    void close_core_on_exec(int guess);
     int apply_kernel_keepalive(const KeepaliveSettings& settings);
     int apply_own_keepalive(const KeepaliveSettings& settings);
     void arm_timer(std::chrono::steady_clock::time_point when);
@@ -328,6 +328,7 @@ class Connection final : public EqTarget {
     std::chrono::steady_clock::time_point linger_deadline_;
 
     KeepaliveSettings keepalive_settings_; // as wished; with the pump locked, like the next
+    int kernel_fd_ = -1;                   // the core's socket, where it is known: as long as there is `ep_`
     KeepaliveSettings keepalive_applied_;  // as in force
     std::mutex keepalive_mutex_;           // a leaf, over the next three
     Keepalive keepalive_;

@@ -48,18 +48,20 @@ int Connection::apply_keepalive(const KeepaliveSettings& settings) {
 }
 
 int Connection::apply_kernel_keepalive(const KeepaliveSettings& settings) {
-    sockaddr_storage local{};
-    sockaddr_storage peer{};
-    size_t length = sizeof(local);
-    int ret = fi_getname(&ep_->fid, &local, &length);
-    length = sizeof(peer);
-    ret = ret != 0 ? ret : fi_getpeer(ep_.get(), &peer, &length);
-    if (ret != 0) {
-        return ret;
+    if (kernel_fd_ < 0) { // its queue does not tell
+        sockaddr_storage local{};
+        sockaddr_storage peer{};
+        size_t length = sizeof(local);
+        int ret = fi_getname(&ep_->fid, &local, &length);
+        length = sizeof(peer);
+        ret = ret != 0 ? ret : fi_getpeer(ep_.get(), &peer, &length);
+        if (ret != 0) {
+            return ret;
+        }
+        kernel_fd_ =
+            find_kernel_socket(reinterpret_cast<const sockaddr&>(local), reinterpret_cast<const sockaddr&>(peer));
     }
-    const int fd =
-        find_kernel_socket(reinterpret_cast<const sockaddr&>(local), reinterpret_cast<const sockaddr&>(peer), cq_fd_);
-    return fd < 0 ? fd : keep_kernel_socket_alive(fd, keepalive_applied_, settings);
+    return kernel_fd_ < 0 ? kernel_fd_ : keep_kernel_socket_alive(kernel_fd_, keepalive_applied_, settings);
 }
 
 int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,10 +25,7 @@ constexpr int longest_search = 64;
 // The other end of a pair, which the kernel gives the next inode and the next free number.
 int other_end(int fd) {
     struct stat one {};
-    sockaddr_storage name{};
-    socklen_t length = sizeof(name);
-    if (fstat(fd, &one) != 0 || !S_ISSOCK(one.st_mode) ||
-        getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) != 0 || name.ss_family != AF_UNIX) {
+    if (fstat(fd, &one) != 0) {
         return -1;
     }
     for (int other = fd + 1; other < fd + longest_search; ++other) {
@@ -61,6 +59,9 @@ std::vector<int> watched_by(int epoll_fd) {
                 found.push_back(fd);
             }
         }
+        if (kept + static_cast<size_t>(length) < sizeof(text)) { // the kernel makes it in one piece
+            break;
+        }
         kept = left.size() < sizeof(text) ? left.size() : 0;
         memmove(text, left.data(), kept);
     }
@@ -69,14 +70,23 @@ std::vector<int> watched_by(int epoll_fd) {
 
 bool close_on_exec(int fd) { return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0; }
 
-void close_queue_on_exec(int wait_fd) {
+int close_queue_on_exec(int wait_fd) {
+    int found = -1;
     (void)close_on_exec(wait_fd);
     for (const int fd : watched_by(wait_fd)) {
         (void)close_on_exec(fd);
-        if (const int other = other_end(fd); other >= 0) {
+        int protocol = 0;
+        socklen_t length = sizeof(protocol);
+        if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0) {
+            continue; // not a socket
+        }
+        if (protocol == IPPROTO_TCP) {
+            found = fd;
+        } else if (const int other = other_end(fd); other >= 0) {
             (void)close_on_exec(other);
         }
     }
+    return found;
 }
 
 int next_descriptor(int open_fd) { return Descriptor(fcntl(open_fd, F_DUPFD_CLOEXEC, 0)).get(); }

@@ -16,7 +16,8 @@ std::vector<int> watched_by(int epoll_fd);
 // A program that this process executes is not to inherit a queue's descriptors: the one that it is waited for by, what
 // that watches, and the other ends of its pairs of sockets, by which a core wakes itself up. libfabric 1.17 makes all
 // of them without SOCK_CLOEXEC and the like.
-void close_queue_on_exec(int wait_fd);
+// The TCP socket of the kernel's among these, if there is one; else -1.
+int close_queue_on_exec(int wait_fd);
 
 // The number that the next descriptor of this process gets if no other thread is quicker; -1 if there is none left.
 // `open_fd` is any descriptor.

@@ -16,8 +16,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include "prov/rstream/core_descriptors.hpp"
-
 namespace rstream {
 
 namespace {
@@ -109,18 +107,13 @@ void end(int fd) {
 
 } // namespace
 
-int find_kernel_socket(const sockaddr& local, const sockaddr& peer, int queue_fd) {
+int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
     int found = -ENOENT;
     const auto look = [&](int fd) {
         const bool it = has_name(fd, getpeername, peer) && has_name(fd, getsockname, local);
         found = it ? fd : found;
         return it;
     };
-    for (const int fd : watched_by(queue_fd)) {
-        if (look(fd)) {
-            return found;
-        }
-    }
     const int ret = for_each_descriptor(look);
     return ret != 0 ? ret : found;
 }

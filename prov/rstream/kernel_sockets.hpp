@@ -11,9 +11,8 @@ struct sockaddr;
 
 namespace rstream {
 
-// The socket between two addresses; -FI_ENOENT if there is none, or -errno. Looked for first among those that the epoll
-// descriptor `queue_fd` watches, which takes no longer for the number of others.
-int find_kernel_socket(const sockaddr& local, const sockaddr& peer, int queue_fd);
+// The socket between two addresses; -FI_ENOENT if there is none, or -errno. Looks at all descriptors.
+int find_kernel_socket(const sockaddr& local, const sockaddr& peer);
 
 // Whether it is the socket of that name.
 bool is_kernel_socket(int fd, const sockaddr& local);

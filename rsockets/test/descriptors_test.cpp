@@ -19,12 +19,19 @@
 
 namespace {
 std::atomic<int> names_asked{0};
-}
+std::atomic<int> sockets_made{0};
+} // namespace
 
 // libfabric's and the provider's way to the name of a socket.
 extern "C" __attribute__((visibility("default"))) int getpeername(int fd, sockaddr* name, socklen_t* length) {
     ++names_asked;
     return static_cast<int>(syscall(SYS_getpeername, fd, name, length));
+}
+
+// The library's way to a socket of the kernel's.
+extern "C" __attribute__((visibility("default"))) int socket(int domain, int type, int protocol) {
+    ++sockets_made;
+    return static_cast<int>(syscall(SYS_socket, domain, type, protocol));
 }
 
 namespace {
@@ -126,11 +133,26 @@ void test_keepalive_costs_the_same_however_many_connections_there_are() {
     EXPECT(many <= 40);
 }
 
+// A server does so for each connection that it accepts.
+void test_options_that_were_set_before_need_no_socket_of_the_kernels() {
+    const Number first = made();
+    keep_alive(first);
+    const Number second = made();
+    const int before = sockets_made.load();
+    keep_alive(second);
+    EXPECT_EQ(sockets_made.load(), before);
+    int got = 0;
+    socklen_t length = sizeof(got);
+    EXPECT_EQ(rgetsockopt(second, IPPROTO_TCP, TCP_KEEPCNT, &got, &length), 0);
+    EXPECT_EQ(got, 50);
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_no_descriptor_is_inherited_by_an_executed_program),
+        FABTEST(test_options_that_were_set_before_need_no_socket_of_the_kernels),
         FABTEST(test_keepalive_costs_the_same_however_many_connections_there_are),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -20,27 +20,27 @@ void Bell::ring() {
     if (count_.load() == 0) {
         return;
     }
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     for (Ear* ear : ears_) {
         ear->hear();
     }
 }
 
 void Bell::let_go() {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     for (Ear* ear : ears_) {
         ear->let_go();
     }
 }
 
 void Bell::add(Ear* ear) {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     ears_.push_back(ear);
     count_.store(ears_.size());
 }
 
 void Bell::remove(Ear* ear) {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (const auto found = std::find(ears_.begin(), ears_.end(), ear); found != ears_.end()) {
         ears_.erase(found);
         ear->let_go(); // while the bell is locked: whoever closes the descriptor comes before or after

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/kernel_options.hpp"
+#include "rsockets/mutex.hpp"
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
-#include <optional>
-#include <tuple>
+#include <memory>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -43,38 +43,35 @@ constexpr int ipv6_options[] = {IPV6_V6ONLY,       IPV6_TCLASS,  IPV6_UNICAST_HO
 constexpr size_t largest_kept = sizeof(timeval);
 constexpr size_t most_kept = 256;
 
-// What became of values that were set before, in this process: a server sets the same ones on each connection.
-class Answers {
-  public:
-    struct Question {
-        int family;
-        int level;
-        int name;
-        std::vector<char> value;
-        auto operator<=>(const Question&) const = default;
-    };
+// A value that was set, or an option alone.
+struct Question {
+    int family;
+    int level;
+    int name;
+    std::vector<char> value;
+    auto operator<=>(const Question&) const = default;
+};
 
-    static Answers& instance() {
-        static Answers& one = *new Answers; // never destroyed: sockets may be used until the last moment of the process
-        return one;
-    }
+// What the kernel has said before in this process: a server sets the same values on each connection.
+struct Memory {
+    Mutex mutex;
+    std::map<Question, std::vector<char>> effective RSOCKET_GUARDED_BY(mutex);
+    std::map<Question, std::vector<char>> defaults RSOCKET_GUARDED_BY(mutex);
+};
 
-    std::optional<std::vector<char>> find(const Question& question) {
-        const std::lock_guard lock(mutex_);
-        const auto found = answers_.find(question);
-        return found != answers_.end() ? std::optional(found->second) : std::nullopt;
-    }
-    void add(Question question, const std::vector<char>& answer) {
-        const std::lock_guard lock(mutex_);
-        if (answers_.size() < most_kept) {
-            answers_.emplace(std::move(question), answer);
+// Never destroyed: sockets may be used until the last moment of the process.
+constinit std::atomic<Memory*> made{nullptr};
+
+Memory& memory() {
+    Memory* present = made.load(std::memory_order_acquire);
+    if (present == nullptr) {
+        auto fresh = std::make_unique<Memory>();
+        if (made.compare_exchange_strong(present, fresh.get(), std::memory_order_acq_rel)) {
+            present = fresh.release();
         }
     }
-
-  private:
-    std::mutex mutex_;
-    std::map<Question, std::vector<char>> answers_;
-};
+    return *present;
+}
 
 template <size_t n> bool among(const int (&names)[n], int name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
@@ -99,12 +96,14 @@ bool KernelOptions::known(int level, int name) {
 
 int KernelOptions::set(int level, int name, const void* value, socklen_t length) {
     const bool kept = value != nullptr && length <= largest_kept && known(level, name);
-    Answers::Question question{family_, level, name, {}};
+    Question question{family_, level, name, {}};
     if (kept) {
         const auto* bytes = static_cast<const char*>(value);
         question.value.assign(bytes, bytes + length);
-        if (auto effective = Answers::instance().find(question)) {
-            values_[{level, name}] = std::move(*effective);
+        Memory& all = memory();
+        const Guard lock(all.mutex);
+        if (const auto found = all.effective.find(question); found != all.effective.end()) {
+            values_[{level, name}] = found->second;
             return 0;
         }
     }
@@ -125,7 +124,11 @@ int KernelOptions::set(int level, int name, const void* value, socklen_t length)
     }
     effective.resize(size);
     if (kept) {
-        Answers::instance().add(std::move(question), effective);
+        Memory& all = memory();
+        const Guard lock(all.mutex);
+        if (all.effective.size() < most_kept) {
+            all.effective.emplace(std::move(question), effective);
+        }
     }
     values_[{level, name}] = std::move(effective);
     return 0;
@@ -153,17 +156,15 @@ void KernelOptions::read(int level, int name, void* out, size_t size) const {
 }
 
 std::vector<char> KernelOptions::default_of(int level, int name) const {
-    // Never destroyed: sockets may be used until the last moment of the process.
-    static std::mutex& mutex = *new std::mutex;
-    static auto& known = *new std::map<std::tuple<int, int, int>, std::vector<char>>;
-    const std::lock_guard lock(mutex);
-    const auto [at, added] = known.try_emplace({family_, level, name});
+    Memory& all = memory();
+    const Guard lock(all.mutex);
+    const auto [at, added] = all.defaults.try_emplace({family_, level, name, {}});
     if (added) {
         const Descriptor fresh(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
         std::vector<char> value(largest_value);
         socklen_t size = largest_value;
         if (!fresh.open() || ::getsockopt(fresh.get(), level, name, value.data(), &size) != 0) {
-            known.erase(at);
+            all.defaults.erase(at);
             return {};
         }
         value.resize(size);
@@ -171,6 +172,9 @@ std::vector<char> KernelOptions::default_of(int level, int name) const {
     }
     return at->second;
 }
+
+// Another thread may have been at it in the parent.
+void KernelOptions::after_fork() { made.store(nullptr); }
 
 Descriptor KernelOptions::socket(std::initializer_list<std::pair<int, int>> names) const {
     Descriptor made(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));

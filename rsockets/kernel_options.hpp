@@ -35,6 +35,9 @@ class KernelOptions {
     // A fresh socket of the kernel's on which the given ones of them are set.
     [[nodiscard]] Descriptor socket(std::initializer_list<std::pair<int, int>> names) const;
 
+    // In a child: what this process has been told is forgotten.
+    static void after_fork();
+
     // Whether an option may be set, or asked for, without an effect of its own on a stream.
     static bool known(int level, int name);
 

@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include "rsockets/call.hpp"
+#include "rsockets/epoll_set.hpp"
 #include "rsockets/fd_table.hpp"
 #include "rsockets/inherited.hpp"
 #include "rsockets/log.hpp"
+#include "rsockets/mutex.hpp"
 #include "rsockets/socket.hpp"
 #include "rsockets/transport.hpp"
 
@@ -24,7 +26,7 @@ constexpr auto longest_exit = std::chrono::seconds(3);
 
 // Never destroyed: sockets may be used until the last moment of the process.
 constinit std::atomic<Library*> library{nullptr};
-constinit std::mutex making;
+constinit Mutex making;
 
 } // namespace
 
@@ -32,7 +34,7 @@ Library& Library::get() {
     if (Library* made = library.load(std::memory_order_acquire)) {
         return *made;
     }
-    const std::lock_guard lock(making);
+    const Guard lock(making);
     if (Library* made = library.load(std::memory_order_acquire)) {
         return *made;
     }
@@ -50,7 +52,7 @@ Library& Library::get() {
 int Library::transport_for(fi_info& info, Transport*& out) {
     bool added = false;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         out = nullptr;
         for (const auto& known : transports_) {
             if (known->name() == info.fabric_attr->name) {
@@ -83,7 +85,7 @@ int Library::transport_for(fi_info& info, Transport*& out) {
 }
 
 std::vector<Transport*> Library::transports() {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     std::vector<Transport*> all;
     all.reserve(transports_.size());
     for (const auto& transport : transports_) {
@@ -137,10 +139,12 @@ void Library::finish(bool alone) {
 void Library::after_fork_in_child() {
     Call::after_fork();
     Sleeper::after_fork();
+    EpollSet::after_fork();
+    KernelOptions::after_fork();
     if (library.exchange(nullptr) == nullptr) {
         return;
     }
-    new (&making) std::mutex; // whoever held it is not here
+    new (&making) Mutex; // whoever held it is not here
     fd_table::forget_all([](int fd) { fd_table::put(fd, Ref<Object>::adopt(new Inherited)); });
 }
 

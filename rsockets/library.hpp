@@ -7,11 +7,11 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "rsockets/config.hpp"
 #include "rsockets/fid.hpp"
+#include "rsockets/mutex.hpp"
 #include "rsockets/service.hpp"
 
 namespace rsockets {
@@ -42,8 +42,9 @@ class Library {
     void finish(bool alone);
 
     Config config_;
-    std::mutex mutex_;
-    std::vector<std::unique_ptr<Transport>> transports_; // none leaves before the process does
+    Mutex mutex_;
+    std::vector<std::unique_ptr<Transport>>
+        transports_ RSOCKET_GUARDED_BY(mutex_); // none leaves before the process does
     std::atomic<int> setups_{0};
     Service service_;
 };

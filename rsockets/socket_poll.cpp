@@ -26,7 +26,7 @@ short Socket::events(short interest) {
     case State::connecting:
         return 0;
     case State::listening: {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (listener_ && !listener_->ready.empty()) {
             return readable;
         }
@@ -49,7 +49,7 @@ short Socket::events(short interest) {
         found |= POLLERR;
     }
     if (outcome_shown_.load()) { // whoever sees this knows how the connect went
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         outcome_.reset();
         outcome_shown_.store(false);
     }

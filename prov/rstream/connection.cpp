@@ -167,7 +167,7 @@ void Connection::drop_endpoint() {
 // Nothing that comes now is worth waking up for.
 void Connection::leave_watch() {
     pump_->unwatch_data(this);
-    for (const int fd : {events_fd_, timer_fd_.get()}) {
+    for (const int fd : {events_fd_, timer_.load(std::memory_order_acquire)}) {
         pump_->unwatch(fd, this);
     }
 }

@@ -330,9 +330,10 @@ class Connection final : public EqTarget {
     KeepaliveSettings keepalive_settings_; // as wished; with the pump locked, like the next
     int kernel_fd_ = -1;                   // the core's socket, where it is known: as long as there is `ep_`
     KeepaliveSettings keepalive_applied_;  // as in force
-    std::mutex keepalive_mutex_;           // a leaf, over the next three
+    Descriptor timer_fd_;                  // made once, with `wait_mutex_`
+    std::atomic<int> timer_{-1};           // its number, for all others
+    std::mutex keepalive_mutex_;           // a leaf, over the next two
     Keepalive keepalive_;
-    Descriptor timer_fd_;
     std::chrono::steady_clock::time_point timer_due_;
     std::atomic<bool> keepalive_on_{false};
     std::atomic<bool> heard_{false};     // something of the peer's came, since keepalive was last looked at

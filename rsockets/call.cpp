@@ -9,6 +9,9 @@
 #include <iterator>
 
 #include <pthread.h>
+#include <unistd.h>
+
+#include "rsockets/log.hpp"
 
 namespace rsockets {
 
@@ -47,6 +50,23 @@ constinit std::atomic<unsigned> next_stripe{0};
 constinit std::atomic<bool> exit_begun{false};
 constinit std::atomic<int64_t> exit_ended{0}; // of the clock
 
+// What calls and libfabric's tcp core need; see the man page.
+constexpr size_t least_stack = size_t{24} << 10;
+
+// At a thread's first call: the next thing that its user sees may be SIGSEGV.
+void look_at_stack() {
+    pthread_attr_t attributes;
+    if (!logs(Level::warn) || gettid() == getpid() || pthread_getattr_np(pthread_self(), &attributes) != 0) {
+        return;
+    }
+    size_t size = 0;
+    if (pthread_attr_getstacksize(&attributes, &size) == 0 && size < least_stack) {
+        log(Level::warn, "a thread has %zu bytes of stack: over tcp, libfabric needs %zu (pthread_attr_setstacksize)",
+            size, least_stack);
+    }
+    pthread_attr_destroy(&attributes);
+}
+
 std::atomic<int>& count_of_this_thread() {
     if (self.stripe == 0) {
         self.stripe = 1 + next_stripe.fetch_add(1, std::memory_order_relaxed) % stripe_count;
@@ -84,6 +104,9 @@ void park() {
 Call::Call(Kind kind) {
     if (kind == Kind::cancellation_point && self.place != inside) {
         pthread_testcancel();
+    }
+    if (self.stripe == 0) {
+        look_at_stack();
     }
     before_ = self.place;
     if (before_ == inside) {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <tuple>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -44,13 +45,7 @@ constexpr size_t largest_kept = sizeof(timeval);
 constexpr size_t most_kept = 256;
 
 // A value that was set, or an option alone.
-struct Question {
-    int family;
-    int level;
-    int name;
-    std::vector<char> value;
-    auto operator<=>(const Question&) const = default;
-};
+using Question = std::tuple<int, int, int, std::vector<char>>; // family, level, name
 
 // What the kernel has said before in this process: a server sets the same values on each connection.
 struct Memory {
@@ -99,7 +94,7 @@ int KernelOptions::set(int level, int name, const void* value, socklen_t length)
     Question question{family_, level, name, {}};
     if (kept) {
         const auto* bytes = static_cast<const char*>(value);
-        question.value.assign(bytes, bytes + length);
+        std::get<std::vector<char>>(question).assign(bytes, bytes + length);
         Memory& all = memory();
         const Guard lock(all.mutex);
         if (const auto found = all.effective.find(question); found != all.effective.end()) {
@@ -158,7 +153,7 @@ void KernelOptions::read(int level, int name, void* out, size_t size) const {
 std::vector<char> KernelOptions::default_of(int level, int name) const {
     Memory& all = memory();
     const Guard lock(all.mutex);
-    const auto [at, added] = all.defaults.try_emplace({family_, level, name, {}});
+    const auto [at, added] = all.defaults.try_emplace(Question{family_, level, name, {}});
     if (added) {
         const Descriptor fresh(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
         std::vector<char> value(largest_value);

@@ -228,10 +228,38 @@ class Asleep {
 } // namespace
 
 int HeldSignals::sleep(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask) const {
+    return sleep_at_once(fds, count, time, mask != nullptr ? mask : &before_);
+}
+
+bool HeldSignals::pending() const {
+    sigset_t all;
+    sigemptyset(&all);
+    (void)sigpending(&all);
+    for (int number = 1; number < NSIG; ++number) {
+        if (sigismember(&all, number) == 1 && sigismember(&before_, number) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool Spin::goes_on() {
+    const auto now = Clock::now();
+    if (now >= end_ || Call::exiting()) {
+        return false;
+    }
+    if (now >= next_) {
+        next_ = now + look_each;
+        return !signals_.pending();
+    }
+    return true;
+}
+
+int sleep_at_once(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask) {
     int ret = 0;
     {
         const Asleep asleep;
-        ret = ::ppoll(fds, count, time, mask != nullptr ? mask : &before_);
+        ret = ::ppoll(fds, count, time, mask);
         ret = ret < 0 ? -errno : ret;
     }
     return Call::exiting() && !self.exits ? -ESHUTDOWN : ret;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <ctime>
 
@@ -64,9 +65,29 @@ class HeldSignals {
     // ppoll(2) with the caller's mask, or another one: the number of descriptors, or -errno. No lock may be held, and a
     // thread may be cancelled here.
     int sleep(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask = nullptr) const;
+    // One has come that the program's mask lets in.
+    [[nodiscard]] bool pending() const;
 
   private:
     sigset_t before_{};
+};
+
+// The same where there was no look before: nothing is held back.
+int sleep_at_once(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask);
+
+// The time in which a call looks without a sleep in between. A signal or an exit ends it.
+class Spin {
+  public:
+    Spin(const HeldSignals& signals, std::chrono::microseconds time)
+        : signals_(signals), end_(Clock::now() + time), next_(Clock::now() + look_each) {}
+    bool goes_on();
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    static constexpr std::chrono::microseconds look_each{50}; // a look at signals takes a system call
+    const HeldSignals& signals_;
+    const Clock::time_point end_;
+    Clock::time_point next_;
 };
 
 // A signal that a thread sends itself by a mistake.

@@ -435,8 +435,8 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         return -EFAULT;
     }
     const Config& config = Library::get().config();
-    const Deadline spin = Deadline::in(std::chrono::microseconds(config.polling_time));
     std::optional<HeldSignals> signals;
+    std::optional<Spin> spin;
     for (int looks = 0;; ++looks) {
         int count = 0;
         bool may_sleep = true;
@@ -474,9 +474,10 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         }
         if (!signals) { // from here on they end the sleep, and it has looked behind this
             signals.emplace();
+            spin.emplace(*signals, std::chrono::microseconds(config.polling_time));
             continue;
         }
-        if ((!may_sleep && looks < most_looks) || (looks < most_looks && !spin.passed() && !Call::exiting())) {
+        if ((!may_sleep && looks < most_looks) || (looks < most_looks && spin->goes_on())) {
             looks -= may_sleep ? 1 : 0;
             continue;
         }

@@ -56,6 +56,7 @@ struct Memory {
 
 // Never destroyed: sockets may be used until the last moment of the process.
 constinit std::atomic<Memory*> made{nullptr};
+constinit std::atomic<Memory*> left_behind{nullptr}; // for tools that look for leaks
 
 Memory& memory() {
     Memory* present = made.load(std::memory_order_acquire);
@@ -169,7 +170,11 @@ std::vector<char> KernelOptions::default_of(int level, int name) const {
 }
 
 // Another thread may have been at it in the parent.
-void KernelOptions::after_fork() { made.store(nullptr); }
+void KernelOptions::after_fork() {
+    if (Memory* parents = made.exchange(nullptr); parents != nullptr) {
+        left_behind = parents;
+    }
+}
 
 Descriptor KernelOptions::socket(std::initializer_list<std::pair<int, int>> names) const {
     Descriptor made(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -152,7 +152,7 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
     Poll poll(fds, count);
     timespec room{};
     if (!poll.ours()) {
-        return HeldSignals().sleep(fds, count, deadline.left(room), mask);
+        return sleep_at_once(fds, count, deadline.left(room), mask);
     }
     int ready = poll.look();
     if (ready == 0 && mask != nullptr && deadline.passed()) { // signals that it lets in come even so
@@ -165,8 +165,8 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
     const HeldSignals signals; // which end the sleep, if they come from here on
     const Config& config = Library::get().config();
     if (config.polling_time != 0) {
-        const Deadline spin = Deadline::in(std::chrono::microseconds(config.polling_time));
-        while (!spin.passed() && !Call::exiting()) {
+        Spin spin(signals, std::chrono::microseconds(config.polling_time));
+        while (spin.goes_on()) {
             if ((ready = poll.look()) != 0) {
                 return ready;
             }

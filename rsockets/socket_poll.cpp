@@ -137,8 +137,8 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
     const HeldSignals signals; // which end the sleep, if they come from here on
     const Deadline deadline = limit.count() != 0 ? Deadline::in(limit) : Deadline::never();
     if (library_.config().polling_time != 0 && state() == State::connected) {
-        const Deadline spin = Deadline::in(std::chrono::microseconds(library_.config().polling_time));
-        while (!spin.passed() && !Call::exiting()) {
+        Spin spin(signals, std::chrono::microseconds(library_.config().polling_time));
+        while (spin.goes_on()) {
             if ((ret = attempt()) != -EAGAIN) {
                 return ret;
             }

@@ -26,6 +26,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "rsockets/test/asleep.hpp"
@@ -107,6 +108,32 @@ void test_no_signal_just_before_the_sleep_is_slept_through() {
     const Number from = listener();
     set_timeout(from, 10);
     expect_interrupted(rounds(1000), [&] { return raccept(from, nullptr, nullptr); });
+}
+
+// In a child, which reads its settings anew: this process has not used the library yet.
+void test_a_signal_ends_a_call_that_looks_for_long() {
+    const pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        try {
+            (void)setenv("RS_POLLING_TIME", "100000000", 1); // NOLINT(concurrency-mt-unsafe): there is no other thread
+            handle(SIGALRM, count);
+            const Ends ends = connected();
+            const itimerval soon{{0, 0}, {0, 20000}};
+            EXPECT_EQ(setitimer(ITIMER_REAL, &soon, nullptr), 0);
+            char byte = 0;
+            EXPECT_EQ(rrecv(ends.server, &byte, 1, 0), -1);
+            EXPECT_EQ(errno, EINTR);
+        } catch (const std::exception&) {
+            _exit(1);
+        }
+        _exit(0);
+    }
+    const auto start = Clock::now();
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT(milliseconds_since(start) < patience(50000));
 }
 
 // The program's mask is its own: what it blocks does not end a call, and what a call's mask lets in does.
@@ -387,6 +414,7 @@ void test_calls_take_little_stack() {
 
 int main() {
     const CMUnitTest tests[] = {
+        FABTEST(test_a_signal_ends_a_call_that_looks_for_long), // first
         FABTEST(test_no_signal_just_before_the_sleep_is_slept_through),
         FABTEST(test_the_mask_of_the_program_holds_during_a_sleep),
         FABTEST(test_a_handler_sends_while_its_thread_sleeps_in_a_call),

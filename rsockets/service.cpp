@@ -105,7 +105,9 @@ void Service::look_after(Socket& socket) {
     bool asleep = false;
     {
         const Guard lock(touched_mutex_);
-        touched_.emplace_back(&socket);
+        socket.set_next_touched(std::move(touched_)); // a signal handler may send: no memory is taken
+        touched_ = Ref<Socket>(&socket);
+        ++touched_count_;
         asleep = std::exchange(asleep_, false);
     }
     if (asleep) {
@@ -180,8 +182,12 @@ void Service::take_turn(bool& data) {
 bool Service::tend() {
     {
         const Guard lock(touched_mutex_);
-        tended_.insert(tended_.end(), touched_.begin(), touched_.end());
-        touched_.clear();
+        tended_.reserve(tended_.size() + touched_count_);
+        while (touched_) {
+            Ref<Socket> next = touched_->take_next_touched();
+            tended_.push_back(std::exchange(touched_, std::move(next)));
+        }
+        touched_count_ = 0;
         std::move(lingering_.begin(), lingering_.end(), std::back_inserter(kept_));
         lingering_.clear();
     }
@@ -259,7 +265,7 @@ void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
         timeout = quiet;
     } else {
         const Guard lock(touched_mutex_);
-        if (!touched_.empty() || !lingering_.empty()) {
+        if (touched_ || !lingering_.empty()) {
             data = false;
             return;
         }

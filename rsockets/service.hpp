@@ -65,8 +65,9 @@ class Service {
     Descriptor wake_fd_;
     std::thread thread_ RSOCKET_GUARDED_BY(mutex_);
 
-    Mutex touched_mutex_; // a leaf: nothing else is locked under it
-    std::vector<Ref<Socket>> touched_ RSOCKET_GUARDED_BY(touched_mutex_);
+    Mutex touched_mutex_;                                    // a leaf: nothing else is locked under it
+    Ref<Socket> touched_ RSOCKET_GUARDED_BY(touched_mutex_); // the first, which leads to the next
+    size_t touched_count_ RSOCKET_GUARDED_BY(touched_mutex_) = 0;
     struct Lingering {
         std::unique_ptr<Connection> connection;
         Deadline deadline;

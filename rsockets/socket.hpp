@@ -127,6 +127,9 @@ class Socket final : public Object, private EventTarget {
     // the peer, or there is nothing left.
     enum class Sending : uint8_t { busy, waits, over };
     Sending look_at_sending();
+    // Its list of sockets that have sent, with its mutex.
+    void set_next_touched(Ref<Socket> next) { next_touched_ = std::move(next); }
+    Ref<Socket> take_next_touched() { return std::move(next_touched_); }
     // The same now, for a thread that holds the connection.
     [[nodiscard]] bool needs_calls();
 
@@ -283,7 +286,8 @@ class Socket final : public Object, private EventTarget {
     std::atomic<uint64_t> connections_made_{0};
     std::atomic<uint64_t> starved_{0};
     Room room_;
-    std::atomic<bool> touched_{false};
+    std::atomic<bool> touched_{false}; // it is in that list, or being tended
+    Ref<Socket> next_touched_;
     std::atomic<uint64_t> sends_{0};
     uint64_t sends_seen_ = 0; // by the service thread
     std::atomic<bool> alternative_{false};

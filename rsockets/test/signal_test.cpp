@@ -190,7 +190,11 @@ void call_in_handler(int) {
 }
 
 // A handler that ends what it interrupts, in place of the peer.
-void send_in_handler(int) { note(rsend(in_handler.waiting, "!", 1, MSG_NOSIGNAL)); }
+void send_in_handler(int) {
+    const int saved = errno;
+    note(rsend(in_handler.waiting, "!", 1, MSG_NOSIGNAL));
+    errno = saved;
+}
 
 void test_a_handler_sends_while_its_thread_sleeps_in_a_call() {
     const Ends ends = connected();
@@ -399,7 +403,7 @@ void test_calls_take_little_stack() {
          }},
     };
     const size_t nothing = stack_of(cases[0].body);
-    const size_t limit = 4096 + stack_of_core() - nothing;
+    [[maybe_unused]] const size_t limit = 4096 + stack_of_core() - nothing;
     for (const Case& one : cases) {
         const size_t used = stack_of(one.body);
         const size_t more = used - std::min(used, nothing);

@@ -7,10 +7,10 @@
 
 #include <cerrno>
 #include <csignal>
+#include <exception>
 #include <new>
 #include <type_traits>
 
-#include <cxxabi.h>
 #include <fcntl.h>
 
 #include "rsockets/call.hpp"
@@ -37,7 +37,7 @@ namespace rsockets {
 // Calls which wait, as POSIX has it, are cancellation points.
 constexpr auto waits = Call::Kind::cancellation_point;
 
-// What a body returns: a result, or -errno. The only exception that passes is the cancellation of the thread.
+// What a body returns: a result, or -errno. The only one that passes is the cancellation of the thread.
 template <class Body> auto answer(Body&& body, Call::Kind kind = Call::Kind::plain) -> decltype(body()) {
     decltype(body()) ret = -ENOMEM;
     {
@@ -48,9 +48,7 @@ template <class Body> auto answer(Body&& body, Call::Kind kind = Call::Kind::pla
                 ret = body();
             } catch (const std::bad_alloc&) {
                 ret = -ENOMEM;
-            } catch (const abi::__forced_unwind&) {
-                throw;
-            } catch (...) {
+            } catch (const std::exception&) { // not all: the cancellation of the thread passes
                 ret = -EIO;
             }
         }

@@ -56,6 +56,12 @@ void handle(int number, void (*handler)(int), int flags = 0) {
 
 } // namespace
 
+#ifdef __SANITIZE_THREAD__
+// The provider may take memory in a handler; see the man page.
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options();
+const char* __tsan_default_options() { return "report_signal_unsafe=0"; }
+#endif
+
 // The library's way to sleep: a signal comes just before.
 extern "C" __attribute__((visibility("default"))) int ppoll(pollfd* fds, nfds_t count, const timespec* time,
                                                             const sigset_t* mask) {
@@ -354,6 +360,9 @@ size_t stack_of_core() {
 }
 
 void test_calls_take_little_stack() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    throw Skip("a sanitizer's frames are larger");
+#endif
     const Ends ends = connected();
     const Number set(repoll_create(0));
     epoll_event event{};
@@ -408,7 +417,7 @@ void test_calls_take_little_stack() {
         const size_t used = stack_of(one.body);
         const size_t more = used - std::min(used, nothing);
         printf("# stack of %s: %zu bytes\n", one.name, more);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
+#ifdef __OPTIMIZE__
         EXPECT(more <= limit);
 #endif
     }

@@ -6,11 +6,14 @@
 #pragma once
 
 #include <cerrno>
+#include <csignal>
+#include <exception>
 #include <new>
 #include <type_traits>
 
 #include <fcntl.h>
 
+#include "rsockets/call.hpp"
 #include "rsockets/fd_table.hpp"
 #include "rsockets/inherited.hpp"
 #include "rsockets/library.hpp"
@@ -31,16 +34,24 @@
 
 namespace rsockets {
 
-// What a body returns: a result, or -errno.
-template <class Body> auto answer(Body&& body) noexcept -> decltype(body()) {
-    const Library::Inside inside;
+// Calls which wait, as POSIX has it, are cancellation points.
+constexpr auto waits = Call::Kind::cancellation_point;
+
+// What a body returns: a result, or -errno. The only one that passes is the cancellation of the thread.
+template <class Body> auto answer(Body&& body, Call::Kind kind = Call::Kind::plain) -> decltype(body()) {
     decltype(body()) ret = -ENOMEM;
-    try {
-        ret = body();
-    } catch (const std::bad_alloc&) {
-        ret = -ENOMEM;
-    } catch (...) {
-        ret = -EIO;
+    {
+        const Call call(kind);
+        ret = call.refusal();
+        if (ret == 0) {
+            try {
+                ret = body();
+            } catch (const std::bad_alloc&) {
+                ret = -ENOMEM;
+            } catch (const std::exception&) { // not all: the cancellation of the thread passes
+                ret = -EIO;
+            }
+        }
     }
     if (ret < 0) {
         errno = static_cast<int>(-ret);
@@ -59,13 +70,24 @@ inline int not_a_socket(int fd, const Use& use) {
 }
 
 // Calls `body` with the socket of a number.
-template <class Body> auto with_socket(int fd, Body&& body) noexcept {
+template <class Body> auto with_socket(int fd, Body&& body, Call::Kind kind = Call::Kind::plain) {
     using Result = decltype(body(std::declval<Socket&>()));
-    return answer([&]() -> Result {
-        const Use use = fd_table::find(fd);
-        auto* socket = use.as<Socket>();
-        return socket != nullptr ? body(*socket) : static_cast<Result>(not_a_socket(fd, use));
-    });
+    return answer(
+        [&]() -> Result {
+            const Use use = fd_table::find(fd);
+            auto* socket = use.as<Socket>();
+            return socket != nullptr ? body(*socket) : static_cast<Result>(not_a_socket(fd, use));
+        },
+        kind);
+}
+
+// What a call that sent gives. Its signal comes behind the call, so that no handler is refused.
+inline ssize_t with_signal(ssize_t sent, int flags) {
+    if (sent < 0 && errno == EPIPE && (flags & MSG_NOSIGNAL) == 0) {
+        raise(SIGPIPE); // to this thread, as the kernel does
+        errno = EPIPE;
+    }
+    return sent;
 }
 
 } // namespace rsockets

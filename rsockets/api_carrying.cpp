@@ -39,7 +39,10 @@ int set_alternative(int number, int on) {
 }
 
 int outcome(int number) {
-    const Library::Inside inside;
+    const Call call;
+    if (call.refusal() != 0) {
+        return -call.refusal();
+    }
     const Use use = fd_table::find(number);
     const auto* socket = use.as<Socket>();
     return socket != nullptr ? -socket->outcome() : ENOTSOCK;
@@ -73,15 +76,17 @@ int epoll_interest(int set, int number, epoll_event* event) {
 }
 
 int wait_for_events(int set, epoll_event* events, int most, const timespec* timeout, const sigset_t* mask) {
-    return answer([&] {
-        const Use use = fd_table::find(set);
-        auto* found = use.as<EpollSet>();
-        if (found == nullptr) {
-            return -EINVAL;
-        }
-        const Deadline deadline = timeout != nullptr ? Deadline::in(*timeout) : Deadline::never();
-        return found->wait(events, most, deadline, mask);
-    });
+    return answer(
+        [&] {
+            const Use use = fd_table::find(set);
+            auto* found = use.as<EpollSet>();
+            if (found == nullptr) {
+                return -EINVAL;
+            }
+            const Deadline deadline = timeout != nullptr ? Deadline::in(*timeout) : Deadline::never();
+            return found->wait(events, most, deadline, mask);
+        },
+        waits);
 }
 
 int report(int number, rsocket_report* out) {
@@ -95,9 +100,9 @@ int report(int number, rsocket_report* out) {
 }
 
 void load_providers() {
-    const Library::Inside inside;
+    const Call call;
     Info found;
-    if (const Info wishes = provider::hints(); wishes) {
+    if (const Info wishes = provider::hints(); call.refusal() == 0 && wishes) {
         (void)provider::get_info(*wishes, found);
     }
 }

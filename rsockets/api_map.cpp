@@ -16,14 +16,16 @@ RSOCKET_API off_t ofi_riomap(int fd, void* buf, size_t len, int prot, int /*flag
 }
 
 RSOCKET_API int ofi_riounmap(int fd, void* buf, size_t len) {
-    return with_socket(fd, [&](Socket& socket) { return socket.unmap(buf, len); });
+    return with_socket(
+        fd, [&](Socket& socket) { return socket.unmap(buf, len); }, waits);
 }
 
 RSOCKET_API size_t ofi_riowrite(int fd, const void* buf, size_t count, off_t offset, int flags) {
-    return static_cast<size_t>(with_socket(fd, [&](Socket& socket) -> ssize_t {
+    const auto write = [&](Socket& socket) -> ssize_t {
         return buf == nullptr && count != 0 ? -EFAULT
                                             : socket.write_map(buf, std::min<size_t>(count, SSIZE_MAX), offset, flags);
-    }));
+    };
+    return static_cast<size_t>(with_signal(with_socket(fd, write, waits), flags));
 }
 
 RSOCKET_EXPORT_AS_RDMACM(riomap);

@@ -65,35 +65,38 @@ int give_kernel(Descriptor made, sockaddr* address, socklen_t* length, int flags
 }
 
 int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
-    return with_socket(fd, [&](Socket& socket) {
-        if ((flags & ~type_flags) != 0) {
-            return -EINVAL;
-        }
-        Ref<Socket> accepted;
-        Descriptor beside;
-        if (const int ret = socket.accept_any((flags & SOCK_NONBLOCK) != 0, accepted, beside); ret != 0) {
-            // The kernel looks for a number before it looks for a connection.
-            return ret == -EAGAIN && !Descriptor(dup(fd)).open() ? -errno : ret;
-        }
-        if (beside.open()) {
-            return give_kernel(std::move(beside), address, length, flags);
-        }
-        const int number =
-            give_number(Ref<Object>(accepted.get()), flags, [&](int made) { return accepted->show_in(made); });
-        if (number < 0) {
-            socket.put_back(accepted); // for when there are descriptors again
-            return number;
-        }
-        if (address != nullptr) {
-            const int error = length == nullptr ? -EFAULT : accepted->came_from(address, length);
-            if (error == -EFAULT || error == -EINVAL) {
-                const Use gone = fd_table::take(number); // first: the number may be someone else's after that
-                ::close(number);
-                return error;
+    return with_socket(
+        fd,
+        [&](Socket& socket) {
+            if ((flags & ~type_flags) != 0) {
+                return -EINVAL;
             }
-        }
-        return number;
-    });
+            Ref<Socket> accepted;
+            Descriptor beside;
+            if (const int ret = socket.accept_any((flags & SOCK_NONBLOCK) != 0, accepted, beside); ret != 0) {
+                // The kernel looks for a number before it looks for a connection.
+                return ret == -EAGAIN && !Descriptor(dup(fd)).open() ? -errno : ret;
+            }
+            if (beside.open()) {
+                return give_kernel(std::move(beside), address, length, flags);
+            }
+            const int number =
+                give_number(Ref<Object>(accepted.get()), flags, [&](int made) { return accepted->show_in(made); });
+            if (number < 0) {
+                socket.put_back(accepted); // for when there are descriptors again
+                return number;
+            }
+            if (address != nullptr) {
+                const int error = length == nullptr ? -EFAULT : accepted->came_from(address, length);
+                if (error == -EFAULT || error == -EINVAL) {
+                    const Use gone = fd_table::take(number); // first: the number may be someone else's after that
+                    ::close(number);
+                    return error;
+                }
+            }
+            return number;
+        },
+        waits);
 }
 
 // Puts the object of `fd` under another number that the kernel has just made a duplicate of it.
@@ -137,7 +140,8 @@ RSOCKET_API int ofi_raccept4(int fd, struct sockaddr* addr, socklen_t* addrlen, 
 }
 
 RSOCKET_API int ofi_rconnect(int fd, const struct sockaddr* addr, socklen_t addrlen) {
-    return with_socket(fd, [&](Socket& socket) { return socket.connect(fd, addr, addrlen); });
+    return with_socket(
+        fd, [&](Socket& socket) { return socket.connect(fd, addr, addrlen); }, waits);
 }
 
 RSOCKET_API int ofi_rshutdown(int fd, int how) {
@@ -145,14 +149,19 @@ RSOCKET_API int ofi_rshutdown(int fd, int how) {
 }
 
 RSOCKET_API int ofi_rclose(int fd) {
-    return answer([&] {
-        const Use use = fd_table::take(fd);
-        if (!use) {
-            return fcntl(fd, F_GETFD) < 0 ? -EBADF : -ENOTSOCK;
-        }
-        ::close(fd); // the number may be someone else's from here on
-        return 0;
-    });
+    if (Call::exiting()) { // all sockets are closed by then, and objects stay
+        return fd_table::find(fd) ? ::close(fd) : -1;
+    }
+    return answer(
+        [&] {
+            const Use use = fd_table::take(fd);
+            if (!use) {
+                return fcntl(fd, F_GETFD) < 0 ? -EBADF : -ENOTSOCK;
+            }
+            ::close(fd); // the number may be someone else's from here on
+            return 0;
+        },
+        waits);
 }
 
 RSOCKET_API int ofi_rgetpeername(int fd, struct sockaddr* addr, socklen_t* addrlen) {

@@ -35,10 +35,11 @@ int invalid(const iovec* iov, size_t count, int too_many) {
 }
 
 ssize_t send_on(int fd, const iovec* iov, size_t count, int flags, int too_many) {
-    return with_socket(fd, [&](Socket& socket) -> ssize_t {
+    const auto send = [&](Socket& socket) -> ssize_t {
         const int error = invalid(iov, count, too_many);
         return error != 0 ? -error : socket.send(iov, count, flags);
-    });
+    };
+    return with_signal(with_socket(fd, send, waits), flags);
 }
 
 // Of a message with room for a name, or with one.
@@ -48,11 +49,14 @@ bool bad_name(const msghdr& message) {
 
 // read(2) and readv(2) of no bytes give 0 whatever there is; recv(2) does not.
 ssize_t recv_on(int fd, const iovec* iov, size_t count, int flags, int too_many) {
-    return with_socket(fd, [&](Socket& socket) -> ssize_t {
-        const bool discards = (flags & MSG_TRUNC) != 0; // and needs no memory for it
-        const int error = discards && count == 1 ? 0 : invalid(iov, count, too_many);
-        return error != 0 ? -error : socket.recv(iov, count, flags);
-    });
+    return with_socket(
+        fd,
+        [&](Socket& socket) -> ssize_t {
+            const bool discards = (flags & MSG_TRUNC) != 0; // and needs no memory for it
+            const int error = discards && count == 1 ? 0 : invalid(iov, count, too_many);
+            return error != 0 ? -error : socket.recv(iov, count, flags);
+        },
+        waits);
 }
 
 // readv(2) and writev(2) have nothing to do, whatever the socket is.
@@ -178,7 +182,7 @@ RSOCKET_API ssize_t ofi_rreadv(int fd, const struct iovec* iov, int iovcnt) {
 }
 
 RSOCKET_API ssize_t ofi_rsendfile(int fd, int in_fd, off_t* offset, size_t count) {
-    return with_socket(fd, [&](Socket& socket) -> ssize_t {
+    const auto send = [&](Socket& socket) -> ssize_t {
         if (fd_table::find(in_fd)) {
             return -EINVAL; // pages of a file are needed
         }
@@ -193,7 +197,8 @@ RSOCKET_API ssize_t ofi_rsendfile(int fd, int in_fd, off_t* offset, size_t count
             (void)lseek(in_fd, at + sent, SEEK_SET);
         }
         return sent;
-    });
+    };
+    return with_signal(with_socket(fd, send, waits), 0);
 }
 
 RSOCKET_EXPORT_AS_RDMACM(rsend);

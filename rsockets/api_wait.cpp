@@ -36,63 +36,72 @@ int poll_until(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset
     return rsockets::poll(fds, count, deadline, mask);
 }
 
-template <class Body> auto with_set(int fd, Body&& body) noexcept {
-    return answer([&]() -> int {
-        const Use use = fd_table::find(fd);
-        auto* set = use.as<EpollSet>();
-        if (set != nullptr) {
-            return body(*set);
-        }
-        return fcntl(fd, F_GETFD) < 0 ? -EBADF : -EINVAL;
-    });
+template <class Body> auto with_set(int fd, Body&& body, Call::Kind kind = Call::Kind::plain) {
+    return answer(
+        [&]() -> int {
+            const Use use = fd_table::find(fd);
+            auto* set = use.as<EpollSet>();
+            if (set != nullptr) {
+                return body(*set);
+            }
+            return fcntl(fd, F_GETFD) < 0 ? -EBADF : -EINVAL;
+        },
+        kind);
 }
 
 } // namespace
 
 RSOCKET_API int ofi_rpoll(struct pollfd* fds, nfds_t nfds, int timeout) {
-    return answer([&] { return poll_until(fds, nfds, after(timeout), nullptr); });
+    return answer([&] { return poll_until(fds, nfds, after(timeout), nullptr); }, waits);
 }
 
 RSOCKET_API int ofi_rppoll(struct pollfd* fds, nfds_t nfds, const struct timespec* timeout, const sigset_t* sigmask) {
-    return answer([&] {
-        if (!valid(timeout)) {
-            return -EINVAL;
-        }
-        return poll_until(fds, nfds, timeout != nullptr ? Deadline::in(*timeout) : Deadline::never(), sigmask);
-    });
+    return answer(
+        [&] {
+            if (!valid(timeout)) {
+                return -EINVAL;
+            }
+            return poll_until(fds, nfds, timeout != nullptr ? Deadline::in(*timeout) : Deadline::never(), sigmask);
+        },
+        waits);
 }
 
 RSOCKET_API int ofi_rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds, struct timeval* timeout) {
-    return answer([&] {
-        if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) {
-            return -EINVAL;
-        }
-        timespec time{};
-        if (timeout != nullptr) {                 // microseconds beyond a second are taken
-            constexpr time_t enough = 2000000000; // for ever, and no sum with it is too large
-            time = {std::min(timeout->tv_sec, enough) + timeout->tv_usec / 1000000, timeout->tv_usec % 1000000 * 1000};
-        }
-        const Deadline deadline = timeout != nullptr ? Deadline::in(time) : Deadline::never();
-        const int ret = rsockets::select(nfds, readfds, writefds, exceptfds, deadline, nullptr);
-        if (timeout != nullptr && deadline.limited()) { // Linux tells what is left of it
-            timespec left{};
-            (void)deadline.left(left);
-            timeout->tv_sec = left.tv_sec;
-            timeout->tv_usec = left.tv_nsec / 1000;
-        }
-        return ret;
-    });
+    return answer(
+        [&] {
+            if (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_usec < 0)) {
+                return -EINVAL;
+            }
+            timespec time{};
+            if (timeout != nullptr) {                 // microseconds beyond a second are taken
+                constexpr time_t enough = 2000000000; // for ever, and no sum with it is too large
+                time = {std::min(timeout->tv_sec, enough) + timeout->tv_usec / 1000000,
+                        timeout->tv_usec % 1000000 * 1000};
+            }
+            const Deadline deadline = timeout != nullptr ? Deadline::in(time) : Deadline::never();
+            const int ret = rsockets::select(nfds, readfds, writefds, exceptfds, deadline, nullptr);
+            if (timeout != nullptr && deadline.limited()) { // Linux tells what is left of it
+                timespec left{};
+                (void)deadline.left(left);
+                timeout->tv_sec = left.tv_sec;
+                timeout->tv_usec = left.tv_nsec / 1000;
+            }
+            return ret;
+        },
+        waits);
 }
 
 RSOCKET_API int ofi_rpselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set* exceptfds,
                              const struct timespec* timeout, const sigset_t* sigmask) {
-    return answer([&] {
-        if (!valid(timeout)) {
-            return -EINVAL;
-        }
-        const Deadline deadline = timeout != nullptr ? Deadline::in(*timeout) : Deadline::never();
-        return rsockets::select(nfds, readfds, writefds, exceptfds, deadline, sigmask);
-    });
+    return answer(
+        [&] {
+            if (!valid(timeout)) {
+                return -EINVAL;
+            }
+            const Deadline deadline = timeout != nullptr ? Deadline::in(*timeout) : Deadline::never();
+            return rsockets::select(nfds, readfds, writefds, exceptfds, deadline, sigmask);
+        },
+        waits);
 }
 
 RSOCKET_API int ofi_repoll_create(int flags) {
@@ -115,7 +124,8 @@ RSOCKET_API int ofi_repoll_ctl(int epfd, int op, int fd, struct epoll_event* eve
 }
 
 RSOCKET_API int ofi_repoll_wait(int epfd, struct epoll_event* events, int maxevents, int timeout) {
-    return with_set(epfd, [&](EpollSet& set) { return set.wait(events, maxevents, after(timeout), nullptr); });
+    return with_set(
+        epfd, [&](EpollSet& set) { return set.wait(events, maxevents, after(timeout), nullptr); }, waits);
 }
 
 RSOCKET_EXPORT_AS_RDMACM(rpoll);

@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "rsockets/call.hpp"
 #include "rsockets/descriptor.hpp"
 
 namespace rsockets {
@@ -19,27 +20,27 @@ void Bell::ring() {
     if (count_.load() == 0) {
         return;
     }
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     for (Ear* ear : ears_) {
         ear->hear();
     }
 }
 
 void Bell::let_go() {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     for (Ear* ear : ears_) {
         ear->let_go();
     }
 }
 
 void Bell::add(Ear* ear) {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     ears_.push_back(ear);
     count_.store(ears_.size());
 }
 
 void Bell::remove(Ear* ear) {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (const auto found = std::find(ears_.begin(), ears_.end(), ear); found != ears_.end()) {
         ears_.erase(found);
         ear->let_go(); // while the bell is locked: whoever closes the descriptor comes before or after
@@ -143,12 +144,6 @@ const timespec* Deadline::left(timespec& room, std::optional<std::chrono::nanose
 
 namespace {
 
-// Signals that a thread sends itself by a mistake: handlers for these say nothing of what the program waits for.
-bool of_a_mistake(int number) {
-    constexpr int mistakes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS, SIGABRT};
-    return std::find(std::begin(mistakes), std::end(mistakes), number) != std::end(mistakes);
-}
-
 // Debian's libfabric is linked to a library of psm, which puts handlers of its own on SIGINT and SIGTERM.
 bool of_psm(const void* handler) {
     Dl_info info{};
@@ -159,7 +154,8 @@ bool of_psm(const void* handler) {
 } // namespace
 
 // The kernel knows which handler ran, and we do not. If the program's handlers are all of one kind there is no doubt;
-// otherwise the caller is told, since a program that installs a handler without SA_RESTART waits for that.
+// otherwise the caller is told, since a program that installs a handler without SA_RESTART waits for that. Handlers for
+// mistakes say nothing of what it waits for.
 bool restarts_after_signal() {
     for (int number = 1; number < NSIG; ++number) {
         struct sigaction action {};

@@ -7,11 +7,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include <poll.h>
+
+#include "rsockets/mutex.hpp"
 
 namespace rsockets {
 
@@ -34,8 +35,8 @@ class Bell {
     void remove(Ear* ear);
 
   private:
-    std::mutex mutex_;
-    std::vector<Ear*> ears_;
+    Mutex mutex_;
+    std::vector<Ear*> ears_ RSOCKET_GUARDED_BY(mutex_);
     std::atomic<size_t> count_{0};
 };
 

@@ -7,6 +7,9 @@
 #include <utility>
 
 #include <poll.h>
+#include <sys/resource.h>
+
+#include "rsockets/log.hpp"
 
 namespace rsockets {
 
@@ -34,9 +37,26 @@ fi_msg message_of(const iovec* iov, size_t count) {
     return message;
 }
 
+// What the user may want to know of a failure.
+int told(int ret) {
+    rlimit limit{};
+    if (ret == -FI_ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
+        log(Level::warn, "no memory for a connection: RDMA pins its buffers, and the limit of that is %llu (ulimit -l)",
+            static_cast<unsigned long long>(limit.rlim_cur));
+    } else if (ret != 0) {
+        log(Level::info, "a connection cannot be made: %s", fi_strerror(-ret));
+    }
+    return ret;
+}
+
 } // namespace
 
 int Connection::open(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
+                     std::unique_ptr<Connection>& out) {
+    return told(make(transport, info, target, sizes, out));
+}
+
+int Connection::make(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
                      std::unique_ptr<Connection>& out) {
     fid_domain* domain = nullptr;
     int ret = transport.domain(info, domain);
@@ -87,9 +107,9 @@ void Connection::note_maps(int by) {
 
 void Connection::forget_target() { transport_.detach(&ep_->fid); }
 
-int Connection::connect(const Address& to) { return fi_connect(ep_.get(), to.get(), nullptr, 0); }
+int Connection::connect(const Address& to) { return told(fi_connect(ep_.get(), to.get(), nullptr, 0)); }
 
-int Connection::accept() { return fi_accept(ep_.get(), nullptr, 0); }
+int Connection::accept() { return told(fi_accept(ep_.get(), nullptr, 0)); }
 
 ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
     if (count == 1 && !more) {

@@ -89,6 +89,8 @@ class Connection {
 
   private:
     explicit Connection(Transport& transport) : transport_(transport) {}
+    static int make(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
+                    std::unique_ptr<Connection>& out);
     int enable();
     void note_look();
     void look_after(size_t written);

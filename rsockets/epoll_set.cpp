@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include "rsockets/call.hpp"
 #include "rsockets/fd_table.hpp"
 #include "rsockets/library.hpp"
 
@@ -29,6 +32,9 @@ constexpr uint32_t with_exclusive =
 constexpr int deepest_nesting = 4;
 constexpr int most_looks = 64;
 
+// Held while a set is put into another one, over the look for a cycle: then each set's own.
+constinit Mutex nesting;
+
 epoll_event watching(uint64_t id) {
     epoll_event event{};
     event.events = EPOLLIN;
@@ -43,7 +49,7 @@ EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
       nested_(as_kind<EpollSet>(object.get())) {}
 
 void EpollSet::Interest::hear() {
-    const std::lock_guard lock(set_.heard_mutex_);
+    const Guard lock(set_.heard_mutex_);
     if (std::exchange(heard_, true)) {
         return; // and nobody has waited since
     }
@@ -94,7 +100,7 @@ Ref<EpollSet> EpollSet::make_around(Descriptor others, int& fd) {
 }
 
 int EpollSet::interest_in(int fd, epoll_event& out) {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     for (const auto& [key, interest] : interests_) {
         if (key.first == fd && !key.second->closed()) {
             out = interest->wanted_;
@@ -112,9 +118,11 @@ EpollSet::~EpollSet() {
     }
 }
 
+void EpollSet::after_fork() { new (&nesting) Mutex; }
+
 void EpollSet::hang_up() {
     std::map<Key, std::unique_ptr<Interest>> gone; // sockets may go with it: without our lock
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
             interest->socket_->bell().remove(interest.get());
@@ -149,13 +157,18 @@ int EpollSet::control(int set_fd, int operation, int fd, const epoll_event* even
             return -EINVAL;
         }
     }
-    if (operation == EPOLL_CTL_ADD) {
-        if (auto* nested = as_kind<EpollSet>(object.get());
-            nested != nullptr && ((event->events & EPOLLEXCLUSIVE) != 0 || nested->reaches(*this, deepest_nesting))) {
-            return (event->events & EPOLLEXCLUSIVE) != 0 ? -EINVAL : -ELOOP;
+    if (auto* nested = as_kind<EpollSet>(object.get()); nested != nullptr && operation == EPOLL_CTL_ADD) {
+        if ((event->events & EPOLLEXCLUSIVE) != 0) {
+            return -EINVAL;
         }
+        const Guard alone(nesting); // or two threads that nest two sets in each other find no cycle, and make one
+        return nested->reaches(*this, deepest_nesting) ? -ELOOP : control_ours(operation, fd, object, event);
     }
-    const std::lock_guard lock(mutex_);
+    return control_ours(operation, fd, object, event);
+}
+
+int EpollSet::control_ours(int operation, int fd, const Ref<Object>& object, const epoll_event* event) {
+    const Guard lock(mutex_);
     drop_closed();
     const auto found = interests_.find({fd, object.get()});
     switch (operation) {
@@ -176,7 +189,7 @@ int EpollSet::control(int set_fd, int operation, int fd, const epoll_event* even
 
 int EpollSet::control_kernel(int operation, int fd, const epoll_event* event) {
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (!others_.open()) {
             Descriptor made(epoll_create1(EPOLL_CLOEXEC));
             epoll_event watch = watching(others_id);
@@ -197,7 +210,7 @@ bool EpollSet::reaches(const EpollSet& other, int depth) {
     }
     std::vector<Ref<Object>> nested;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         for (const auto& [key, interest] : interests_) {
             if (interest->nested_ != nullptr) {
                 nested.push_back(interest->object_);
@@ -274,7 +287,7 @@ void EpollSet::make_candidate(Interest& interest) {
 void EpollSet::take_heard() {
     hearing_.clear();
     {
-        const std::lock_guard lock(heard_mutex_);
+        const Guard lock(heard_mutex_);
         hearing_.swap(heard_);
         if (!hearing_.empty()) {
             uint64_t count = 0;
@@ -385,7 +398,7 @@ int EpollSet::look(epoll_event* events, int most, bool& may_sleep, bool& stale) 
 }
 
 bool EpollSet::ready() {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     take_heard();
     for (Interest* interest : std::vector(candidates_)) {
         const auto look = look_at(*interest);
@@ -422,13 +435,14 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         return -EFAULT;
     }
     const Config& config = Library::get().config();
-    const Deadline spin = Deadline::in(std::chrono::microseconds(config.polling_time));
+    std::optional<HeldSignals> signals;
+    std::optional<Spin> spin;
     for (int looks = 0;; ++looks) {
         int count = 0;
         bool may_sleep = true;
         int others = -1;
         {
-            const std::lock_guard lock(mutex_);
+            const Guard lock(mutex_);
             std::array<epoll_event, 64> kernel;
             const int told = epoll_wait(kernel_.get(), kernel.data(), kernel.size(), 0);
             for (int i = 0; i < told; ++i) {
@@ -458,7 +472,12 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         if (count != 0 || deadline.passed()) {
             return count;
         }
-        if ((!may_sleep && looks < most_looks) || (looks < most_looks && !spin.passed())) {
+        if (!signals) { // from here on they end the sleep, and it has looked behind this
+            signals.emplace();
+            spin.emplace(*signals, std::chrono::microseconds(config.polling_time));
+            continue;
+        }
+        if ((!may_sleep && looks < most_looks) || (looks < most_looks && spin->goes_on())) {
             looks -= may_sleep ? 1 : 0;
             continue;
         }
@@ -471,8 +490,8 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         }
         looks = 0;
         pollfd fd{kernel_.get(), POLLIN, 0};
-        if (::ppoll(&fd, 1, deadline.left(room, longest), mask) < 0) {
-            return -errno;
+        if (const int ret = signals->sleep(&fd, 1, deadline.left(room, longest), mask); ret < 0) {
+            return ret;
         }
     }
 }

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 #include <vector>
@@ -20,6 +19,7 @@
 
 #include "rsockets/bell.hpp"
 #include "rsockets/descriptor.hpp"
+#include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
 #include "rsockets/socket.hpp"
 
@@ -33,6 +33,8 @@ class EpollSet final : public Object {
     // Of the kernel's epoll descriptor `others`, which keeps what it watches and is the set's from now on.
     static Ref<EpollSet> make_around(Descriptor others, int& fd);
     ~EpollSet() override;
+    // In a child: whoever held a lock that all sets share is not there.
+    static void after_fork();
 
     // As epoll_ctl(2) and epoll_wait(2); errors as -errno.
     int control(int set_fd, int operation, int fd, const epoll_event* event);
@@ -73,18 +75,19 @@ class EpollSet final : public Object {
     using Key = std::pair<int, const Object*>;
 
     EpollSet() : Object(own_kind) {}
-    int add(int fd, const Ref<Object>& object, const epoll_event& event);
-    int modify(Interest& interest, const epoll_event& event);
-    void erase(const Key& key);
-    void drop_closed();
-    void make_candidate(Interest& interest);
-    void take_heard();
+    int add(int fd, const Ref<Object>& object, const epoll_event& event) RSOCKET_REQUIRES(mutex_);
+    int modify(Interest& interest, const epoll_event& event) RSOCKET_REQUIRES(mutex_);
+    void erase(const Key& key) RSOCKET_REQUIRES(mutex_);
+    void drop_closed() RSOCKET_REQUIRES(mutex_);
+    void make_candidate(Interest& interest) RSOCKET_REQUIRES(mutex_);
+    void take_heard() RSOCKET_REQUIRES(mutex_);
     // For the time of a look at its socket, which may be closed at any moment.
     static std::shared_lock<std::shared_mutex> look_at(const Interest& interest);
-    uint32_t events_of(Interest& interest);
+    uint32_t events_of(Interest& interest) RSOCKET_REQUIRES(mutex_);
     static bool edge(Interest& interest, uint32_t events, bool take);
-    bool arm(Interest& interest);
-    int look(epoll_event* events, int most, bool& may_sleep, bool& stale);
+    bool arm(Interest& interest) RSOCKET_REQUIRES(mutex_);
+    int look(epoll_event* events, int most, bool& may_sleep, bool& stale) RSOCKET_REQUIRES(mutex_);
+    int control_ours(int operation, int fd, const Ref<Object>& object, const epoll_event* event);
     int control_kernel(int operation, int fd, const epoll_event* event);
     bool reaches(const EpollSet& other, int depth);
 
@@ -92,17 +95,18 @@ class EpollSet final : public Object {
     Descriptor others_; // watches what is not ours; made when there is any
     Descriptor wake_;   // readable once `heard_` is not empty
 
-    std::mutex mutex_;
-    std::map<Key, std::unique_ptr<Interest>> interests_;
-    std::unordered_map<uint64_t, Interest*> by_id_;
-    std::vector<Interest*> candidates_;
-    std::vector<Interest*> looking_; // candidates_ and heard_ of the present look: kept, so that no look takes memory
-    std::vector<uint64_t> hearing_;
-    uint64_t next_id_ = 16;
-    bool others_turn_ = false; // of the room for one event
+    Mutex mutex_;
+    std::map<Key, std::unique_ptr<Interest>> interests_ RSOCKET_GUARDED_BY(mutex_);
+    std::unordered_map<uint64_t, Interest*> by_id_ RSOCKET_GUARDED_BY(mutex_);
+    std::vector<Interest*> candidates_ RSOCKET_GUARDED_BY(mutex_);
+    std::vector<Interest*> looking_
+        RSOCKET_GUARDED_BY(mutex_); // candidates_ and heard_ of the present look: kept, so that no look takes memory
+    std::vector<uint64_t> hearing_ RSOCKET_GUARDED_BY(mutex_);
+    uint64_t next_id_ RSOCKET_GUARDED_BY(mutex_) = 16;
+    bool others_turn_ RSOCKET_GUARDED_BY(mutex_) = false; // of the room for one event
 
-    std::mutex heard_mutex_; // a leaf: nothing else is locked under it
-    std::vector<uint64_t> heard_;
+    Mutex heard_mutex_; // a leaf: nothing else is locked under it
+    std::vector<uint64_t> heard_ RSOCKET_GUARDED_BY(heard_mutex_);
 };
 
 } // namespace rsockets

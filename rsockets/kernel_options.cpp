@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/kernel_options.hpp"
+#include "rsockets/mutex.hpp"
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <tuple>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/time.h>
 
 namespace rsockets {
 
@@ -36,6 +41,34 @@ constexpr int ip_options[] = {IP_TOS,     IP_TTL,    IP_MTU_DISCOVER, IP_FREEBIN
 constexpr int ipv6_options[] = {IPV6_V6ONLY,       IPV6_TCLASS,  IPV6_UNICAST_HOPS,
                                 IPV6_MTU_DISCOVER, IPV6_RECVERR, IPV6_RECVTCLASS};
 
+constexpr size_t largest_kept = sizeof(timeval);
+constexpr size_t most_kept = 256;
+
+// A value that was set, or an option alone.
+using Question = std::tuple<int, int, int, std::vector<char>>; // family, level, name
+
+// What the kernel has said before in this process: a server sets the same values on each connection.
+struct Memory {
+    Mutex mutex;
+    std::map<Question, std::vector<char>> effective RSOCKET_GUARDED_BY(mutex);
+    std::map<Question, std::vector<char>> defaults RSOCKET_GUARDED_BY(mutex);
+};
+
+// Never destroyed: sockets may be used until the last moment of the process.
+constinit std::atomic<Memory*> made{nullptr};
+constinit std::atomic<Memory*> left_behind{nullptr}; // for tools that look for leaks
+
+Memory& memory() {
+    Memory* present = made.load(std::memory_order_acquire);
+    if (present == nullptr) {
+        auto fresh = std::make_unique<Memory>();
+        if (made.compare_exchange_strong(present, fresh.get(), std::memory_order_acq_rel)) {
+            present = fresh.release();
+        }
+    }
+    return *present;
+}
+
 template <size_t n> bool among(const int (&names)[n], int name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
@@ -58,6 +91,18 @@ bool KernelOptions::known(int level, int name) {
 }
 
 int KernelOptions::set(int level, int name, const void* value, socklen_t length) {
+    const bool kept = value != nullptr && length <= largest_kept && known(level, name);
+    Question question{family_, level, name, {}};
+    if (kept) {
+        const auto* bytes = static_cast<const char*>(value);
+        std::get<std::vector<char>>(question).assign(bytes, bytes + length);
+        Memory& all = memory();
+        const Guard lock(all.mutex);
+        if (const auto found = all.effective.find(question); found != all.effective.end()) {
+            values_[{level, name}] = found->second;
+            return 0;
+        }
+    }
     const Descriptor scratch(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!scratch.open()) {
         return errno;
@@ -74,6 +119,13 @@ int KernelOptions::set(int level, int name, const void* value, socklen_t length)
         return 0; // cannot be asked for, then
     }
     effective.resize(size);
+    if (kept) {
+        Memory& all = memory();
+        const Guard lock(all.mutex);
+        if (all.effective.size() < most_kept) {
+            all.effective.emplace(std::move(question), effective);
+        }
+    }
     values_[{level, name}] = std::move(effective);
     return 0;
 }
@@ -87,6 +139,41 @@ int KernelOptions::get(int level, int name, void* value, socklen_t* length) cons
         return errno;
     }
     return known(level, name) ? 0 : ENOPROTOOPT;
+}
+
+void KernelOptions::read(int level, int name, void* out, size_t size) const {
+    const auto copy = [&](const std::vector<char>& value) {
+        if (value.size() >= size) {
+            memcpy(out, value.data(), size);
+        }
+    };
+    const auto found = values_.find({level, name});
+    found != values_.end() ? copy(found->second) : copy(default_of(level, name));
+}
+
+std::vector<char> KernelOptions::default_of(int level, int name) const {
+    Memory& all = memory();
+    const Guard lock(all.mutex);
+    const auto [at, added] = all.defaults.try_emplace(Question{family_, level, name, {}});
+    if (added) {
+        const Descriptor fresh(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        std::vector<char> value(largest_value);
+        socklen_t size = largest_value;
+        if (!fresh.open() || ::getsockopt(fresh.get(), level, name, value.data(), &size) != 0) {
+            all.defaults.erase(at);
+            return {};
+        }
+        value.resize(size);
+        at->second = std::move(value);
+    }
+    return at->second;
+}
+
+// Another thread may have been at it in the parent.
+void KernelOptions::after_fork() {
+    if (Memory* parents = made.exchange(nullptr); parents != nullptr) {
+        left_behind = parents;
+    }
 }
 
 Descriptor KernelOptions::socket(std::initializer_list<std::pair<int, int>> names) const {

@@ -24,20 +24,27 @@ class KernelOptions {
     int get(int level, int name, void* value, socklen_t* length) const;
 
     [[nodiscard]] bool was_set(int level, int name) const { return values_.contains({level, name}); }
-    // As the kernel has it, whether it was set or not.
+    // As the kernel has it, whether it was set or not; zeros if it has none. It takes no system call, but for the first
+    // one of an option that was not set, whose default is kept for the process.
     template <class T> [[nodiscard]] T value(int level, int name) const {
         T out{};
-        socklen_t length = sizeof(out);
-        return get(level, name, &out, &length) == 0 ? out : T{};
+        read(level, name, &out, sizeof(out));
+        return out;
     }
 
     // A fresh socket of the kernel's on which the given ones of them are set.
     [[nodiscard]] Descriptor socket(std::initializer_list<std::pair<int, int>> names) const;
 
+    // In a child: what this process has been told is forgotten.
+    static void after_fork();
+
     // Whether an option may be set, or asked for, without an effect of its own on a stream.
     static bool known(int level, int name);
 
   private:
+    void read(int level, int name, void* out, size_t size) const;
+    [[nodiscard]] std::vector<char> default_of(int level, int name) const;
+
     int family_;
     std::map<std::pair<int, int>, std::vector<char>> values_;
 };

@@ -8,9 +8,12 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "rsockets/call.hpp"
+#include "rsockets/epoll_set.hpp"
 #include "rsockets/fd_table.hpp"
 #include "rsockets/inherited.hpp"
 #include "rsockets/log.hpp"
+#include "rsockets/mutex.hpp"
 #include "rsockets/socket.hpp"
 #include "rsockets/transport.hpp"
 
@@ -23,7 +26,7 @@ constexpr auto longest_exit = std::chrono::seconds(3);
 
 // Never destroyed: sockets may be used until the last moment of the process.
 constinit std::atomic<Library*> library{nullptr};
-constinit std::mutex making;
+constinit Mutex making;
 
 } // namespace
 
@@ -31,7 +34,7 @@ Library& Library::get() {
     if (Library* made = library.load(std::memory_order_acquire)) {
         return *made;
     }
-    const std::lock_guard lock(making);
+    const Guard lock(making);
     if (Library* made = library.load(std::memory_order_acquire)) {
         return *made;
     }
@@ -49,7 +52,7 @@ Library& Library::get() {
 int Library::transport_for(fi_info& info, Transport*& out) {
     bool added = false;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         out = nullptr;
         for (const auto& known : transports_) {
             if (known->name() == info.fabric_attr->name) {
@@ -82,7 +85,7 @@ int Library::transport_for(fi_info& info, Transport*& out) {
 }
 
 std::vector<Transport*> Library::transports() {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     std::vector<Transport*> all;
     all.reserve(transports_.size());
     for (const auto& transport : transports_) {
@@ -91,39 +94,57 @@ std::vector<Transport*> Library::transports() {
     return all;
 }
 
-constinit thread_local int Library::Inside::depth = 0;
-
+// libfabric takes its providers apart behind this. So no thread is to be within a call by then, nor to begin one.
 void Library::at_exit() {
     Library* made = library.load(std::memory_order_acquire);
-    if (made != nullptr && Inside::depth == 0) {
-        made->finish();
+    if (made == nullptr) {
+        return;
     }
+    // A signal handler may end the process on top of a call, and finds locks taken that will never be given back.
+    const bool interrupted = Call::interrupted();
+    Call::begin_exit();
+    const bool alone = Call::others_are_out();
+    if (!interrupted) {
+        made->finish(alone);
+    }
+    Call::end_exit();
 }
 
 // As the kernel does for a process that ends: all its sockets are closed, and what they have sent is delivered. Objects
-// stay, since other threads may still use them.
-void Library::finish() {
+// stay, since the numbers do.
+void Library::finish(bool alone) {
     service_.stop();
     const Deadline deadline = Deadline::in(longest_exit);
     fd_table::for_each([&](int, Object& object) {
         if (auto* socket = as_kind<Socket>(&object)) {
-            socket->close_at_exit(deadline);
+            socket->close_at_exit();
+            socket->bell().ring(); // who sleeps on it returns, in case that a destructor waits for it
+        }
+    });
+    fd_table::for_each([&](int, Object& object) { // once all are: peers may be in this process
+        if (auto* socket = as_kind<Socket>(&object)) {
+            socket->deliver_at_exit(deadline);
         }
     });
     service_.finish_lingering(deadline);
     for (Transport* transport : transports()) {
-        transport->finish();
+        if (alone) {
+            transport->finish();
+        }
     }
 }
 
 // The parent's connections are out of reach here: their memory was copied, the adapter's was not. Its descriptors were
 // inherited, and the numbers keep their meaning as dead connections until the child closes them.
 void Library::after_fork_in_child() {
+    Call::after_fork();
     Sleeper::after_fork();
+    EpollSet::after_fork();
+    KernelOptions::after_fork();
     if (library.exchange(nullptr) == nullptr) {
         return;
     }
-    new (&making) std::mutex; // whoever held it is not here
+    new (&making) Mutex; // whoever held it is not here
     fd_table::forget_all([](int fd) { fd_table::put(fd, Ref<Object>::adopt(new Inherited)); });
 }
 

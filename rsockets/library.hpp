@@ -7,11 +7,11 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "rsockets/config.hpp"
 #include "rsockets/fid.hpp"
+#include "rsockets/mutex.hpp"
 #include "rsockets/service.hpp"
 
 namespace rsockets {
@@ -22,20 +22,6 @@ class Library {
   public:
     // Throws std::bad_alloc.
     static Library& get();
-
-    // Marks a thread as being within a call of the library's. A signal handler may end the process on top of it, and
-    // finds locks taken that will never be given back.
-    class Inside {
-      public:
-        Inside() { ++depth; }
-        Inside(const Inside&) = delete;
-        Inside& operator=(const Inside&) = delete;
-        ~Inside() { --depth; }
-
-      private:
-        friend class Library;
-        static constinit thread_local int depth;
-    };
 
     [[nodiscard]] const Config& config() const { return config_; }
     Service& service() { return service_; }
@@ -53,11 +39,12 @@ class Library {
     Library() : config_(Config::load()), service_(*this) {}
     static void at_exit();
     static void after_fork_in_child();
-    void finish();
+    void finish(bool alone);
 
     Config config_;
-    std::mutex mutex_;
-    std::vector<std::unique_ptr<Transport>> transports_; // none leaves before the process does
+    Mutex mutex_;
+    std::vector<std::unique_ptr<Transport>>
+        transports_ RSOCKET_GUARDED_BY(mutex_); // none leaves before the process does
     std::atomic<int> setups_{0};
     Service service_;
 };

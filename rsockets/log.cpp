@@ -32,8 +32,10 @@ int wanted_level() {
 
 } // namespace
 
+bool logs(Level level) { return static_cast<int>(level) <= wanted_level(); }
+
 void log(Level level, const char* format, ...) {
-    if (static_cast<int>(level) > wanted_level()) {
+    if (!logs(level)) {
         return;
     }
     const int saved = errno;

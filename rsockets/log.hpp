@@ -8,6 +8,9 @@ namespace rsockets {
 
 enum class Level : int { error = 1, warn, info, debug };
 
+// Whether anything of that level is written at all.
+bool logs(Level level);
+
 [[gnu::format(printf, 2, 3)]] void log(Level level, const char* format, ...);
 
 } // namespace rsockets

@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "rsockets/call.hpp"
 #include "rsockets/epoll_set.hpp"
 #include "rsockets/fd_table.hpp"
 #include "rsockets/inherited.hpp"
@@ -28,13 +29,14 @@ namespace {
 
 constexpr int always = POLLERR | POLLHUP | POLLNVAL;
 constexpr int most_looks = 64;
-constexpr size_t room_for_few = 2048; // bytes: what a set of some dozens takes stays on the stack
+// Bytes: what a set of some dozens takes stays on the stack, of which little may be left.
+constexpr size_t room_for_few = 1024;
 
 // How many descriptors the kernel's table of this process has room for: select(2) looks at no bit beyond, so that a set
 // need be no larger, whatever the program says its count is. It allocates nothing.
-int table_size() {
+[[gnu::noinline]] int table_size() {
     constexpr char key[] = "\nFDSize:";
-    char text[2048];
+    char text[512]; // it is among the first lines
     const int fd = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
     const ssize_t length = fd < 0 ? -1 : ::read(fd, text, sizeof(text) - 1);
     if (fd >= 0) {
@@ -108,7 +110,7 @@ class Poll {
         return may;
     }
 
-    int sleep(const Sleeper& sleeper, const timespec* time, const sigset_t* mask) {
+    int sleep(const Sleeper& sleeper, const HeldSignals& signals, const timespec* time, const sigset_t* mask) {
         waited_.assign(kernel_.begin(), kernel_.end());
         waited_.push_back({sleeper.fd(), POLLIN, 0});
         for (const Use& object : objects_) {
@@ -118,7 +120,7 @@ class Poll {
                 waited_.push_back({set->wait_fd(), POLLIN, 0});
             }
         }
-        return ::ppoll(waited_.data(), waited_.size(), time, mask) < 0 ? -errno : 0;
+        return std::min(0, signals.sleep(waited_.data(), waited_.size(), time, mask));
     }
 
   private:
@@ -150,8 +152,7 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
     Poll poll(fds, count);
     timespec room{};
     if (!poll.ours()) {
-        const int ret = ::ppoll(fds, count, deadline.left(room), mask);
-        return ret < 0 ? -errno : ret;
+        return sleep_at_once(fds, count, deadline.left(room), mask);
     }
     int ready = poll.look();
     if (ready == 0 && mask != nullptr && deadline.passed()) { // signals that it lets in come even so
@@ -161,10 +162,11 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
     if (ready != 0 || deadline.passed()) {
         return ready;
     }
+    const HeldSignals signals; // which end the sleep, if they come from here on
     const Config& config = Library::get().config();
     if (config.polling_time != 0) {
-        const Deadline spin = Deadline::in(std::chrono::microseconds(config.polling_time));
-        while (!spin.passed()) {
+        Spin spin(signals, std::chrono::microseconds(config.polling_time));
+        while (spin.goes_on()) {
             if ((ready = poll.look()) != 0) {
                 return ready;
             }
@@ -189,7 +191,7 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
         }
         const auto longest = looks < most_looks ? most : std::chrono::milliseconds(1);
         looks = 0;
-        if (const int ret = poll.sleep(sleeper, deadline.left(room, longest), mask); ret != 0) {
+        if (const int ret = poll.sleep(sleeper, signals, deadline.left(room, longest), mask); ret != 0) {
             return ret; // a signal, above all: poll(2) is never restarted
         }
     }
@@ -201,7 +203,7 @@ int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadlin
     }
     constexpr int read_events = POLLIN | POLLRDNORM;
     constexpr int write_events = POLLOUT | POLLWRNORM;
-    std::array<std::byte, room_for_few> memory;
+    std::array<std::byte, room_for_few / 3> memory;
     std::pmr::monotonic_buffer_resource resource(memory.data(), memory.size());
     std::pmr::vector<pollfd> fds(&resource);
     if (count > FD_SETSIZE) {

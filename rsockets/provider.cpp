@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -15,6 +14,7 @@
 
 #include "rsockets/address.hpp"
 #include "rsockets/log.hpp"
+#include "rsockets/mutex.hpp"
 
 #ifndef RSOCKET_PROVIDER_DIR // the build says where
 #define RSOCKET_PROVIDER_DIR "/usr/lib/libfabric"
@@ -46,8 +46,8 @@ fi_provider* load_from(const std::string& folder) {
 }
 
 fi_provider* load_plugin() {
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
+    static Mutex mutex;
+    const Guard lock(mutex);
     if (fi_provider* loaded = own_plugin.load()) {
         return loaded;
     }

@@ -45,12 +45,12 @@ Service::Service(Library& library) : library_(library) {}
 Service::~Service() = default;
 
 bool Service::started() {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     return running_;
 }
 
 int Service::start() {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (running_) {
         return 0;
     }
@@ -80,7 +80,7 @@ int Service::start() {
 }
 
 void Service::stop() {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (running_) {
         stopping_.store(true);
         wake();
@@ -104,8 +104,10 @@ void Service::rouse() {
 void Service::look_after(Socket& socket) {
     bool asleep = false;
     {
-        const std::lock_guard lock(touched_mutex_);
-        touched_.emplace_back(&socket);
+        const Guard lock(touched_mutex_);
+        socket.set_next_touched(std::move(touched_)); // a signal handler may send: no memory is taken
+        touched_ = Ref<Socket>(&socket);
+        ++touched_count_;
         asleep = std::exchange(asleep_, false);
     }
     if (asleep) {
@@ -117,7 +119,7 @@ void Service::linger(std::unique_ptr<Connection> connection) {
     connection->set_linger(std::chrono::seconds(0)); // closing it must not hold up the thread
     bool asleep = false;
     {
-        const std::lock_guard lock(touched_mutex_);
+        const Guard lock(touched_mutex_);
         lingering_.push_back({std::move(connection), Deadline::in(longest_linger), SIZE_MAX});
         asleep = std::exchange(asleep_, false);
     }
@@ -179,9 +181,13 @@ void Service::take_turn(bool& data) {
 
 bool Service::tend() {
     {
-        const std::lock_guard lock(touched_mutex_);
-        tended_.insert(tended_.end(), touched_.begin(), touched_.end());
-        touched_.clear();
+        const Guard lock(touched_mutex_);
+        tended_.reserve(tended_.size() + touched_count_);
+        while (touched_) {
+            Ref<Socket> next = touched_->take_next_touched();
+            tended_.push_back(std::exchange(touched_, std::move(next)));
+        }
+        touched_count_ = 0;
         std::move(lingering_.begin(), lingering_.end(), std::back_inserter(kept_));
         lingering_.clear();
     }
@@ -258,8 +264,8 @@ void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
     } else if (tending) {
         timeout = quiet;
     } else {
-        const std::lock_guard lock(touched_mutex_);
-        if (!touched_.empty() || !lingering_.empty()) {
+        const Guard lock(touched_mutex_);
+        if (touched_ || !lingering_.empty()) {
             data = false;
             return;
         }
@@ -270,7 +276,7 @@ void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
         end_doze();
     }
     {
-        const std::lock_guard lock(touched_mutex_);
+        const Guard lock(touched_mutex_);
         asleep_ = false;
     }
     data = false;

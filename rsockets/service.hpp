@@ -9,12 +9,12 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "rsockets/bell.hpp"
 #include "rsockets/descriptor.hpp"
+#include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
 
 namespace rsockets {
@@ -59,22 +59,23 @@ class Service {
     void end_doze();
 
     Library& library_;
-    std::mutex mutex_; // starting and stopping
-    bool running_ = false;
+    Mutex mutex_; // starting and stopping
+    bool running_ RSOCKET_GUARDED_BY(mutex_) = false;
     std::atomic<bool> stopping_{false};
     Descriptor wake_fd_;
-    std::thread thread_;
+    std::thread thread_ RSOCKET_GUARDED_BY(mutex_);
 
-    std::mutex touched_mutex_; // a leaf: nothing else is locked under it
-    std::vector<Ref<Socket>> touched_;
+    Mutex touched_mutex_;                                    // a leaf: nothing else is locked under it
+    Ref<Socket> touched_ RSOCKET_GUARDED_BY(touched_mutex_); // the first, which leads to the next
+    size_t touched_count_ RSOCKET_GUARDED_BY(touched_mutex_) = 0;
     struct Lingering {
         std::unique_ptr<Connection> connection;
         Deadline deadline;
         size_t unsent; // when it was last seen to take something
     };
-    std::vector<Lingering> lingering_; // added
-    std::vector<Lingering> kept_;      // looked at
-    bool asleep_ = false;              // without a time limit
+    std::vector<Lingering> lingering_ RSOCKET_GUARDED_BY(touched_mutex_); // added
+    std::vector<Lingering> kept_;                                         // looked at
+    bool asleep_ RSOCKET_GUARDED_BY(touched_mutex_) = false;              // without a time limit
     std::vector<Ref<Socket>> tended_;
     bool busy_ = false;    // some have sent since they were last tended
     bool waiting_ = false; // some have not, and something is left

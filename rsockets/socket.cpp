@@ -85,7 +85,7 @@ void Socket::adopt(std::unique_ptr<Connection> connection) {
 }
 
 int Socket::bind(const sockaddr* address, socklen_t length) {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (address == nullptr) {
         return -EFAULT;
     }
@@ -128,7 +128,7 @@ void Socket::shut_listener() {
     kept.length = sizeof(kept.storage);
     const bool named = name(kept.get(), &kept.length) == 0;
     stop_listening();
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (bound_ && named && !reserved_.open()) {
         (void)reserve(kept.get(), kept.length, true);
     }
@@ -147,7 +147,7 @@ int Socket::name(sockaddr* address, socklen_t* length) {
     if (const int error = bad_room(address, length); error != 0) {
         return -error;
     }
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     Address found;
     if (listener_) {
         size_t size = sizeof(found.storage);
@@ -178,6 +178,7 @@ int Socket::came_from(sockaddr* address, socklen_t* length) {
         return -error;
     }
     const Address told = present->peer();
+    const Guard lock(mutex_);
     (told.set() ? told : came_from_).for_family(family_).give(address, length);
     return 0;
 }
@@ -208,7 +209,7 @@ int Socket::shutdown(int how) {
         break;
     case State::connecting: {
         {
-            const std::lock_guard lock(mutex_);
+            const Guard lock(mutex_);
             if (state() == State::connecting) {
                 move_to(State::closed);
                 error_.store(ECONNRESET);
@@ -255,7 +256,7 @@ int Socket::disconnect() {
         return 0;
     }
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (state() == State::connected || state() == State::connecting) {
             move_to(State::closed);
             error_.store(ECONNRESET); // for those who still use it
@@ -268,7 +269,7 @@ int Socket::disconnect() {
     const bool kernels_ports = present == nullptr || present->by_kernel_tcp();
     drop_connection();
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (kernels_ports && bound_to_.set() && bound_to_.port() != 0 &&
             !reserved_.open()) { // that much stays, as in tcp_disconnect
             (void)reserve(bound_to_.get(), bound_to_.length, true);
@@ -284,7 +285,7 @@ int Socket::disconnect() {
 void Socket::on_connected() {
     Ref<Socket> parent;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (state() != State::connecting) {
             return;
         }
@@ -306,7 +307,7 @@ void Socket::on_connected() {
 void Socket::on_failed(int error) {
     Ref<Socket> parent;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (state() != State::connecting) {
             return;
         }
@@ -338,14 +339,16 @@ void Socket::hang_up() {
 // was sent is delivered, behind the program unless it wants to wait.
 void Socket::close_connection() {
     std::vector<std::unique_ptr<Connection>> closing; // without our lock: events of theirs may be under way
+    linger wanted{};
     {
         const std::lock_guard alone(looks_);
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (setting_up_) {
             setting_up_ = false;
             library_.setup_ends();
         }
         connection_.store(nullptr);
+        wanted = linger_;
         closing.swap(connections_);
         bell_.let_go();
     }
@@ -353,14 +356,14 @@ void Socket::close_connection() {
         return;
     }
     Connection& last = *closing.back();
-    const bool reset_wanted = linger_.l_onoff != 0 && linger_.l_linger == 0;
+    const bool reset_wanted = wanted.l_onoff != 0 && wanted.l_linger == 0;
     if (reset_wanted || last.look_for_bytes() > 0) {
         (void)last.abort();
         return;
     }
     (void)last.end_both();
-    if (linger_.l_onoff != 0) {
-        last.set_linger(std::chrono::seconds(linger_.l_linger));
+    if (wanted.l_onoff != 0) {
+        last.set_linger(std::chrono::seconds(wanted.l_linger));
     } else if (last.status().unsent != 0 && !last.has_maps()) { // their memory is the program's again at the return
         last.forget_target();
         library_.service().linger(std::move(closing.back()));
@@ -369,7 +372,7 @@ void Socket::close_connection() {
 }
 
 // The process ends. Other threads may be within calls on the connection, so it is not closed.
-void Socket::close_at_exit(const Deadline& deadline) {
+void Socket::close_at_exit() {
     stop_listening();
     Connection* present = connection();
     if (present == nullptr || state() != State::connected) {
@@ -382,7 +385,11 @@ void Socket::close_at_exit(const Deadline& deadline) {
     if (!send_shut_.exchange(true)) {
         (void)present->end_sending();
     }
-    while (!present->all_sent() && !deadline.passed()) {
+}
+
+void Socket::deliver_at_exit(const Deadline& deadline) {
+    Connection* present = connection();
+    while (present != nullptr && state() == State::connected && !present->all_sent() && !deadline.passed()) {
         present->wait_a_moment();
     }
 }

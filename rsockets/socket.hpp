@@ -24,7 +24,6 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string>
@@ -32,10 +31,12 @@
 
 #include "rsockets/address.hpp"
 #include "rsockets/bell.hpp"
+#include "rsockets/call.hpp"
 #include "rsockets/connection.hpp"
 #include "rsockets/descriptor.hpp"
 #include "rsockets/kernel_options.hpp"
 #include "rsockets/library.hpp"
+#include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
 #include "rsockets/room.hpp"
 
@@ -55,7 +56,8 @@ class Socket final : public Object, private EventTarget {
     int name(sockaddr* address, socklen_t* length);
     int peer(sockaddr* address, socklen_t* length);
     int came_from(sockaddr* address, socklen_t* length); // for accept: whatever has become of it
-    void close_at_exit(const Deadline& deadline);
+    void close_at_exit();
+    void deliver_at_exit(const Deadline& deadline); // behind that
 
     // socket_listen.cpp. `fd` is a number of this socket.
     int listen(int fd, int backlog);
@@ -125,6 +127,9 @@ class Socket final : public Object, private EventTarget {
     // the peer, or there is nothing left.
     enum class Sending : uint8_t { busy, waits, over };
     Sending look_at_sending();
+    // Its list of sockets that have sent, with its mutex.
+    void set_next_touched(Ref<Socket> next) { next_touched_ = std::move(next); }
+    Ref<Socket> take_next_touched() { return std::move(next_touched_); }
     // The same now, for a thread that holds the connection.
     [[nodiscard]] bool needs_calls();
 
@@ -146,16 +151,16 @@ class Socket final : public Object, private EventTarget {
 
     // socket.cpp
     [[nodiscard]] State state() const { return state_.load(std::memory_order_acquire); }
-    void move_to(State next); // with `mutex_` held
-    void adopt(std::unique_ptr<Connection> connection);
+    void move_to(State next) RSOCKET_REQUIRES(mutex_);
+    void adopt(std::unique_ptr<Connection> connection) RSOCKET_REQUIRES(mutex_);
     [[nodiscard]] Connection* connection() const { return connection_.load(std::memory_order_acquire); }
-    Address bound_name() const;
+    Address bound_name() const RSOCKET_REQUIRES(mutex_);
     bool left_behind(Connection& present);
     void drop_connection();
     void close_connection();
     int disconnect();
     Info hints() const;
-    Sizes sizes() const;
+    Sizes sizes() const RSOCKET_REQUIRES(mutex_);
 
     // events of the provider
     void on_request(Info request) override;
@@ -165,15 +170,17 @@ class Socket final : public Object, private EventTarget {
 
     // socket_listen.cpp
     int open_passive(const Address& address, Listener& listener);
-    [[nodiscard]] bool kernel_listens() const;
+    [[nodiscard]] bool kernel_listens() const RSOCKET_REQUIRES(mutex_);
     void stop_listening();
     void shut_listener();
-    int reserve(const sockaddr* address, socklen_t length, bool again);
+    int reserve(const sockaddr* address, socklen_t length, bool again) RSOCKET_REQUIRES(mutex_);
     void open_request(Info request);
+    // Not checked: nobody else knows the socket yet. With the listener's mutex held.
+    void begin_as_child_of(Socket& listener, const fi_info& request) RSOCKET_UNCHECKED;
     void serve_waiting();
     void child_connected(Socket& child);
     void child_failed(Socket& child);
-    void update_signal(); // with `mutex_` held
+    void update_signal() RSOCKET_REQUIRES(mutex_);
 
     // socket_connect.cpp
     int start_connect(int fd, const Address& to, uint64_t attempt);
@@ -195,7 +202,6 @@ class Socket final : public Object, private EventTarget {
     void note_sent(size_t bytes);
     void note_loss(int error);
     int take_error() { return error_.exchange(0); }
-    ssize_t broken_pipe(ssize_t error, int flags);
 
     // socket_poll.cpp
     // Repeats `attempt` until it gives something other than -EAGAIN: at most `limit` (0: no limit), if `wait`; then
@@ -209,15 +215,16 @@ class Socket final : public Object, private EventTarget {
     short events_connected(Connection& connection, short interest);
 
     // socket_options.cpp
-    void read_cached_options();
+    void read_cached_options() RSOCKET_REQUIRES(mutex_);
     // With `mutex_` held. Nothing if the program said nothing: what the provider was set to holds then.
-    std::optional<Keepalive> keepalive() const;
-    int apply_keepalive(Connection& connection) const;
-    int set_buffer(int name, const void* value, socklen_t length);
-    int set_rdma(int name, const void* value, socklen_t length);
+    std::optional<Keepalive> keepalive() const RSOCKET_REQUIRES(mutex_);
+    size_t tcp_option(int name) const RSOCKET_REQUIRES(mutex_);
+    int apply_keepalive(Connection& connection) const RSOCKET_REQUIRES(mutex_);
+    int set_buffer(int name, const void* value, socklen_t length) RSOCKET_REQUIRES(mutex_);
+    int set_rdma(int name, const void* value, socklen_t length) RSOCKET_REQUIRES(mutex_);
     int get_int(int name, int value, void* to, socklen_t* length);
-    int get_rdma(int name, void* value, socklen_t* length);
-    int get_tcp_info(void* value, socklen_t* length);
+    int get_rdma(int name, void* value, socklen_t* length) RSOCKET_REQUIRES(mutex_);
+    int get_tcp_info(void* value, socklen_t* length) RSOCKET_REQUIRES(mutex_);
 
     // A call that handles connections which were not connected yet: they stay as long as there is another one.
     class Handling {
@@ -231,29 +238,44 @@ class Socket final : public Object, private EventTarget {
         Socket& socket_;
     };
 
+    // A call that sends: what the connection has taken by its end is noted, also when the thread is cancelled.
+    class Sent {
+      public:
+        Sent(Socket& socket, const size_t& bytes) : socket_(socket), bytes_(bytes) {}
+        Sent(const Sent&) = delete;
+        Sent& operator=(const Sent&) = delete;
+        ~Sent();
+
+      private:
+        Socket& socket_;
+        const size_t& bytes_;
+    };
+
     Library& library_;
     const int family_;
     std::atomic<bool> nonblocking_;
 
     std::shared_mutex looks_; // shared by looks from outside of calls; the connection goes when there are none
-    mutable std::mutex mutex_;
+    mutable Mutex mutex_;
     std::atomic<State> state_{State::closed};
     Bell bell_;
-    bool bound_ = false;  // by the program
-    Address bound_to_;    // what it asked for
-    Descriptor reserved_; // a socket of the kernel's that holds the address that was bound
+    bool bound_ RSOCKET_GUARDED_BY(mutex_) = false;  // by the program
+    Address bound_to_ RSOCKET_GUARDED_BY(mutex_);    // what it asked for
+    Descriptor reserved_ RSOCKET_GUARDED_BY(mutex_); // a socket of the kernel's that holds the address that was bound
     std::atomic<Connection*> connection_{nullptr};
-    std::vector<std::unique_ptr<Connection>> connections_; // the present one last; others may still be in use
-    std::atomic<int> handling_{0};                         // see Handling
-    std::atomic<uint64_t> attempt_{0};                     // to connect; changes with `mutex_` held
-    std::unique_ptr<Listener> listener_;
-    Ref<Socket> parent_; // the listener, while this is being accepted
-    bool setting_up_ = false;
-    bool was_connected_ = false;
-    Descriptor outcome_;                     // readable once a connect has come to its end, until someone looks
-    std::atomic<bool> outcome_shown_{false}; // there is that descriptor
-    bool outcome_told_ = true;               // the program was told how its connect went
-    Address came_from_;                      // of an accepted socket: a core does not tell it of a lost connection
+    std::vector<std::unique_ptr<Connection>>
+        connections_ RSOCKET_GUARDED_BY(mutex_); // the present one last; others may still be in use
+    std::atomic<int> handling_{0};               // see Handling
+    std::atomic<uint64_t> attempt_{0};           // to connect; changes with `mutex_` held
+    std::unique_ptr<Listener> listener_ RSOCKET_GUARDED_BY(mutex_);
+    Ref<Socket> parent_ RSOCKET_GUARDED_BY(mutex_); // the listener, while this is being accepted
+    bool setting_up_ RSOCKET_GUARDED_BY(mutex_) = false;
+    bool was_connected_ RSOCKET_GUARDED_BY(mutex_) = false;
+    Descriptor outcome_ RSOCKET_GUARDED_BY(mutex_); // readable once a connect has come to its end, until someone looks
+    std::atomic<bool> outcome_shown_{false};        // there is that descriptor
+    bool outcome_told_ RSOCKET_GUARDED_BY(mutex_) = true; // the program was told how its connect went
+    Address
+        came_from_ RSOCKET_GUARDED_BY(mutex_); // of an accepted socket: a core does not tell it of a lost connection
 
     std::atomic<int> error_{0};             // SO_ERROR
     std::atomic<bool> receive_shut_{false}; // by the program
@@ -264,22 +286,23 @@ class Socket final : public Object, private EventTarget {
     std::atomic<uint64_t> connections_made_{0};
     std::atomic<uint64_t> starved_{0};
     Room room_;
-    std::atomic<bool> touched_{false};
+    std::atomic<bool> touched_{false}; // it is in that list, or being tended
+    Ref<Socket> next_touched_;
     std::atomic<uint64_t> sends_{0};
     uint64_t sends_seen_ = 0; // by the service thread
     std::atomic<bool> alternative_{false};
     std::atomic<int> beside_{-1}; // the kernel's listening socket
 
-    KernelOptions options_;        // with `mutex_`
-    Config config_;                // sizes for the next connection; with `mutex_`
-    std::vector<std::byte> route_; // RDMA_ROUTE: kept
-    bool v6_only_ = false;
+    KernelOptions options_ RSOCKET_GUARDED_BY(mutex_);
+    Config config_ RSOCKET_GUARDED_BY(mutex_);                // sizes for the next connection
+    std::vector<std::byte> route_ RSOCKET_GUARDED_BY(mutex_); // RDMA_ROUTE: kept
+    bool v6_only_ RSOCKET_GUARDED_BY(mutex_) = false;
     std::atomic<int64_t> receive_timeout_{0}; // nanoseconds; 0: none
     std::atomic<int64_t> send_timeout_{0};
     std::atomic<size_t> low_water_{1};
     std::atomic<size_t> ring_{std::numeric_limits<size_t>::max()}; // the receive buffer of the present connection
     std::atomic<bool> corked_{false};
-    linger linger_{};
+    linger linger_ RSOCKET_GUARDED_BY(mutex_){};
 };
 
 } // namespace rsockets

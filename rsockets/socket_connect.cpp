@@ -65,7 +65,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
     bool begins = false; // or waits for what another thread has begun
     uint64_t attempt = 0;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         switch (state()) {
         case State::listening:
             return -EISCONN;
@@ -134,7 +134,7 @@ bool Socket::under_way(uint64_t attempt) const { return state() == State::connec
 // An attempt that could not be begun, unless another thread has given it up and begun the next one since.
 void Socket::abandon(uint64_t attempt) {
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (attempt_.load() != attempt) {
             return;
         }
@@ -148,7 +148,7 @@ void Socket::abandon(uint64_t attempt) {
 }
 
 int Socket::connect_result(uint64_t attempt) {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (attempt_.load() != attempt) {
         return -ECONNABORTED;
     }
@@ -178,7 +178,7 @@ int Socket::outcome() const {
 }
 
 std::string Socket::core() const {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     const Connection* present = connection();
     std::string fabric = listener_            ? listener_->transport->name()
                          : present != nullptr ? present->fabric_name()
@@ -201,14 +201,15 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     }
     Address from;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (reserved_.open()) {
             from = bound_name().unmapped();
         }
     }
     if (from.set() && from.family() != to.family()) {
+        const uint16_t port = from.port();
         from = from.wildcard() ? Address::any(to.family()) : from;
-        from.set_port(bound_name().port());
+        from.set_port(port);
     }
     if (from.set() && !from.wildcard()) {
         if (int error = set_address(wishes->src_addr, wishes->src_addrlen, from); error != 0) {
@@ -232,7 +233,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     std::unique_ptr<Connection> made;
     Sizes wanted;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         wanted = sizes();
     }
     if ((ret = Connection::open(*transport, *found, this, wanted, made)) != 0) {
@@ -240,7 +241,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     }
     Connection& opened = *made;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (!under_way(attempt)) {
             return ECONNABORTED; // another thread has given it up
         }

@@ -32,7 +32,7 @@ bool is_v4(const void* address, size_t length) {
 int Socket::listen(int fd, int backlog) {
     const size_t limit = std::min<size_t>(static_cast<unsigned>(backlog), largest_backlog) + 1;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (state() == State::listening) {
             listener_->limit = limit;
         } else if (state() != State::closed) {
@@ -54,14 +54,19 @@ int Socket::listen(int fd, int backlog) {
     if (epoll_ctl(fd, EPOLL_CTL_ADD, listener->signal.get(), &event) != 0) {
         return -errno;
     }
-    if (const int error = open_passive(bound_name(), *listener); error != 0) {
+    Address bound;
+    {
+        const Guard lock(mutex_);
+        bound = bound_name();
+    }
+    if (const int error = open_passive(bound, *listener); error != 0) {
         log(Level::info, "cannot listen: %s", strerror(error));
         return -error;
     }
     fid_pep* pep = listener->pep.get();
     Transport& transport = *listener->transport;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (state() != State::closed) {
             return -EINVAL; // another thread was quicker
         }
@@ -78,7 +83,7 @@ int Socket::listen(int fd, int backlog) {
         stop_listening();
         return ret;
     }
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (kernel_listens()) {
         reserved_.reset(); // the core holds the address from now on
     }
@@ -128,7 +133,7 @@ int Socket::open_passive(const Address& address, Listener& listener) {
 void Socket::stop_listening() {
     std::unique_ptr<Listener> gone;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (!listener_) {
             return;
         }
@@ -138,7 +143,7 @@ void Socket::stop_listening() {
     gone->transport->detach(&gone->pep->fid);
     for (auto* list : {&gone->opening}) {
         for (const Ref<Socket>& child : *list) {
-            const std::lock_guard lock(child->mutex_);
+            const Guard lock(child->mutex_);
             child->parent_ = Ref<Socket>();
         }
     }
@@ -153,7 +158,7 @@ void Socket::stop_listening() {
 
 void Socket::on_request(Info request) {
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (!listener_) {
             return;
         }
@@ -173,37 +178,47 @@ void Socket::on_request(Info request) {
     open_request(std::move(request));
 }
 
+// A new socket, which nobody else knows.
+void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
+    options_ = listener.options_;
+    config_ = listener.config_;
+    v6_only_ = listener.v6_only_;
+    linger_ = listener.linger_;
+    receive_timeout_.store(listener.receive_timeout_.load());
+    send_timeout_.store(listener.send_timeout_.load());
+    low_water_.store(listener.low_water_.load());
+    corked_.store(listener.corked_.load());
+    parent_ = Ref<Socket>(&listener);
+    came_from_ = Address(request.dest_addr, static_cast<socklen_t>(request.dest_addrlen));
+    state_.store(State::connecting);
+    setting_up_ = true;
+    library_.setup_begins();
+}
+
 // Makes a connection of a request. Its socket has what the listener was set to, but O_NONBLOCK.
 void Socket::open_request(Info request) {
     Ref<Socket> child = Ref<Socket>::adopt(new Socket(library_, family_, false));
     Transport* transport = nullptr;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (!listener_) {
             return;
         }
         transport = listener_->transport;
-        child->options_ = options_;
-        child->config_ = config_;
-        child->v6_only_ = v6_only_;
-        child->linger_ = linger_;
-        child->receive_timeout_.store(receive_timeout_.load());
-        child->send_timeout_.store(send_timeout_.load());
-        child->low_water_.store(low_water_.load());
-        child->corked_.store(corked_.load());
-        child->parent_ = Ref<Socket>(this);
-        child->came_from_ = Address(request->dest_addr, static_cast<socklen_t>(request->dest_addrlen));
-        child->state_.store(State::connecting);
-        child->setting_up_ = true;
-        library_.setup_begins();
+        child->begin_as_child_of(*this, *request);
         listener_->opening.push_back(child);
     }
     std::unique_ptr<Connection> connection;
-    int ret = Connection::open(*transport, *request, child.get(), child->sizes(), connection);
+    Sizes wanted;
+    {
+        const Guard lock(child->mutex_);
+        wanted = child->sizes();
+    }
+    int ret = Connection::open(*transport, *request, child.get(), wanted, connection);
     if (ret == 0) {
         Connection& opened = *connection;
         {
-            const std::lock_guard lock(child->mutex_);
+            const Guard lock(child->mutex_);
             (void)child->apply_keepalive(opened);
             child->adopt(std::move(connection));
         }
@@ -220,7 +235,7 @@ void Socket::serve_waiting() {
     for (;;) {
         Info request;
         {
-            const std::lock_guard lock(mutex_);
+            const Guard lock(mutex_);
             if (!listener_ || listener_->requests.empty() ||
                 listener_->ready.size() + listener_->opening.size() >= listener_->limit) {
                 return;
@@ -234,7 +249,7 @@ void Socket::serve_waiting() {
 
 void Socket::child_connected(Socket& child) {
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (!listener_) {
             return;
         }
@@ -254,7 +269,7 @@ void Socket::child_connected(Socket& child) {
 void Socket::child_failed(Socket& child) {
     Ref<Socket> gone; // released without our lock
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (!listener_) {
             return;
         }
@@ -285,7 +300,7 @@ int Socket::accept(bool nonblocking, Ref<Socket>& out) {
 }
 
 int Socket::listen_beside(int fd, int kernel) {
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (!listener_) {
         return -EINVAL;
     }
@@ -300,7 +315,7 @@ int Socket::listen_beside(int fd, int kernel) {
 
 int Socket::accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel) {
     const auto attempt = [&]() -> ssize_t {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (!listener_) {
             return -EINVAL;
         }
@@ -328,7 +343,7 @@ int Socket::accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel) {
 void Socket::put_back(const Ref<Socket>& accepted) {
     bool listens = false;
     {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         listens = listener_ != nullptr;
         if (listens) {
             listener_->ready.push_front(accepted);

@@ -26,7 +26,7 @@ int64_t Socket::map(void* buffer, size_t length, int prot, int64_t offset) {
 int Socket::unmap(void* buffer, size_t length) {
     Connection* present = connection();
     if (present == nullptr) { // the connection may be over, with memory that is still mapped
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         present = connections_.empty() ? nullptr : connections_.back().get();
     }
     if (present == nullptr) {
@@ -49,6 +49,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     size_t written = 0;
     RoomWaiter waiter(room_, bell_);
+    const Sent noted(*this, written);
     const auto attempt = [&]() -> ssize_t {
         do {
             Connection* present = nullptr;
@@ -74,11 +75,10 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
     };
     const ssize_t ret = repeat(wait, Nanoseconds(send_timeout_.load()), attempt);
     if (written != 0) {
-        note_sent(written);
         keep_for_next(ret);
         return static_cast<ssize_t>(written);
     }
-    return broken_pipe(ret, flags);
+    return ret;
 }
 
 } // namespace rsockets

@@ -68,13 +68,14 @@ void Socket::read_cached_options() {
     linger_ = options_.value<linger>(SOL_SOCKET, SO_LINGER);
 }
 
+size_t Socket::tcp_option(int name) const { return static_cast<size_t>(options_.value<int>(IPPROTO_TCP, name)); }
+
 // TCP asks an idle peer only with SO_KEEPALIVE. TCP_USER_TIMEOUT says when it is given up then; alone, it is for data
 // that is not acknowledged, which the provider does not tell from silence.
 std::optional<Keepalive> Socket::keepalive() const {
     if (!options_.was_set(SOL_SOCKET, SO_KEEPALIVE) && !options_.was_set(IPPROTO_TCP, TCP_USER_TIMEOUT)) {
         return std::nullopt;
     }
-    const auto tcp_option = [&](int name) { return static_cast<size_t>(options_.value<int>(IPPROTO_TCP, name)); };
     const size_t timeout = std::min(tcp_option(TCP_USER_TIMEOUT), longest_silence);
     Keepalive wanted;
     if (options_.value<int>(SOL_SOCKET, SO_KEEPALIVE) != 0) {
@@ -162,7 +163,7 @@ int Socket::set_option(int level, int name, const void* value, socklen_t length)
     if (static_cast<int>(length) < 0) {
         return -EINVAL;
     }
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (level == SOL_RDMA) {
         return set_rdma(name, value, length);
     }
@@ -246,7 +247,7 @@ int Socket::get_option(int level, int name, void* value, socklen_t* length) {
     if (length == nullptr) {
         return -EFAULT;
     }
-    const std::lock_guard lock(mutex_);
+    const Guard lock(mutex_);
     if (level == SOL_RDMA) {
         return get_rdma(name, value, length);
     }

@@ -26,7 +26,7 @@ short Socket::events(short interest) {
     case State::connecting:
         return 0;
     case State::listening: {
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         if (listener_ && !listener_->ready.empty()) {
             return readable;
         }
@@ -49,7 +49,7 @@ short Socket::events(short interest) {
         found |= POLLERR;
     }
     if (outcome_shown_.load()) { // whoever sees this knows how the connect went
-        const std::lock_guard lock(mutex_);
+        const Guard lock(mutex_);
         outcome_.reset();
         outcome_shown_.store(false);
     }
@@ -134,10 +134,11 @@ int Socket::wait_fd() const {
 
 ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt) {
     ssize_t ret = -EAGAIN;
+    const HeldSignals signals; // which end the sleep, if they come from here on
     const Deadline deadline = limit.count() != 0 ? Deadline::in(limit) : Deadline::never();
     if (library_.config().polling_time != 0 && state() == State::connected) {
-        const Deadline spin = Deadline::in(std::chrono::microseconds(library_.config().polling_time));
-        while (!spin.passed()) {
+        Spin spin(signals, std::chrono::microseconds(library_.config().polling_time));
+        while (spin.goes_on()) {
             if ((ret = attempt()) != -EAGAIN) {
                 return ret;
             }
@@ -170,8 +171,11 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
         const timespec* left =
             looks < most_looks ? deadline.left(room, most) : deadline.left(room, std::chrono::milliseconds(1));
         looks = 0;
-        if (::ppoll(fds, fd >= 0 ? 2 : 1, left, nullptr) < 0 && errno == EINTR &&
-            (deadline.limited() || !restarts_after_signal())) {
+        const int slept = signals.sleep(fds, fd >= 0 ? 2 : 1, left);
+        if (slept == -ESHUTDOWN) {
+            return slept;
+        }
+        if (slept == -EINTR && (deadline.limited() || !restarts_after_signal())) {
             ret = attempt();
             return ret == -EAGAIN ? -EINTR : ret;
         }

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
+#include <new>
+
+#include "rsockets/log.hpp"
 
 namespace rsockets {
 
@@ -65,13 +67,6 @@ void Socket::keep_for_next(ssize_t error) {
     }
 }
 
-ssize_t Socket::broken_pipe(ssize_t error, int flags) {
-    if (error == -EPIPE && (flags & MSG_NOSIGNAL) == 0) {
-        raise(SIGPIPE); // to this thread, as the kernel does
-    }
-    return error;
-}
-
 ssize_t Socket::sendable(Connection*& out) {
     switch (state()) {
     case State::connecting:
@@ -120,6 +115,9 @@ ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
     if (const ssize_t error = sendable(present); error != 0 || present == nullptr) {
         return error;
     }
+    if (Call::exiting()) {
+        return -EAGAIN; // the call ends by its sleep
+    }
     return sending_result(present->send(iov, count, more), Segments(iov, count).left());
 }
 
@@ -131,6 +129,16 @@ void Socket::note_sent(size_t bytes) {
     }
     if (library_.service().dozing() && needs_calls()) {
         library_.service().rouse();
+    }
+}
+
+Socket::Sent::~Sent() {
+    if (bytes_ != 0) {
+        try {
+            socket_.note_sent(bytes_);
+        } catch (const std::bad_alloc&) {
+            log(Level::warn, "no memory: what was sent moves on by the program's calls alone");
+        }
     }
 }
 
@@ -146,16 +154,19 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
         return 0;
     }
     RoomWaiter waiter(room_, bell_);
+    size_t sent = 0;
+    const Sent noted(*this, sent);
     const auto attempt = [&]() -> ssize_t {
         do {
             const auto [part, parts] = segments.next();
             waiter.begin();
-            const ssize_t sent = send_now(part, parts, more);
-            waiter.end(sent);
-            if (sent < 0) {
-                return sent;
+            const ssize_t taken = send_now(part, parts, more);
+            waiter.end(taken);
+            if (taken < 0) {
+                return taken;
             }
-            segments.skip(static_cast<size_t>(sent));
+            sent += static_cast<size_t>(taken);
+            segments.skip(static_cast<size_t>(taken));
         } while (segments.left() != 0);
         return 0;
     };
@@ -163,17 +174,15 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     if (ret == -EAGAIN && wait) {
         ret = repeat(true, Nanoseconds(send_timeout_.load()), attempt);
     }
-    const size_t sent = total - segments.left();
     if (sent != 0) {
-        note_sent(sent);
         keep_for_next(ret);
         return static_cast<ssize_t>(sent);
     }
-    return broken_pipe(ret, flags);
+    return ret;
 }
 
 ssize_t Socket::discard(Connection& from, size_t length) {
-    std::array<char, 16384> sink;
+    std::array<char, 1024> sink; // a handler may have little stack
     size_t gone = 0;
     while (gone < length) {
         const iovec iov{sink.data(), std::min(sink.size(), length - gone)};
@@ -203,6 +212,9 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
     Connection* present = connection();
     if (present == nullptr) {
         return -ENOTCONN;
+    }
+    if (Call::exiting()) {
+        return -EAGAIN; // the call ends by its sleep
     }
     const bool peek = (flags & MSG_PEEK) != 0;
     size_t room = 0;

@@ -48,7 +48,7 @@ int Transport::open_queue(Owned<fid_eq>& out, int& fd) {
 }
 
 int Transport::domain(fi_info& info, fid_domain*& out) {
-    const std::lock_guard lock(domains_mutex_);
+    const Guard lock(domains_mutex_);
     Owned<fid_domain>& known = domains_[info.domain_attr->name];
     if (!known) {
         fid_domain* opened = nullptr;
@@ -64,24 +64,24 @@ int Transport::domain(fi_info& info, fid_domain*& out) {
 }
 
 int Transport::attach(fid_ep* ep, EventTarget* target) {
-    const std::lock_guard lock(events_mutex_);
+    const Guard lock(events_mutex_);
     targets_[&ep->fid] = target;
     return fi_ep_bind(ep, &connection_eq_->fid, 0);
 }
 
 int Transport::attach(fid_pep* pep, EventTarget* target) {
-    const std::lock_guard lock(events_mutex_);
+    const Guard lock(events_mutex_);
     targets_[&pep->fid] = target;
     return fi_pep_bind(pep, &listen_eq_->fid, 0);
 }
 
 void Transport::detach(const ::fid* subject) {
-    const std::lock_guard lock(events_mutex_);
+    const Guard lock(events_mutex_);
     targets_.erase(subject);
 }
 
 size_t Transport::pump() {
-    const std::lock_guard lock(events_mutex_);
+    const Guard lock(events_mutex_);
     const size_t requests = pump(*listen_eq_);
     return requests + pump(*connection_eq_);
 }
@@ -146,7 +146,7 @@ bool Transport::may_sleep(bool on_connections) {
 }
 
 void Transport::finish() {
-    const std::lock_guard lock(domains_mutex_);
+    const Guard lock(domains_mutex_);
     for (auto& [name, domain] : domains_) {
         // One that is still in use cannot be closed, and its connections were shut down by now.
         if (fi_close(&domain->fid) == -FI_EBUSY) {

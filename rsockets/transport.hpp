@@ -8,12 +8,12 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "rsockets/fid.hpp"
+#include "rsockets/mutex.hpp"
 
 namespace rsockets {
 
@@ -71,7 +71,7 @@ class Transport {
   private:
     Transport() = default;
     int open_queue(Owned<fid_eq>& eq, int& fd);
-    size_t pump(fid_eq& eq);
+    size_t pump(fid_eq& eq) RSOCKET_REQUIRES(events_mutex_);
 
     std::string name_;
     Owned<fid_fabric> fabric_;
@@ -87,11 +87,11 @@ class Transport {
     std::chrono::milliseconds turn_length_{1};
     bool attended_ = false;
 
-    std::mutex domains_mutex_;
-    std::unordered_map<std::string, Owned<fid_domain>> domains_;
+    Mutex domains_mutex_;
+    std::unordered_map<std::string, Owned<fid_domain>> domains_ RSOCKET_GUARDED_BY(domains_mutex_);
 
-    std::recursive_mutex events_mutex_;
-    std::unordered_map<const ::fid*, EventTarget*> targets_;
+    RecursiveMutex events_mutex_;
+    std::unordered_map<const ::fid*, EventTarget*> targets_ RSOCKET_GUARDED_BY(events_mutex_);
 };
 
 } // namespace rsockets

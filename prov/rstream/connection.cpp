@@ -7,9 +7,12 @@
 
 #include <poll.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 
 #include "include/rdma/fi_ext_rstream.h"
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/domain.hpp"
+#include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -112,6 +115,7 @@ int Connection::open_endpoint() {
         if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
             return ret;
         }
+        close_queue_on_exec(events_fd_);
         if (wait_fd_.get() >= 0 && (ret = gather(wait_fd_, events_fd_)) != 0) { // the program has that already
             return ret;
         }
@@ -149,6 +153,7 @@ void Connection::drop_endpoint() {
         const auto lock = pump_->lock();
         leave_watch();
         pump_->remove(&ep_->fid, this);
+        kernel_fd_ = -1;
         ep_.reset();
         events_.reset();
         events_fd_ = -1;
@@ -162,7 +167,7 @@ void Connection::drop_endpoint() {
 // Nothing that comes now is worth waking up for.
 void Connection::leave_watch() {
     pump_->unwatch_data(this);
-    for (const int fd : {events_fd_, timer_fd_.get()}) {
+    for (const int fd : {events_fd_, timer_.load(std::memory_order_acquire)}) {
         pump_->unwatch(fd, this);
     }
 }
@@ -242,6 +247,7 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
     request_.resize(wire::Hello::size + data.size());
     std::copy(data.begin(), data.end(), request_.begin() + wire::Hello::size);
     int ret = address != nullptr ? aim_at(*core_info_, address) : 0;
+    const int guess = traits_.kernel_tcp && address != nullptr ? next_descriptor(cq_fd_) : -1;
     ret = ret != 0 ? ret : open_endpoint();
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
@@ -255,6 +261,7 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
         } else {
             connects_left_ = max_connects - 1;
             ret = fi_connect(ep_.get(), address, request_.data(), request_.size());
+            close_core_on_exec(guess);
             if (const std::chrono::milliseconds limit(domain_.fabric().params().connect_timeout);
                 ret == 0 && limit.count() != 0) {
                 connect_deadline_ = Clock::now() + limit;
@@ -268,6 +275,18 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
         state_.store(peer != nullptr ? State::failed : State::open, std::memory_order_release);
     }
     return ret;
+}
+
+// A program that this process executes is not to hold what the core has opened to connect. `guess` is a number that its
+// socket has unless another thread was quicker; then it is found once there is a connection.
+void Connection::close_core_on_exec(int guess) {
+    sockaddr_storage local{};
+    size_t length = sizeof(local);
+    (void)close_queue_on_exec(cq_fd_);
+    if (guess >= 0 && fi_getname(&ep_->fid, &local, &length) == 0 &&
+        is_kernel_socket(guess, reinterpret_cast<const sockaddr&>(local))) {
+        (void)close_on_exec(guess);
+    }
 }
 
 // In front of the program's data.
@@ -356,6 +375,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
     pump_->watch_data(cq_fd_, this);
+    kernel_fd_ = close_queue_on_exec(cq_fd_);
     (void)apply_keepalive(keepalive_settings_); // the log says what could not be
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);

@@ -230,6 +230,7 @@ class Connection final : public EqTarget {
 
     // connection_keepalive.cpp
     int apply_keepalive(const KeepaliveSettings& settings);
+    void close_core_on_exec(int guess);
     int apply_kernel_keepalive(const KeepaliveSettings& settings);
     int apply_own_keepalive(const KeepaliveSettings& settings);
     void arm_timer(std::chrono::steady_clock::time_point when);
@@ -329,10 +330,12 @@ class Connection final : public EqTarget {
     std::chrono::steady_clock::time_point linger_deadline_;
 
     KeepaliveSettings keepalive_settings_; // as wished; with the pump locked, like the next
+    int kernel_fd_ = -1;                   // the core's socket, where it is known: as long as there is `ep_`
     KeepaliveSettings keepalive_applied_;  // as in force
-    std::mutex keepalive_mutex_;           // a leaf, over the next three
+    Descriptor timer_fd_;                  // made once, with `wait_mutex_`
+    std::atomic<int> timer_{-1};           // its number, for all others
+    std::mutex keepalive_mutex_;           // a leaf, over the next two
     Keepalive keepalive_;
-    Descriptor timer_fd_;
     std::chrono::steady_clock::time_point timer_due_;
     std::atomic<bool> keepalive_on_{false};
     std::atomic<bool> heard_{false};     // something of the peer's came, since keepalive was last looked at

@@ -14,6 +14,7 @@
 #include <sys/timerfd.h>
 
 #include "prov/rstream/kernel_keepalive.hpp"
+#include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -47,31 +48,40 @@ int Connection::apply_keepalive(const KeepaliveSettings& settings) {
 }
 
 int Connection::apply_kernel_keepalive(const KeepaliveSettings& settings) {
-    sockaddr_storage local{};
-    sockaddr_storage peer{};
-    size_t length = sizeof(local);
-    int ret = fi_getname(&ep_->fid, &local, &length);
-    length = sizeof(peer);
-    ret = ret != 0 ? ret : fi_getpeer(ep_.get(), &peer, &length);
-    return ret != 0 ? ret
-                    : keep_kernel_socket_alive(reinterpret_cast<const sockaddr&>(local),
-                                               reinterpret_cast<const sockaddr&>(peer), settings);
+    if (kernel_fd_ < 0) { // its queue does not tell
+        sockaddr_storage local{};
+        sockaddr_storage peer{};
+        size_t length = sizeof(local);
+        int ret = fi_getname(&ep_->fid, &local, &length);
+        length = sizeof(peer);
+        ret = ret != 0 ? ret : fi_getpeer(ep_.get(), &peer, &length);
+        if (ret != 0) {
+            return ret;
+        }
+        kernel_fd_ =
+            find_kernel_socket(reinterpret_cast<const sockaddr&>(local), reinterpret_cast<const sockaddr&>(peer));
+    }
+    return kernel_fd_ < 0 ? kernel_fd_ : keep_kernel_socket_alive(kernel_fd_, keepalive_applied_, settings);
 }
 
 int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {
-    if (settings.on() && timer_fd_.get() < 0) {
+    if (settings.on() && timer_.load(std::memory_order_acquire) < 0) {
         Descriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
         if (timer.get() < 0) {
             return -errno;
         }
-        const std::lock_guard lock(wait_mutex_);
-        if (wait_fd_.get() >= 0) {
-            if (const int ret = gather(wait_fd_, timer.get()); ret != 0) {
-                return ret;
+        const int fd = timer.get();
+        {
+            const std::lock_guard lock(wait_mutex_);
+            if (wait_fd_.get() >= 0) {
+                if (const int ret = gather(wait_fd_, fd); ret != 0) {
+                    return ret;
+                }
             }
+            timer_fd_ = std::move(timer);
         }
-        timer_fd_ = std::move(timer);
-        pump_->watch(timer_fd_.get(), this);
+        timer_.store(fd, std::memory_order_release);
+        pump_->watch(fd, this);
     }
     const std::lock_guard lock(keepalive_mutex_);
     keepalive_.start(settings, Clock::now());
@@ -82,11 +92,11 @@ int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {
 
 // At the beginning of time: never.
 void Connection::arm_timer(Clock::time_point when) {
-    if (timer_fd_.get() >= 0) {
+    if (const int fd = timer_.load(std::memory_order_acquire); fd >= 0) {
         const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch()).count();
         itimerspec spec{};
         spec.it_value = {since / 1000000000, since % 1000000000};
-        timerfd_settime(timer_fd_.get(), TFD_TIMER_ABSTIME, &spec, nullptr);
+        timerfd_settime(fd, TFD_TIMER_ABSTIME, &spec, nullptr);
         timer_due_ = when;
     }
 }

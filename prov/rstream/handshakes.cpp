@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "prov/rstream/descriptor.hpp"
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -97,6 +98,7 @@ Handshakes::Found Handshakes::look(Time now) {
         const bool stream = is_stream_of_internet(fd);
         if (stream && socket_option(fd, SO_ACCEPTCONN) != 1) {
             fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+            (void)close_on_exec(fd);
             present.push_back({fd, now, false});
             changed = true;
             continue;

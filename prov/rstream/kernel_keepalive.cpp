@@ -9,8 +9,6 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "prov/rstream/kernel_sockets.hpp"
-
 namespace rstream {
 
 namespace {
@@ -24,23 +22,23 @@ size_t seconds(size_t milliseconds) { return std::max<size_t>(1, (milliseconds +
 
 } // namespace
 
-int keep_kernel_socket_alive(const sockaddr& local, const sockaddr& peer, const KeepaliveSettings& settings) {
-    const int fd = find_kernel_socket(local, peer);
-    if (fd < 0) {
-        return fd;
-    }
+int keep_kernel_socket_alive(int fd, const KeepaliveSettings& was, const KeepaliveSettings& settings) {
     if (!settings.on()) {
         const int ret = set(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
         return ret != 0 ? ret : set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
     }
-    const size_t idle = seconds(settings.idle);
-    const size_t interval = seconds(settings.interval);
-    int ret = set(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle);
-    ret = ret != 0 ? ret : set(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval);
-    ret = ret != 0 ? ret : set(fd, IPPROTO_TCP, TCP_KEEPCNT, settings.count);
+    const auto timeout = [](const KeepaliveSettings& of) {
+        return 1000 * (seconds(of.idle) + seconds(of.interval) * of.count);
+    };
+    const auto change = [&](int level, int name, size_t from, size_t to) {
+        return was.on() && from == to ? 0 : set(fd, level, name, to);
+    };
+    int ret = change(IPPROTO_TCP, TCP_KEEPIDLE, seconds(was.idle), seconds(settings.idle));
+    ret = ret != 0 ? ret : change(IPPROTO_TCP, TCP_KEEPINTVL, seconds(was.interval), seconds(settings.interval));
+    ret = ret != 0 ? ret : change(IPPROTO_TCP, TCP_KEEPCNT, was.count, settings.count);
     // Without it, data that nobody acknowledges is repeated for a quarter of an hour, and nobody is asked meanwhile.
-    ret = ret != 0 ? ret : set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * (idle + interval * settings.count));
-    return ret != 0 ? ret : set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    ret = ret != 0 ? ret : change(IPPROTO_TCP, TCP_USER_TIMEOUT, timeout(was), timeout(settings));
+    return ret != 0 ? ret : change(SOL_SOCKET, SO_KEEPALIVE, 1, 1);
 }
 
 } // namespace rstream

@@ -8,13 +8,10 @@
 
 #include "prov/rstream/keepalive.hpp"
 
-struct sockaddr;
-
 namespace rstream {
 
-// Applies settings to this process's TCP socket between two addresses: no core gives its descriptor away, but a pair of
-// addresses names one socket and no other. Times are rounded up to seconds. 0, -FI_ENOENT if there is no such socket,
-// or -errno.
-int keep_kernel_socket_alive(const sockaddr& local, const sockaddr& peer, const KeepaliveSettings& settings);
+// Applies settings to a TCP socket, which `was` has been applied to: nothing if its last `idle` is none. Times are
+// rounded up to seconds. 0 or -errno.
+int keep_kernel_socket_alive(int fd, const KeepaliveSettings& was, const KeepaliveSettings& settings);
 
 } // namespace rstream

@@ -76,11 +76,12 @@ int for_each_descriptor(const std::function<bool(int)>& body) {
 
 int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
     int found = -ENOENT;
-    const int ret = for_each_descriptor([&](int fd) {
+    const auto look = [&](int fd) {
         const bool it = has_name(fd, getpeername, peer) && has_name(fd, getsockname, local);
         found = it ? fd : found;
         return it;
-    });
+    };
+    const int ret = for_each_descriptor(look);
     return ret != 0 ? ret : found;
 }
 

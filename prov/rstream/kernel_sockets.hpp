@@ -9,7 +9,10 @@ struct sockaddr;
 
 namespace rstream {
 
-// The socket between two addresses; -FI_ENOENT if there is none, or -errno.
+// The socket between two addresses; -FI_ENOENT if there is none, or -errno. Looks at all descriptors.
 int find_kernel_socket(const sockaddr& local, const sockaddr& peer);
+
+// Whether it is the socket of that name.
+bool is_kernel_socket(int fd, const sockaddr& local);
 
 } // namespace rstream

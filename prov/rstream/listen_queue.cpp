@@ -7,6 +7,7 @@
 
 #include <poll.h>
 
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -53,6 +54,8 @@ ListenQueue::~ListenQueue() {
     }
     pump_->clear_deadline(target_);
 }
+
+void ListenQueue::close_on_exec() const { close_queue_on_exec(fd_); }
 
 bool ListenQueue::readable() const {
     pollfd one{fd_, POLLIN, 0};

@@ -27,6 +27,9 @@ class ListenQueue {
 
     [[nodiscard]] fid_eq* core() const { return core_.get(); }
 
+    // The socket that listens, and what the queue has opened, once it listens.
+    void close_on_exec() const;
+
     void progress();
     void on_deadline();
     int arm();

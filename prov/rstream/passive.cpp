@@ -157,6 +157,9 @@ int PassiveEndpoint::listen() {
     if (listening_ && kernel_tcp_) {
         warn_of_strangers();
     }
+    if (listening_ && listen_queue_) {
+        listen_queue_->close_on_exec();
+    }
     return ret;
 }
 

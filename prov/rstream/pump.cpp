@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -49,7 +50,9 @@ int Pump::open(fid_fabric* core_fabric) {
     if (wait_set_.get() < 0) {
         return -errno;
     }
-    if ((ret = fi_control(&eq->fid, FI_GETWAIT, &core_fd_)) != 0 || (ret = deadlines_.open()) != 0 ||
+    ret = fi_control(&eq->fid, FI_GETWAIT, &core_fd_);
+    close_queue_on_exec(core_fd_);
+    if (ret != 0 || (ret = deadlines_.open()) != 0 ||
         (ret = add_to_wait_set(core_fd_, nullptr)) != 0) {
         return ret;
     }

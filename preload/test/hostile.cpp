@@ -37,6 +37,7 @@
 #include "preload/path/frame.hpp"
 #include "preload/path/segment.hpp"
 #include "preload/rendezvous/message.hpp"
+#include "preload/test/hostile_sleepers.hpp"
 
 namespace {
 
@@ -174,6 +175,7 @@ int honest(uint16_t port, uint64_t seconds) {
 // The attack.
 
 std::mt19937_64 random_source;
+hostile::Sleepers sleepers(random_source);
 uint64_t draw(uint64_t limit) { return random_source() % limit; }
 
 enum Kind : uint32_t {
@@ -280,7 +282,7 @@ uint64_t any_value(uint64_t near) {
 
 void lie(path::Segment& segment) {
     path::Direction& d = segment.direction[draw(2)];
-    switch (draw(21)) {
+    switch (draw(23)) {
     case 0:
         d.writer.head = any_value(d.writer.head);
         break;
@@ -312,10 +314,10 @@ void lie(path::Segment& segment) {
         d.wake.consent = static_cast<uint32_t>(draw(4));
         break;
     case 10:
-        d.wake.data_wanted = static_cast<uint32_t>(draw(2));
+        d.wake.data_wanted = sleepers.any(segment);
         break;
     case 11:
-        d.wake.space_wanted = static_cast<uint32_t>(draw(2));
+        d.wake.space_wanted = sleepers.any(segment);
         break;
     case 12:
         segment.service[draw(2)] = random_source();
@@ -340,6 +342,12 @@ void lie(path::Segment& segment) {
         break;
     case 19:
         d.writer.ends = static_cast<uint32_t>(draw(2));
+        break;
+    case 21:
+        sleepers.send_message(segment);
+        break;
+    case 20:
+        d.writer.wakes = static_cast<uint32_t>(draw(2));
         break;
     default:
         d.reader.request = static_cast<uint32_t>(random_source());

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Upgraded connections for tests that run under the preload library.
+#pragma once
+
+#include <dlfcn.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fabtests/common/test.hpp"
+
+namespace preload_test {
+
+// 3: both of its directions are in memory, see stats/query.cpp.
+inline int path_of(int fd) {
+    static auto* ask = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "rspreload_path"));
+    return ask != nullptr ? ask(fd) : -1;
+}
+
+// Two connected sockets, both of whose directions are in memory.
+struct Pair {
+    int a = -1;
+    int b = -1;
+
+    Pair() {
+        const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t length = sizeof(address);
+        EXPECT(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0);
+        EXPECT(listen(listener, 1) == 0);
+        EXPECT(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+        a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        EXPECT(connect(a, reinterpret_cast<sockaddr*>(&address), length) == 0);
+        b = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+        EXPECT(b >= 0);
+        close(listener);
+        constexpr int patience = 5000;
+        for (int i = 0; i < patience && (path_of(a) != 3 || path_of(b) != 3); ++i) {
+            exchange();
+            usleep(1000);
+        }
+        EXPECT_EQ(path_of(a), 3);
+        EXPECT_EQ(path_of(b), 3);
+    }
+    Pair(const Pair&) = delete;
+    Pair& operator=(const Pair&) = delete;
+    ~Pair() {
+        close(a);
+        close(b);
+    }
+    void exchange() const {
+        for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
+            char byte = 'x';
+            EXPECT_EQ(send(from, &byte, 1, 0), 1);
+            EXPECT_EQ(recv(to, &byte, 1, 0), 1);
+            EXPECT_EQ(byte, 'x');
+        }
+    }
+};
+
+} // namespace preload_test

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Each kind of sleeper, woken many times; several sleepers on one connection; more sleepers than there are descriptors.
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+
+#include "preload/test/pair.hpp"
+#include "preload/test/wakeup_parts/cases.hpp"
+#include "preload/test/wakeup_parts/peer.hpp"
+#include "preload/test/wakeup_parts/sleeper.hpp"
+#include "preload/test/wakeup_parts/waits.hpp"
+
+namespace wakeup_test {
+
+namespace {
+
+using preload_test::Pair;
+
+// What has come by TCP: frames only, once the connection is upgraded.
+uint64_t received_by_kernel(int fd) {
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    return info.tcpi_bytes_received;
+}
+
+void send_byte(int fd, int value) {
+    const char byte = static_cast<char>(value);
+    EXPECT_EQ(send(fd, &byte, 1, MSG_NOSIGNAL), 1);
+}
+
+constexpr int rounds = 2000;
+constexpr int warm_up = 50; // until the peer has the descriptors
+
+void expect_woken(Way way) {
+    const Peer peer;
+    const Waiter waiter(way, peer.fd());
+    peer.tell(Do::echo, warm_up + rounds);
+    uint64_t before = 0;
+    for (int i = 0; i < warm_up + rounds; ++i) {
+        if (i == warm_up) {
+            before = received_by_kernel(peer.fd());
+        }
+        send_byte(peer.fd(), i & 0x7f);
+        EXPECT_EQ(waiter.next(), i & 0x7f);
+    }
+    EXPECT_EQ(peer.answer(), warm_up + rounds);
+    const uint64_t frames = received_by_kernel(peer.fd()) - before;
+    printf("# %d wake-ups took %llu frames\n", rounds, static_cast<unsigned long long>(frames));
+    EXPECT(frames < rounds / 20);
+    EXPECT(count_eventfds() > 0);
+}
+
+void test_a_thread_in_recv_is_woken_without_tcp() { expect_woken(Way::receive); }
+void test_a_thread_in_poll_is_woken_without_tcp() { expect_woken(Way::poll); }
+void test_a_thread_in_select_is_woken_without_tcp() { expect_woken(Way::select); }
+void test_a_level_triggered_set_is_woken_without_tcp() { expect_woken(Way::level); }
+void test_an_edge_triggered_set_is_woken_without_tcp() { expect_woken(Way::edge); }
+void test_a_one_shot_member_is_woken_without_tcp() { expect_woken(Way::one_shot); }
+
+// The byte is sent when the thread is known to sleep, in contrast to an echo, which comes at any moment.
+void test_a_thread_that_is_surely_asleep_is_woken() {
+    for (const Way way : all_ways) {
+        const Peer peer;
+        constexpr int times = 100;
+        std::atomic<int> taken{0};
+        Sleeper sleeper([&] {
+            const Waiter waiter(way, peer.fd());
+            while (taken < times) {
+                if (waiter.next() != 0) {
+                    return -1;
+                }
+                ++taken;
+            }
+            return 0;
+        });
+        for (int i = 0; i < times; ++i) {
+            EXPECT(eventually([&] { return taken == i && sleeper.is_asleep(); }));
+            EXPECT_EQ(peer.ask(Do::send, 1), 1);
+        }
+        EXPECT_EQ(sleeper.result(), 0);
+    }
+}
+
+// Two threads that take bytes of one connection in these ways, each sent when both sleep.
+void expect_both_served(Way first, Way second) {
+    const Pair pair;
+    constexpr int times = 1000;
+    std::atomic<int> taken{0};
+    const auto body = [&](Way way) {
+        const Waiter waiter(way, pair.b);
+        for (;;) {
+            const int got = waiter.next();
+            if (got != 1) {
+                return got == 0 ? 0 : -1; // 0 tells it to end
+            }
+            ++taken;
+        }
+    };
+    Sleeper one([&] { return body(first); });
+    Sleeper two([&] { return body(second); });
+    for (int i = 0; i < times; ++i) {
+        EXPECT(eventually([&] { return taken == i; }));
+        if (i % 8 == 0) { // else the byte comes as they fall asleep
+            EXPECT(eventually([&] { return one.is_asleep() && two.is_asleep(); }));
+        }
+        send_byte(pair.a, 1);
+    }
+    EXPECT(eventually([&] { return taken == times; }));
+    send_byte(pair.a, 0);
+    EXPECT(eventually([&] { return one.is_over() || two.is_over(); }));
+    send_byte(pair.a, 0);
+    EXPECT_EQ(one.result(), 0);
+    EXPECT_EQ(two.result(), 0);
+}
+
+void test_two_threads_in_recv_on_one_connection() { expect_both_served(Way::receive, Way::receive); }
+void test_one_thread_in_recv_and_one_in_poll() { expect_both_served(Way::receive, Way::poll); }
+void test_one_thread_in_recv_and_one_in_a_set() { expect_both_served(Way::receive, Way::level); }
+void test_one_thread_in_select_and_one_in_a_set() { expect_both_served(Way::select, Way::edge); }
+
+// The library has 32 descriptors of its own; who comes later is woken by frames.
+void test_more_threads_than_descriptors_are_woken() {
+    constexpr size_t threads = 40;
+    constexpr int times = 50;
+    std::vector<std::unique_ptr<Pair>> pairs;
+    std::vector<std::unique_ptr<Sleeper>> sleepers;
+    std::array<std::atomic<int>, threads> taken{};
+    for (size_t i = 0; i < threads; ++i) {
+        pairs.push_back(std::make_unique<Pair>());
+    }
+    for (size_t i = 0; i < threads; ++i) {
+        sleepers.push_back(std::make_unique<Sleeper>([&, i] {
+            const Waiter waiter(all_ways[i % all_ways.size()], pairs[i]->b);
+            for (int n = 0; n < times; ++n) {
+                if (waiter.next() != n) {
+                    return -1;
+                }
+                ++taken[i];
+            }
+            return 0;
+        }));
+    }
+    for (int n = 0; n < times; ++n) {
+        EXPECT(eventually([&] {
+            for (size_t i = 0; i < threads; ++i) {
+                if (taken[i] != n || !sleepers[i]->is_asleep()) {
+                    return false;
+                }
+            }
+            return true;
+        }));
+        for (const auto& pair : pairs) {
+            send_byte(pair->a, n);
+        }
+    }
+    for (const auto& sleeper : sleepers) {
+        EXPECT_EQ(sleeper->result(), 0);
+    }
+}
+
+// The same between two processes: the peer's threads all sleep in poll.
+void test_more_threads_of_a_peer_than_descriptors_are_woken() {
+    constexpr int connections = 40;
+    const Peer peer(connections);
+    constexpr int times = 50;
+    for (int n = 0; n < times; ++n) {
+        EXPECT_EQ(peer.ask(Do::sleep_all), 0);
+        for (size_t i = 0; i < peer.count(); ++i) {
+            send_byte(peer.fd(i), n);
+        }
+        EXPECT_EQ(peer.ask(Do::await_all), 0);
+    }
+}
+
+// A process that is stopped reads none of its messages, of which the kernel keeps ten. Those that sleep in it are to be
+// woken when it goes on.
+void test_threads_of_a_stopped_peer_are_woken_when_it_goes_on() {
+    constexpr int connections = 24;
+    const Peer peer(connections);
+    EXPECT_EQ(peer.ask(Do::sleep_all), 0);
+    peer.stop();
+    for (size_t i = 0; i < peer.count(); ++i) {
+        send_byte(peer.fd(i), 1);
+    }
+    peer.kill(SIGCONT);
+    EXPECT_EQ(peer.ask(Do::await_all), 0);
+}
+
+} // namespace
+
+std::vector<CMUnitTest> steady_cases() {
+    return {
+        FABTEST(test_a_thread_in_recv_is_woken_without_tcp),
+        FABTEST(test_a_thread_in_poll_is_woken_without_tcp),
+        FABTEST(test_a_thread_in_select_is_woken_without_tcp),
+        FABTEST(test_a_level_triggered_set_is_woken_without_tcp),
+        FABTEST(test_an_edge_triggered_set_is_woken_without_tcp),
+        FABTEST(test_a_one_shot_member_is_woken_without_tcp),
+        FABTEST(test_a_thread_that_is_surely_asleep_is_woken),
+        FABTEST(test_two_threads_in_recv_on_one_connection),
+        FABTEST(test_one_thread_in_recv_and_one_in_poll),
+        FABTEST(test_one_thread_in_recv_and_one_in_a_set),
+        FABTEST(test_one_thread_in_select_and_one_in_a_set),
+        FABTEST(test_more_threads_than_descriptors_are_woken),
+        FABTEST(test_more_threads_of_a_peer_than_descriptors_are_woken),
+        FABTEST(test_threads_of_a_stopped_peer_are_woken_when_it_goes_on),
+    };
+}
+
+} // namespace wakeup_test

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Sleepers on upgraded connections, and what wakes them. wakeup_test.sh runs it under the preload library without
+// spinning, so that threads that wait are asleep. wakeup_parts/ has the cases.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <dlfcn.h>
+
+#include "preload/test/wakeup_parts/cases.hpp"
+
+int main(int argc, char** argv) {
+    if (argc == 3 && strcmp(argv[1], "look-at-set") == 0) { // executed by a case, without the library
+        return wakeup_test::look_at_inherited_set(atoi(argv[2]));
+    }
+    if (dlsym(RTLD_DEFAULT, "rspreload_path") == nullptr) {
+        fprintf(stderr, "wakeup_test: run it by wakeup_test.sh, under the preload library\n");
+        return 1;
+    }
+    std::vector<CMUnitTest> tests;
+    for (auto* cases : {wakeup_test::steady_cases, wakeup_test::ended_cases, wakeup_test::set_cases,
+                        wakeup_test::processes_cases}) {
+        for (const CMUnitTest& one : cases()) {
+            tests.push_back(one);
+        }
+    }
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return _cmocka_run_group_tests("tests", tests.data(), tests.size(), nullptr, nullptr);
+}

@@ -1,0 +1,9 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+#
+# wakeup_test.cpp under the preload library, on connections that are upgraded by their first bytes, with threads that
+# sleep at once.
+. "${srcdir:?}/preload/test/preload.sh"
+# shellcheck disable=SC2086
+env $preload RSPRELOAD_UPGRADE=1 RSPRELOAD_SPIN=0 "$builddir/preload/test/wakeup_test" "$@"

@@ -59,8 +59,7 @@ class Sleepers {
             to.sun_family = AF_UNIX;
             const int length = snprintf(to.sun_path + 1, sizeof(to.sun_path) - 1, "rspreload/%016llx",
                                         static_cast<unsigned long long>(service.load()));
-            const auto size =
-                static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
+            const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
             if (draw(2) == 0) {
                 preload::rendezvous::WakeupWanted wanted;
                 wanted.token = token;

@@ -20,8 +20,8 @@ int main(int argc, char** argv) {
         return 1;
     }
     std::vector<CMUnitTest> tests;
-    for (auto* cases : {wakeup_test::steady_cases, wakeup_test::ended_cases, wakeup_test::set_cases,
-                        wakeup_test::processes_cases}) {
+    for (auto* cases :
+         {wakeup_test::steady_cases, wakeup_test::ended_cases, wakeup_test::set_cases, wakeup_test::processes_cases}) {
         for (const CMUnitTest& one : cases()) {
             tests.push_back(one);
         }

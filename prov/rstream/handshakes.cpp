@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/core_descriptors.hpp"
+#include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {

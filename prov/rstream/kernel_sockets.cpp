@@ -85,4 +85,6 @@ int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
     return ret != 0 ? ret : found;
 }
 
+bool is_kernel_socket(int fd, const sockaddr& local) { return has_name(fd, getsockname, local); }
+
 } // namespace rstream

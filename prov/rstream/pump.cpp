@@ -52,8 +52,7 @@ int Pump::open(fid_fabric* core_fabric) {
     }
     ret = fi_control(&eq->fid, FI_GETWAIT, &core_fd_);
     close_queue_on_exec(core_fd_);
-    if (ret != 0 || (ret = deadlines_.open()) != 0 ||
-        (ret = add_to_wait_set(core_fd_, nullptr)) != 0) {
+    if (ret != 0 || (ret = deadlines_.open()) != 0 || (ret = add_to_wait_set(core_fd_, nullptr)) != 0) {
         return ret;
     }
     return add_to_wait_set(deadlines_.fd(), nullptr);

@@ -51,9 +51,8 @@ class Pollers {
             }).detach();
         }
         return eventually([&] {
-                   return std::all_of(all_.begin(), all_.end(),
-                                      [](const auto& one) { return is_thread_asleep(one->tid); });
-               })
+            return std::all_of(all_.begin(), all_.end(), [](const auto& one) { return is_thread_asleep(one->tid); });
+        })
                    ? 0
                    : -1;
     }

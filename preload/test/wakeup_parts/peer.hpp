@@ -12,17 +12,17 @@
 namespace wakeup_test {
 
 enum class Do : int {
-    connect,     // value: the port
-    path,        // returns that of the connection
-    send,        // value bytes, blocking
-    receive,     // value bytes, blocking
-    echo,        // value bytes, each one as it comes
-    drain,       // whatever there is, without blocking
-    shut,        // shutdown(SHUT_WR)
-    close,       // the connection
-    block,       // value: how many bytes to write that nobody reads, until it would block; returns how many
-    sleep_all,   // one thread for each connection, asleep in poll until a byte has come; returns when all sleep
-    await_all,   // until all these threads have their byte; -1: not in time
+    connect,   // value: the port
+    path,      // returns that of the connection
+    send,      // value bytes, blocking
+    receive,   // value bytes, blocking
+    echo,      // value bytes, each one as it comes
+    drain,     // whatever there is, without blocking
+    shut,      // shutdown(SHUT_WR)
+    close,     // the connection
+    block,     // value: how many bytes to write that nobody reads, until it would block; returns how many
+    sleep_all, // one thread for each connection, asleep in poll until a byte has come; returns when all sleep
+    await_all, // until all these threads have their byte; -1: not in time
 };
 
 class Peer {
@@ -43,7 +43,7 @@ class Peer {
         return answer();
     }
     void kill(int signal) const;
-    void stop() const; // by SIGSTOP, until all its threads have stopped
+    void stop() const;                  // by SIGSTOP, until all its threads have stopped
     void ping_pong(size_t i = 0) const; // one byte each way
     void upgrade(size_t i) const;
 

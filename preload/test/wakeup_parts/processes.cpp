@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Sleepers while their process forks, in children that go on with a connection, in programs that are executed, and where
-// the library may have no descriptors.
+// Sleepers while their process forks, in children that go on with a connection, in programs that are executed, and
+// where the library may have no descriptors.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>

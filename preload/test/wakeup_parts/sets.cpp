@@ -141,9 +141,9 @@ void expect_rest_told(uint32_t events) {
                 }
                 if (!busy.exchange(true)) { // this one is busy until the other one has had the rest
                     return eventually([&] {
-                               const std::lock_guard lock(mutex);
-                               return told.size() == ten;
-                           })
+                        const std::lock_guard lock(mutex);
+                        return told.size() == ten;
+                    })
                                ? 0
                                : -2;
                 }

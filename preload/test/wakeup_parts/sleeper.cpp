@@ -58,10 +58,9 @@ bool eventually(const std::function<bool()>& holds) {
 }
 
 bool is_thread_asleep(pid_t tid) {
-    constexpr std::array<long, 14> waits{SYS_read,      SYS_write,       SYS_recvfrom, SYS_recvmsg,
-                                         SYS_sendto,    SYS_sendmsg,     SYS_poll,     SYS_ppoll,
-                                         SYS_select,    SYS_pselect6,    SYS_epoll_wait,
-                                         SYS_epoll_pwait, SYS_epoll_pwait2, SYS_readv};
+    constexpr std::array<long, 14> waits{SYS_read,       SYS_write,       SYS_recvfrom,     SYS_recvmsg, SYS_sendto,
+                                         SYS_sendmsg,    SYS_poll,        SYS_ppoll,        SYS_select,  SYS_pselect6,
+                                         SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_readv};
     return std::find(waits.begin(), waits.end(), call_of(tid).first) != waits.end() && state_of(tid) == 'S';
 }
 

@@ -84,8 +84,9 @@ class Waiter {
   private:
     void control(int operation) const {
         epoll_event event{};
-        event.events =
-            EPOLLIN | (way_ == Way::edge ? uint32_t{EPOLLET} : way_ == Way::one_shot ? uint32_t{EPOLLONESHOT} : 0U);
+        event.events = EPOLLIN | (way_ == Way::edge       ? uint32_t{EPOLLET}
+                                  : way_ == Way::one_shot ? uint32_t{EPOLLONESHOT}
+                                                          : 0U);
         event.data.u64 = data();
         EXPECT_EQ(epoll_ctl(set_, operation, fd_, &event), 0);
     }

@@ -18,6 +18,7 @@ using namespace preload;
 // there.
 extern "C" __attribute__((visibility("hidden"), used)) void* rspreload_note_vfork() {
     lifecycle::note_unseen_child();
+    lifecycle::leave_inheritable_sets();
     return real::look_up("vfork");
 }
 

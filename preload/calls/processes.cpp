@@ -41,11 +41,7 @@ void before_exec() {
             (void)stream::hand_over(c, fd, Reason::executed);
         }
     });
-    table::for_each_set([](int fd, EpollSet& set) {
-        if ((sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) == 0) {
-            set.leave_wakeup();
-        }
-    });
+    lifecycle::leave_inheritable_sets();
     lifecycle::leave_process();
 }
 
@@ -119,6 +115,17 @@ PRELOAD_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexc
 PRELOAD_EXPORT int execl(const char* path, const char* first, ...) noexcept { EXECUTE_LIST(execve, path, false); }
 PRELOAD_EXPORT int execlp(const char* file, const char* first, ...) noexcept { EXECUTE_LIST(execvpe, file, false); }
 PRELOAD_EXPORT int execle(const char* path, const char* first, ...) noexcept { EXECUTE_LIST(execve, path, true); }
+
+PRELOAD_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                               const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) noexcept {
+    lifecycle::leave_inheritable_sets();
+    return real::posix_spawn(pid, path, actions, attributes, argv, envp);
+}
+PRELOAD_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+                                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) noexcept {
+    lifecycle::leave_inheritable_sets();
+    return real::posix_spawnp(pid, file, actions, attributes, argv, envp);
+}
 
 // A connection that a program to be spawned gets as another number.
 PRELOAD_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int made) noexcept {

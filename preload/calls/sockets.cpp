@@ -10,6 +10,7 @@
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/stats/explain.hpp"
+#include "preload/wait/wakeup.hpp"
 
 #include <linux/filter.h>
 #include <netinet/in.h>
@@ -150,8 +151,17 @@ PRELOAD_EXPORT int listen(int fd, int backlog) noexcept {
 
 PRELOAD_EXPORT int shutdown(int fd, int how) noexcept {
     if (Connection* c = table::connection(fd); c != nullptr && how >= SHUT_RD && how <= SHUT_RDWR) {
-        const sys::ErrnoKept kept;
-        stream::prepare_shutdown(*c, fd, how);
+        if (how != SHUT_WR) {
+            c->state.load()->read_shut = true;
+        }
+        {
+            const sys::ErrnoKept kept;
+            stream::prepare_shutdown(*c, fd, how);
+        }
+        const int result = real::shutdown(fd, how);
+        const sys::ErrnoKept kept_for_waking;
+        wakeup::wake_own(c->guarded.load());
+        return result;
     }
     return real::shutdown(fd, how);
 }

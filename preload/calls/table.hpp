@@ -34,7 +34,9 @@
     X(ioctl)                                                                                                           \
     X(listen)                                                                                                          \
     X(poll)                                                                                                            \
+    X(posix_spawn)                                                                                                     \
     X(posix_spawn_file_actions_adddup2)                                                                                \
+    X(posix_spawnp)                                                                                                    \
     X(ppoll)                                                                                                           \
     X(prctl)                                                                                                           \
     X(preadv2)                                                                                                         \

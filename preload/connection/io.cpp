@@ -210,7 +210,13 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             by_ring = false; // what comes next comes by the kernel
             continue;
         }
+        if (own.by_id() && s.read_shut) {
+            return done; // it may have been told before, and the peer has had time to answer with a reset
+        }
         const ssize_t slept = own.by_id() ? own.sleep() : stream::reset_or_end(c, sleep_receiving(fd));
+        if (own.by_id() && slept > 0 && s.read_shut && !stream::ring_has_bytes(c)) {
+            return done; // as the kernel's call, which ends at once, before the peer can answer with a reset
+        }
         if (slept == 0) {
             s.ended = true;
         } else if (slept < 0) {

@@ -416,6 +416,17 @@ void leave_to_others() {
     });
 }
 
+void leave_inheritable_sets() {
+    const sys::ErrnoKept kept;
+    if (!in_vfork_child()) {
+        table::for_each_set([](int fd, EpollSet& set) {
+            if ((sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) == 0) {
+                set.leave_wakeup();
+            }
+        });
+    }
+}
+
 void leave_process() {
     leave_to_others();
     table::for_each_connection([](int fd, Connection& c) {

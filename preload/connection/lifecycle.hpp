@@ -49,6 +49,10 @@ void note_unseen_child();
 // Whether the calling thread is in such a child. One of vfork shares all memory with its parent.
 bool in_vfork_child();
 
+// Before another program may inherit epoll sets: one that does not know of the library finds its own descriptors in
+// none.
+void leave_inheritable_sets();
+
 // This process ends, or becomes another program: it holds its connections no more. Undone by before_fork().
 void leave_process();
 void before_fork();

@@ -86,6 +86,7 @@ struct alignas(64) ConnectionState {
     std::atomic<Reason> reason{Reason::none};
     std::atomic<uint32_t> attempts{0};
     std::atomic<uint32_t> sleepers{0};    // threads asleep on it
+    std::atomic<bool> read_shut{false};   // by shutdown at this end
     std::atomic<bool> time_limits{false}; // SO_RCVTIMEO or SO_SNDTIMEO was set
 
     // Careful only, from here on.

@@ -188,46 +188,6 @@ void test_traffic_by_a_set_while_the_process_forks() {
     expect_traffic_while_forking(Way::edge);
 }
 
-// A set that exists before the fork, and gets its first connection afterwards, in one of two processes that wait in it.
-void test_a_child_that_waits_in_a_shared_set_is_told_nothing_strange() {
-    const int set = epoll_create1(EPOLL_CLOEXEC);
-    std::array<int, 2> over{};
-    EXPECT_EQ(pipe2(over.data(), O_CLOEXEC), 0);
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = 77;
-    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, over[0], &event), 0);
-    Child child([&] {
-        for (;;) {
-            epoll_event told{};
-            EXPECT_EQ(epoll_wait(set, &told, 1, -1), 1);
-            EXPECT(told.data.u64 == 77 || told.data.u64 == 78);
-            if (told.data.u64 == 77) {
-                return;
-            }
-        }
-    });
-    const Pair pair;
-    event.data.u64 = 78;
-    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
-    for (int i = 0; i < 100; ++i) {
-        Sleeper sleeper([&]() -> ssize_t {
-            epoll_event told{};
-            return epoll_wait(set, &told, 1, -1) == 1 && told.data.u64 == 78 ? 1 : 0;
-        });
-        sleeper.await_asleep();
-        send_byte(pair.a);
-        EXPECT_EQ(sleeper.result(), 1);
-        char byte = 0;
-        EXPECT_EQ(recv(pair.b, &byte, 1, MSG_DONTWAIT), 1);
-    }
-    EXPECT_EQ(write(over[1], "o", 1), 1);
-    child.expect_success();
-    close(set);
-    close(over[0]);
-    close(over[1]);
-}
-
 // In its environment, no library is preloaded.
 struct Plain {
     std::vector<std::string> kept;
@@ -395,7 +355,6 @@ std::vector<CMUnitTest> processes_cases() {
         FABTEST(test_traffic_by_recv_while_the_process_forks),
         FABTEST(test_traffic_by_poll_while_the_process_forks),
         FABTEST(test_traffic_by_a_set_while_the_process_forks),
-        FABTEST(test_a_child_that_waits_in_a_shared_set_is_told_nothing_strange),
         FABTEST(test_an_executed_program_finds_nothing_strange_in_a_set),
         FABTEST(test_a_spawned_program_finds_nothing_strange_in_a_set),
         FABTEST(test_sleepers_are_woken_at_the_limit_of_descriptors),

@@ -10,6 +10,7 @@
 
 #include <climits>
 
+#include "preload/base/cancellation.hpp"
 #include "preload/base/system.hpp"
 
 using namespace preload;
@@ -52,8 +53,8 @@ int poll_any(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask
 
 // In a set without careful members, which it may get meanwhile.
 template <class Kernel> int sleep_in(EpollSet& set, Kernel&& kernel) {
-    const EpollSet::Asleep asleep(set);
-    return kernel();
+    EpollSet::Asleep asleep(set);
+    return cancellable(kernel, [&] { asleep.end(); });
 }
 
 EpollSet* set_of(int epfd) { return table::set(epfd); }

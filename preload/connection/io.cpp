@@ -3,7 +3,9 @@
 #include "preload/connection/io.hpp"
 
 #include <iterator>
+#include <utility>
 
+#include "preload/base/cancellation.hpp"
 #include "preload/connection/stream_internal.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
@@ -24,7 +26,8 @@ class Asleep {
     }
     Asleep(const Asleep&) = delete;
     Asleep& operator=(const Asleep&) = delete;
-    ~Asleep() {
+    ~Asleep() { end(); }
+    void end() const {
         stream::own_sleeps = 0;
         s_.sleepers.fetch_sub(1);
     }
@@ -37,28 +40,37 @@ class Asleep {
 // as in a receiving call without a time limit. What the kernel has of the connection, the service sees.
 class OwnSleep {
   public:
-    OwnSleep(Connection& c, const ConnectionState& s, bool allowed) : c_(c), own_(allowed && may_sleep_so(c, s)) {
-        if (own_.id() != 0) {
-            c.guarded = own_.id();
+    OwnSleep(Connection& c, const ConnectionState& s, bool allowed) : c_(c) {
+        id_ = allowed && may_sleep_so(c, s) ? wakeup::acquire() : 0;
+        if (id_ != 0) {
+            c.guarded = id_;
+            // What the service has seen already, the kernel's socket has to be asked for.
             const uint32_t seen = c.kernel_events.load();
-            by_id_ = seen == c.kernel_events_handled; // else the kernel's socket is slept on, which knows
-            c.kernel_events_handled = seen;
+            if (c.kernel_events_handled.exchange(seen) != seen) {
+                give_up();
+            }
         }
     }
     OwnSleep(const OwnSleep&) = delete;
     OwnSleep& operator=(const OwnSleep&) = delete;
-    ~OwnSleep() {
-        if (own_.id() != 0) {
+    ~OwnSleep() { give_up(); }
+    void give_up() {
+        if (id_ != 0) {
             c_.guarded = 0;
+            wakeup::release(std::exchange(id_, 0));
         }
     }
-    [[nodiscard]] uint64_t sleeper() const { return by_id_ ? own_.id() : path::by_frame; }
-    [[nodiscard]] bool by_id() const { return by_id_; }
+    [[nodiscard]] uint64_t sleeper() const { return by_id() ? id_ : uint64_t{path::by_frame}; }
+    [[nodiscard]] bool by_id() const { return id_ != 0; }
     // 1: look again; else -errno.
-    [[nodiscard]] ssize_t sleep() const {
+    [[nodiscard]] ssize_t sleep(const Asleep& asleep) {
         uint64_t count = 0;
         const uint64_t begin = sys::now_ns();
-        const ssize_t n = real::read(wakeup::descriptor(own_.id()), &count, sizeof(count));
+        const ssize_t n = cancellable([&] { return real::read(wakeup::descriptor(id_), &count, sizeof(count)); },
+                                      [&] {
+                                          give_up();
+                                          asleep.end();
+                                      });
         const ssize_t result = n >= 0 ? 1 : -errno;
         spin::slept(sys::now_ns() - begin);
         return result;
@@ -81,16 +93,15 @@ class OwnSleep {
     }
 
     Connection& c_;
-    const wakeup::Own own_;
-    bool by_id_ = false;
+    wakeup::Id id_ = 0;
 };
 
 // Sleeps as a receiving call does: for the time of SO_RCVTIMEO, restarted or stream::interrupted by signals as it would
 // be, a cancellation point. Bytes, frames, the end and errors end it. 1: look again; else -errno, or 0 at the end.
-ssize_t sleep_receiving(int fd) {
+ssize_t sleep_receiving(int fd, const Asleep& asleep) {
     char byte = 0;
     const uint64_t begin = sys::now_ns();
-    const ssize_t n = real::recv(fd, &byte, sizeof(byte), MSG_PEEK);
+    const ssize_t n = cancellable([&] { return real::recv(fd, &byte, sizeof(byte), MSG_PEEK); }, [&] { asleep.end(); });
     const ssize_t result = n >= 0 ? n : -errno;
     spin::slept(sys::now_ns() - begin);
     return result;
@@ -170,7 +181,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             const Asleep asleep(s);
             stream::arm(c, POLLIN, path::by_frame);
             if (stream::more_may_come(c, n)) {
-                if (const ssize_t slept = sleep_receiving(fd); slept <= 0) {
+                if (const ssize_t slept = sleep_receiving(fd, asleep); slept <= 0) {
                     return n;
                 }
                 (void)stream::look(c, fd, 0, path::nobody); // takes the frame, which would wake this thread for ever
@@ -194,7 +205,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             continue;
         }
         const Asleep asleep(s);
-        const OwnSleep own(c, s, by_ring);
+        OwnSleep own(c, s, by_ring);
         const stream::Readiness r = stream::look(c, fd, POLLIN, own.sleeper());
         if (r.soon) {
             (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
@@ -213,7 +224,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         if (own.by_id() && s.read_shut) {
             return done; // it may have been told before, and the peer has had time to answer with a reset
         }
-        const ssize_t slept = own.by_id() ? own.sleep() : stream::reset_or_end(c, sleep_receiving(fd));
+        const ssize_t slept = own.by_id() ? own.sleep(asleep) : stream::reset_or_end(c, sleep_receiving(fd, asleep));
         if (own.by_id() && slept > 0 && s.read_shut && !stream::ring_has_bytes(c)) {
             return done; // as the kernel's call, which ends at once, before the peer can answer with a reset
         }
@@ -235,7 +246,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     ConnectionState& s = *c.state.load();
     const int limit = s.time_limits ? time_limit_ms(fd, SO_SNDTIMEO) : -1;
     const Asleep asleep(s);
-    const OwnSleep own(c, s, by_ring);
+    OwnSleep own(c, s, by_ring);
     const stream::Readiness r = stream::look(c, fd, POLLOUT, own.sleeper());
     if (r.soon) {
         (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
@@ -246,16 +257,16 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     }
     if (own.by_id()) {
         by_ring = r.ring;
-        const ssize_t n = by_ring ? own.sleep() : 1;
+        const ssize_t n = by_ring ? own.sleep(asleep) : 1;
         return n > 0 ? 0 : n;
     }
     if (limit < 0 && (r.kernel & POLLOUT) == 0) {
-        const ssize_t n = sleep_receiving(fd);
+        const ssize_t n = sleep_receiving(fd, asleep);
         s.ended = s.ended || n == 0;
         return n >= 0 || n == -EAGAIN ? 0 : n; // a time limit for receiving is none for sending
     }
     pollfd one{fd, r.kernel, 0};
-    const int n = real::poll(&one, 1UL, limit);
+    const int n = cancellable([&] { return real::poll(&one, 1UL, limit); }, [&] { asleep.end(); });
     if (n < 0) {
         return -errno;
     }

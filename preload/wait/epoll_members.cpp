@@ -184,10 +184,11 @@ EpollSet::Asleep::Asleep(EpollSet& set) {
     }
 }
 
-EpollSet::Asleep::~Asleep() {
+void EpollSet::Asleep::end() {
     for (size_t i = 0; i < count_; ++i) {
         sets_[i]->sleepers_.fetch_sub(1);
     }
+    count_ = 0;
 }
 
 bool EpollSet::Asleep::any_missed() const {

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "preload/base/cancellation.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
@@ -335,7 +336,12 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         const uint64_t before = sys::now_ns();
         constexpr int64_t pause_ns = stream::give_back_pause_ms * 1000000;
         const bool shortened = soon && (left < 0 || left > pause_ns);
-        const int n = ask_kernel(epfd, events, max, shortened ? pause_ns : left, mask);
+        const int n = cancellable([&] { return ask_kernel(epfd, events, max, shortened ? pause_ns : left, mask); },
+                                  [&] {
+                                      if (asleep) {
+                                          asleep->end();
+                                      }
+                                  });
         const int error = errno;
         asked_kernel_ns_.store(sys::now_ns(), std::memory_order_relaxed);
         if (asleep) {

@@ -82,7 +82,8 @@ class EpollSet {
         explicit Asleep(EpollSet& set); // with its lock, if it has careful members
         Asleep(const Asleep&) = delete;
         Asleep& operator=(const Asleep&) = delete;
-        ~Asleep();
+        ~Asleep() { end(); }
+        void end(); // also without its destructor
         // A frame that a member waits for has been taken since that was told to send one.
         [[nodiscard]] bool any_missed() const;
 

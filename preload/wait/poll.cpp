@@ -8,6 +8,7 @@
 
 #include <sys/mman.h>
 
+#include "preload/base/cancellation.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/stream.hpp"
@@ -45,7 +46,8 @@ template <class T, size_t N> class Scratch {
     }
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
-    ~Scratch() {
+    ~Scratch() { free(); }
+    void free() {
         if (at_ != nullptr && at_ != few_.data()) {
             munmap(at_, count_ * sizeof(T));
         }
@@ -72,7 +74,7 @@ class Poll {
     // Asks the kernel about the others, and adds what it says. Negative: -1, and errno.
     int add_kernel(const sigset_t* mask);
     // own: besides what look() has found, on the descriptor of this id, if it is one.
-    int sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own);
+    template <class Undo> int sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own, Undo&& undo);
     [[nodiscard]] bool any_takes_ids() const;
     [[nodiscard]] bool anything_in_memory() const;
 
@@ -168,12 +170,15 @@ class Asleep {
     }
     Asleep(const Asleep&) = delete;
     Asleep& operator=(const Asleep&) = delete;
-    ~Asleep() {
+    ~Asleep() { end(); }
+    void end() {
         stream::own_sleeps = 0;
         for (nfds_t i = 0; i < used_; ++i) {
             counts_.get()[i].sleepers->fetch_sub(1);
         }
+        used_ = 0;
     }
+    void free() { counts_.free(); }
 
   private:
     struct Count {
@@ -190,14 +195,17 @@ bool Poll::any_takes_ids() const {
     });
 }
 
-int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own) {
+// undo: what the caller has to undo if the thread is cancelled.
+template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own, Undo&& undo) {
     constexpr int64_t pause_ns = stream::give_back_pause_ms * 1000000;
     const bool shortened = soon_ && (timeout_ns < 0 || timeout_ns > pause_ns);
     timeout_ns = shortened ? pause_ns : timeout_ns;
     const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
     const uint64_t begin = sys::now_ns();
     shadow_[count_] = {wakeup::descriptor(own), POLLIN, 0};
-    int n = real::ppoll(shadow_, count_ + (own != 0 ? 1 : 0), timeout_ns < 0 ? nullptr : &time, mask);
+    int n = cancellable(
+        [&] { return real::ppoll(shadow_, count_ + (own != 0 ? 1 : 0), timeout_ns < 0 ? nullptr : &time, mask); },
+        undo);
     const int error = errno;
     if (n > 0 && own != 0 && shadow_[count_].revents != 0) {
         uint64_t wakes = 0;
@@ -239,10 +247,18 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
         if (ready == 0 && left != 0 && !spin::until([&] { return all.anything_in_memory(); })) {
             int n = 1;
             {
-                const Asleep asleep(fds, count);
+                Asleep asleep(fds, count);
                 const wakeup::Own own(all.any_takes_ids());
                 ready = all.look(own.id() != 0 ? own.id() : wakeup::Id{path::by_frame});
-                n = ready == 0 ? all.sleep(left, mask, own.id()) : 1;
+                const auto undo = [&] {
+                    asleep.end();
+                    asleep.free();
+                    shadow.free();
+                    if (own.id() != 0) {
+                        wakeup::release(own.id());
+                    }
+                };
+                n = ready == 0 ? all.sleep(left, mask, own.id(), undo) : 1;
             }
             if (n < 0) {
                 return n;

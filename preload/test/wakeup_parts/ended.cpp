@@ -186,6 +186,7 @@ void expect_canceled(bool sends) {
     }
     Sleeper last(call);
     last.await_asleep();
+    EXPECT(last.is_on_eventfd());
     EXPECT(line.peer().ask(sends ? Do::drain : Do::send, 1) > 0);
     EXPECT_EQ(last.result(), 1);
 }

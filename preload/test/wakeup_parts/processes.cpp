@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -294,6 +295,71 @@ void test_sleepers_are_woken_at_the_limit_of_descriptors() {
     child.expect_success();
 }
 
+// This process can keep none of the descriptors that the peer gives it.
+void test_a_process_without_numbers_wakes_its_peer() {
+    Child child([] {
+        const Peer peer;
+        const rlimit limit{64, 64};
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        constexpr int times = 500;
+        for (const Way way : all_ways) {
+            const Waiter waiter(way, peer.fd());
+            peer.tell(Do::echo, times);
+            for (int i = 0; i < times; ++i) {
+                send_byte(peer.fd());
+                EXPECT_EQ(waiter.next(), int{'s'});
+            }
+            EXPECT_EQ(peer.answer(), times);
+        }
+    });
+    child.expect_success();
+}
+
+// The connection, and a set with it, are passed while threads sleep on them: from then on the kernel has it.
+void test_sleepers_are_woken_after_their_connection_was_passed() {
+    for (const bool passes_set : {false, true}) {
+        for (const Way way : all_ways) {
+            const Peer peer;
+            const Waiter waiter(way, peer.fd());
+            for (int i = 0; i < 30; ++i) {
+                peer.tell(Do::echo, 1);
+                send_byte(peer.fd());
+                EXPECT_EQ(waiter.next(), int{'s'});
+                EXPECT_EQ(peer.answer(), 1);
+            }
+            Sleeper sleeper([&] { return waiter.next() >= 0 ? 1 : 0; });
+            sleeper.await_asleep();
+            std::array<int, 2> ends{};
+            EXPECT_EQ(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+            const int passed = passes_set && waiter.set() >= 0 ? waiter.set() : peer.fd();
+            char byte = 'p';
+            iovec part{&byte, 1};
+            msghdr message{};
+            message.msg_iov = &part;
+            message.msg_iovlen = 1;
+            alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+            message.msg_control = control.data();
+            message.msg_controllen = control.size();
+            cmsghdr* header = CMSG_FIRSTHDR(&message);
+            header->cmsg_level = SOL_SOCKET;
+            header->cmsg_type = SCM_RIGHTS;
+            header->cmsg_len = CMSG_LEN(sizeof(int));
+            memcpy(CMSG_DATA(header), &passed, sizeof(passed));
+            EXPECT_EQ(sendmsg(ends[0], &message, 0), 1);
+            EXPECT_EQ(peer.ask(Do::send, 1), 1);
+            EXPECT_EQ(sleeper.result(), 1);
+            for (int i = 0; i < 30; ++i) {
+                Sleeper again([&] { return waiter.next() >= 0 ? 1 : 0; });
+                again.await_asleep();
+                EXPECT_EQ(peer.ask(Do::send, 1), 1);
+                EXPECT_EQ(again.result(), 1);
+            }
+            close(ends[0]);
+            close(ends[1]);
+        }
+    }
+}
+
 // A program that has all its numbers in use, and sleeps then for the first time.
 void test_sleepers_are_woken_when_all_numbers_are_in_use() {
     Child child([] {
@@ -358,6 +424,8 @@ std::vector<CMUnitTest> processes_cases() {
         FABTEST(test_an_executed_program_finds_nothing_strange_in_a_set),
         FABTEST(test_a_spawned_program_finds_nothing_strange_in_a_set),
         FABTEST(test_sleepers_are_woken_at_the_limit_of_descriptors),
+        FABTEST(test_a_process_without_numbers_wakes_its_peer),
+        FABTEST(test_sleepers_are_woken_after_their_connection_was_passed),
         FABTEST(test_sleepers_are_woken_when_all_numbers_are_in_use),
     };
 }

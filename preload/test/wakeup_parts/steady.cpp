@@ -193,6 +193,88 @@ void test_threads_of_a_stopped_peer_are_woken_when_it_goes_on() {
     EXPECT_EQ(peer.ask(Do::await_all), 0);
 }
 
+size_t fill(int fd) {
+    std::vector<char> bytes(65536);
+    size_t sent = 0;
+    for (size_t size = bytes.size(); size != 0;) {
+        const ssize_t n = send(fd, bytes.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent += n > 0 ? static_cast<size_t>(n) : 0;
+        size = n > 0 ? size : size == bytes.size() ? 1 : 0;
+    }
+    return sent;
+}
+
+// Waits until the connection can be written, and nothing else is told.
+bool wait_for_space(Way way, int fd, int set) {
+    if (way == Way::poll) {
+        pollfd one{fd, POLLOUT | POLLIN, 0};
+        return ::poll(&one, 1, -1) == 1 && one.revents == POLLOUT;
+    }
+    if (way == Way::select) {
+        fd_set out;
+        FD_ZERO(&out);
+        FD_SET(fd, &out);
+        return ::select(fd + 1, nullptr, &out, nullptr, nullptr) == 1 && FD_ISSET(fd, &out);
+    }
+    epoll_event event{};
+    return epoll_wait(set, &event, 1, -1) == 1 && event.events == EPOLLOUT && event.data.u64 == 31;
+}
+
+void test_sleepers_are_woken_by_space() {
+    for (const Way way : {Way::poll, Way::select, Way::level, Way::edge, Way::one_shot}) {
+        const Peer peer;
+        const int set = epoll_create1(EPOLL_CLOEXEC);
+        epoll_event event{};
+        event.events = EPOLLOUT | EPOLLIN |
+                       (way == Way::edge       ? uint32_t{EPOLLET}
+                        : way == Way::one_shot ? uint32_t{EPOLLONESHOT}
+                                               : 0U);
+        event.data.u64 = 31;
+        for (int i = 0; i < 100; ++i) {
+            const size_t sent = fill(peer.fd());
+            if (way >= Way::level) { // anew, so that it has not been told of anything
+                (void)epoll_ctl(set, EPOLL_CTL_DEL, peer.fd(), nullptr);
+                EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, peer.fd(), &event), 0);
+            }
+            Sleeper sleeper([&] { return wait_for_space(way, peer.fd(), set) ? 1 : 0; });
+            sleeper.await_asleep();
+            EXPECT_EQ(peer.ask(Do::receive, static_cast<long>(sent)), sent);
+            EXPECT_EQ(sleeper.result(), 1);
+        }
+        close(set);
+    }
+}
+
+// A canceled thread gives its descriptor back: no frames are needed by those that come later.
+void test_canceled_threads_give_their_descriptors_back() {
+    int bad = 0;
+    for (const Way way : all_ways) {
+        const Peer peer;
+        const Waiter waiter(way, peer.fd());
+        for (int i = 0; i < 80; ++i) {
+            Sleeper sleeper([&] { return waiter.next(); });
+            sleeper.await_asleep();
+            sleeper.cancel();
+        }
+        constexpr int now = 1000;
+        peer.tell(Do::echo, 2 * now);
+        uint64_t before = 0;
+        for (int i = 0; i < 2 * now; ++i) {
+            if (i == now) {
+                before = received_by_kernel(peer.fd());
+            }
+            send_byte(peer.fd(), 'c');
+            EXPECT_EQ(waiter.next(), int{'c'});
+        }
+        EXPECT_EQ(peer.answer(), 2 * now);
+        const uint64_t frames = received_by_kernel(peer.fd()) - before;
+        printf("# way %d: %d wake-ups took %llu frames\n", static_cast<int>(way), now,
+               static_cast<unsigned long long>(frames));
+        bad += frames >= now / 10 ? 1 : 0;
+    }
+    EXPECT_EQ(bad, 0);
+}
+
 } // namespace
 
 std::vector<CMUnitTest> steady_cases() {
@@ -210,6 +292,8 @@ std::vector<CMUnitTest> steady_cases() {
         FABTEST(test_one_thread_in_select_and_one_in_a_set),
         FABTEST(test_more_threads_than_descriptors_are_woken),
         FABTEST(test_more_threads_of_a_peer_than_descriptors_are_woken),
+        FABTEST(test_sleepers_are_woken_by_space),
+        FABTEST(test_canceled_threads_give_their_descriptors_back),
         FABTEST(test_threads_of_a_stopped_peer_are_woken_when_it_goes_on),
     };
 }

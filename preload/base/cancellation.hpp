@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Calls in which a thread may be cancelled. The library is built without exceptions, so that no destructor runs then:
+// what is to be undone is given beside the call.
+#pragma once
+
+#include <cerrno>
+#include <type_traits>
+
+#include <pthread.h>
+
+namespace preload {
+
+// call(), and its result with errno. If the thread is cancelled in it: undo().
+template <class Call, class Undo> auto cancellable(Call&& call, Undo&& undo) {
+    using Plain = std::remove_reference_t<Undo>;
+    std::invoke_result_t<Call&> result{};
+    int error = 0;
+    // NOLINTNEXTLINE: a macro of pthread.h
+    pthread_cleanup_push([](void* what) { (*static_cast<Plain*>(what))(); }, const_cast<void*>(static_cast<const void*>(&undo)));
+    result = call();
+    error = errno;
+    pthread_cleanup_pop(0); // NOLINT: the same
+    errno = error;
+    return result;
+}
+
+} // namespace preload

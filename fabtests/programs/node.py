@@ -17,9 +17,10 @@ def http(trial):
     trial.stop(server)
 
 
-def sockets(trial, what, said):
+def sockets(trial, what, said, ready=""):
     script = os.path.join(HERE, "node_sockets.js")
     server = trial.serve(["node", script, what, "server", trial.address, trial.port], label="server")
+    trial.wait_until(lambda: ready in server.text(), "server that is ready")
     client = trial.run(["node", script, what, "client", trial.address, trial.port], label="client")
     trial.expect(client.text() == said + "\n", client.text)
     return server
@@ -50,7 +51,7 @@ def cut(trial):
 
 @case("node", "cluster: two workers, to which connections are passed", ["node"])
 def cluster(trial):
-    server = sockets(trial, "cluster", "2 workers answered")
+    server = sockets(trial, "cluster", "2 workers answered", ready="all listen")
     trial.expect_upgraded(8)
     trial.stop(server)
 

@@ -155,6 +155,8 @@ const parts = {
     server: () => {
       if (cluster.isPrimary) {
         const workers = [cluster.fork(), cluster.fork()];
+        let listening = 0;
+        cluster.on('listening', () => ++listening === workers.length && console.log('all listen'));
         process.on('SIGTERM', () => {
           let left = workers.length;
           workers.forEach((worker) => worker.on('exit', () => --left === 0 && process.exit(0)).kill());

@@ -18,7 +18,8 @@ template <class Call, class Undo> auto cancellable(Call&& call, Undo&& undo) {
     std::invoke_result_t<Call&> result{};
     int error = 0;
     // NOLINTNEXTLINE: a macro of pthread.h
-    pthread_cleanup_push([](void* what) { (*static_cast<Plain*>(what))(); }, const_cast<void*>(static_cast<const void*>(&undo)));
+    pthread_cleanup_push([](void* what) { (*static_cast<Plain*>(what))(); },
+                         const_cast<void*>(static_cast<const void*>(&undo)));
     result = call();
     error = errno;
     pthread_cleanup_pop(0); // NOLINT: the same

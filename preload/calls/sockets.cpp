@@ -154,11 +154,15 @@ PRELOAD_EXPORT int shutdown(int fd, int how) noexcept {
         if (how != SHUT_WR) {
             c->state.load()->read_shut = true;
         }
+        std::atomic<WriteShut> other{};
+        std::atomic<WriteShut>& write_shut = how != SHUT_RD ? c->state.load()->write_shut : other;
+        write_shut = WriteShut::begun;
         {
             const sys::ErrnoKept kept;
             stream::prepare_shutdown(*c, fd, how);
         }
         const int result = real::shutdown(fd, how);
+        write_shut = result == 0 ? WriteShut::done : WriteShut::no;
         const sys::ErrnoKept kept_for_waking;
         wakeup::wake_own(c->guarded.load());
         return result;

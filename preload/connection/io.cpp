@@ -276,6 +276,19 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     return n == 0 ? -EAGAIN : 0;
 }
 
+// A shutdown ends a call that sleeps, also if there has come space on the way to it. The kernel says so, and raises
+// SIGPIPE. 0: there was none.
+ssize_t look_for_shutdown(const ConnectionState& s, int fd, int flags) {
+    constexpr int max_pauses = 100000; // who shuts down may have been killed in the middle
+    for (int i = 0; i < max_pauses && s.write_shut == WriteShut::begun; ++i) {
+        const timespec pause{0, 100000};
+        sys::call(SYS_nanosleep, &pause, nullptr);
+    }
+    return s.write_shut == WriteShut::done
+               ? sys::call(SYS_sendto, fd, nullptr, 0, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT, nullptr, 0)
+               : 0;
+}
+
 } // namespace
 
 ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
@@ -308,6 +321,14 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
         if (const ssize_t waited = wait_to_send(c, fd, by_ring); waited < 0) {
             return done != 0 ? later(s, done, waited) : waited;
         }
+        if (s.write_shut != WriteShut::no) [[unlikely]] {
+            if (done != 0) {
+                return done; // the next call hears of it
+            }
+            if (const ssize_t shut = look_for_shutdown(s, fd, flags); shut < 0) {
+                return shut;
+            }
+        }
     }
 }
 
@@ -331,6 +352,14 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
         }
         if (const ssize_t waited = wait_to_send(c, fd, by_ring); waited < 0) {
             return done != 0 ? static_cast<ssize_t>(done) : waited;
+        }
+        if (s.write_shut != WriteShut::no) [[unlikely]] {
+            if (done != 0) {
+                break;
+            }
+            if (const ssize_t shut = look_for_shutdown(s, fd, 0); shut < 0) {
+                return shut;
+            }
         }
     }
     return static_cast<ssize_t>(done);

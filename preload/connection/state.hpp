@@ -63,6 +63,9 @@ enum class Uncounted : uint8_t {
     before, // and it was seen to be gone: nobody but this process has the connection
 };
 
+// By shutdown at this end.
+enum class WriteShut : uint8_t { no, begun, done };
+
 struct alignas(64) ConnectionState {
     // First: the only member that outlives its connection, since a call may be in flight when another thread closes.
     std::atomic<uint64_t> gate{0};
@@ -85,7 +88,8 @@ struct alignas(64) ConnectionState {
     std::atomic<int> cork{0};
     std::atomic<Reason> reason{Reason::none};
     std::atomic<uint32_t> attempts{0};
-    std::atomic<uint32_t> sleepers{0};    // threads asleep on it
+    std::atomic<uint32_t> sleepers{0}; // threads asleep on it
+    std::atomic<WriteShut> write_shut{WriteShut::no};
     std::atomic<bool> read_shut{false};   // by shutdown at this end
     std::atomic<bool> time_limits{false}; // SO_RCVTIMEO or SO_SNDTIMEO was set
 

@@ -17,6 +17,9 @@
 
 namespace {
 
+// FI_ORDER_STRICT, whose name libfabric 2 warns of.
+constexpr uint64_t order_strict = 0x1ff;
+
 using namespace fabtests;
 
 constexpr uint32_t version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
@@ -223,8 +226,8 @@ void test_getinfo_refuses_what_a_stream_has_not() {
         [](fi_info& h) { h.domain_attr->mr_cnt = 1; },
         [](fi_info& h) { h.domain_attr->mr_iov_limit = 1; },
         [](fi_info& h) { h.domain_attr->max_err_data = 1; },
-        [](fi_info& h) { h.tx_attr->comp_order = FI_ORDER_STRICT; },
-        [](fi_info& h) { h.rx_attr->comp_order = FI_ORDER_STRICT; },
+        [](fi_info& h) { h.tx_attr->comp_order = order_strict; },
+        [](fi_info& h) { h.rx_attr->comp_order = order_strict; },
         [](fi_info& h) { h.tx_attr->rma_iov_limit = 1; },
         [](fi_info& h) { h.tx_attr->op_flags = FI_DELIVERY_COMPLETE; },
         [](fi_info& h) { h.rx_attr->op_flags = FI_MULTI_RECV; },

@@ -117,12 +117,12 @@ PRELOAD_EXPORT int execlp(const char* file, const char* first, ...) noexcept { E
 PRELOAD_EXPORT int execle(const char* path, const char* first, ...) noexcept { EXECUTE_LIST(execve, path, true); }
 
 PRELOAD_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
-                               const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) noexcept {
+                               const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
     lifecycle::leave_inheritable_sets();
     return real::posix_spawn(pid, path, actions, attributes, argv, envp);
 }
 PRELOAD_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
-                                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) noexcept {
+                                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
     lifecycle::leave_inheritable_sets();
     return real::posix_spawnp(pid, file, actions, attributes, argv, envp);
 }

@@ -16,13 +16,11 @@ namespace {
 
 void arm_one(std::atomic<uint64_t>& wanted, uint64_t sleeper) {
     uint64_t before = path::nobody;
-    if (sleeper == path::by_frame) {
-        before = wanted.exchange(path::by_frame);
-    } else if (wanted.compare_exchange_strong(before, sleeper) || before == sleeper || before == path::by_frame) {
+    if (sleeper != path::by_frame &&
+        (wanted.compare_exchange_strong(before, sleeper) || before == sleeper || before == path::by_frame)) {
         return;
-    } else {
-        before = wanted.exchange(path::by_frame);
     }
+    before = wanted.exchange(path::by_frame);
     // It may sleep where no frame comes; from now on it does not.
     if (before > path::by_frame && before != sleeper) {
         wakeup::wake_own(before);

@@ -31,7 +31,7 @@ using preload_test::Pair;
 // A child that does this and ends; what it fails with is said by it. It is killed if it hangs.
 class Child {
   public:
-    template <class Body> explicit Child(Body&& body) : pid_(fork()) {
+    explicit Child(const std::function<void()>& body) : pid_(fork()) {
         EXPECT(pid_ >= 0);
         if (pid_ == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -362,6 +362,7 @@ void test_a_thread_is_canceled_in_epoll_wait() {
     }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Children that no handler of pthread_atfork is called for: what they close, the parent keeps.
 void await_end(pid_t child) {
     int status = -1;
@@ -412,6 +413,7 @@ void test_a_child_of_raw_fork_closes_its_own_numbers() {
     pair.exchange();
     EXPECT_EQ(path_of(pair.b), 3);
 }
+#endif
 
 // UDP on a number that was a TCP socket's before is not taken for one, nor TCP on one that was UDP's.
 void test_a_number_is_used_again_by_another_kind_of_socket() {

@@ -150,7 +150,7 @@ RSOCKET_API int ofi_rshutdown(int fd, int how) {
 
 RSOCKET_API int ofi_rclose(int fd) {
     if (Call::exiting()) { // all sockets are closed by then, and objects stay
-        return fd_table::find(fd) ? ::close(fd) : -1;
+        return fd_table::find(fd) ? ::close(fd) : (errno = EBADF, -1);
     }
     return answer(
         [&] {

@@ -360,6 +360,7 @@ void test_sleepers_are_woken_after_their_connection_was_passed() {
     }
 }
 
+#if !defined(__SANITIZE_ADDRESS__) // which needs some
 // A program that has all its numbers in use, and sleeps then for the first time.
 void test_sleepers_are_woken_when_all_numbers_are_in_use() {
     Child child([] {
@@ -385,6 +386,7 @@ void test_sleepers_are_woken_when_all_numbers_are_in_use() {
     });
     child.expect_success();
 }
+#endif
 
 } // namespace
 
@@ -412,21 +414,20 @@ int look_at_inherited_set(int set) {
 std::vector<CMUnitTest> processes_cases() {
     return {
         FABTEST(test_a_sleeper_is_woken_while_a_child_has_its_connection),
-        FABTEST(test_a_sleeper_is_woken_after_a_child_has_ended),
-        FABTEST(test_a_child_is_woken_in_recv),
-        FABTEST(test_a_child_is_woken_in_poll),
-        FABTEST(test_a_child_is_woken_in_select),
-        FABTEST(test_a_child_is_woken_in_a_set_of_its_own),
-        FABTEST(test_a_child_is_woken_in_an_inherited_set),
-        FABTEST(test_traffic_by_recv_while_the_process_forks),
-        FABTEST(test_traffic_by_poll_while_the_process_forks),
-        FABTEST(test_traffic_by_a_set_while_the_process_forks),
-        FABTEST(test_an_executed_program_finds_nothing_strange_in_a_set),
-        FABTEST(test_a_spawned_program_finds_nothing_strange_in_a_set),
-        FABTEST(test_sleepers_are_woken_at_the_limit_of_descriptors),
-        FABTEST(test_a_process_without_numbers_wakes_its_peer),
-        FABTEST(test_sleepers_are_woken_after_their_connection_was_passed),
-        FABTEST(test_sleepers_are_woken_when_all_numbers_are_in_use),
+            FABTEST(test_a_sleeper_is_woken_after_a_child_has_ended), FABTEST(test_a_child_is_woken_in_recv),
+            FABTEST(test_a_child_is_woken_in_poll), FABTEST(test_a_child_is_woken_in_select),
+            FABTEST(test_a_child_is_woken_in_a_set_of_its_own), FABTEST(test_a_child_is_woken_in_an_inherited_set),
+            FABTEST(test_traffic_by_recv_while_the_process_forks),
+            FABTEST(test_traffic_by_poll_while_the_process_forks),
+            FABTEST(test_traffic_by_a_set_while_the_process_forks),
+            FABTEST(test_an_executed_program_finds_nothing_strange_in_a_set),
+            FABTEST(test_a_spawned_program_finds_nothing_strange_in_a_set),
+            FABTEST(test_sleepers_are_woken_at_the_limit_of_descriptors),
+            FABTEST(test_a_process_without_numbers_wakes_its_peer),
+            FABTEST(test_sleepers_are_woken_after_their_connection_was_passed),
+#if !defined(__SANITIZE_ADDRESS__)
+            FABTEST(test_sleepers_are_woken_when_all_numbers_are_in_use),
+#endif
     };
 }
 

@@ -256,21 +256,21 @@ void test_canceled_threads_give_their_descriptors_back() {
             sleeper.await_asleep();
             sleeper.cancel();
         }
+        // A call on an eventfd alone waits for a guard, which the service sets when it comes to it.
         constexpr int now = 1000;
-        peer.tell(Do::echo, 2 * now);
-        uint64_t before = 0;
-        for (int i = 0; i < 2 * now; ++i) {
-            if (i == now) {
-                before = received_by_kernel(peer.fd());
+        constexpr int most = 20;
+        bool by_descriptor = false;
+        for (int window = 0; window < most && !by_descriptor; ++window) {
+            const uint64_t before = received_by_kernel(peer.fd());
+            peer.tell(Do::echo, now);
+            for (int i = 0; i < now; ++i) {
+                send_byte(peer.fd(), 'c');
+                EXPECT_EQ(waiter.next(), int{'c'});
             }
-            send_byte(peer.fd(), 'c');
-            EXPECT_EQ(waiter.next(), int{'c'});
+            EXPECT_EQ(peer.answer(), now);
+            by_descriptor = received_by_kernel(peer.fd()) - before < now / 10;
         }
-        EXPECT_EQ(peer.answer(), 2 * now);
-        const uint64_t frames = received_by_kernel(peer.fd()) - before;
-        printf("# way %d: %d wake-ups took %llu frames\n", static_cast<int>(way), now,
-               static_cast<unsigned long long>(frames));
-        bad += frames >= now / 10 ? 1 : 0;
+        bad += by_descriptor ? 0 : 1;
     }
     EXPECT_EQ(bad, 0);
 }

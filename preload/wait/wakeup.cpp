@@ -72,7 +72,7 @@ Id acquire() {
         }
     } while (!busy.compare_exchange_weak(taken, taken | uint32_t{1} << index, std::memory_order_acquire));
     if (own[index].load() == 0) {
-        own[index] = descriptors::keep_spare(eventfd(0, EFD_CLOEXEC)) + 1;
+        own[index] = descriptors::keep_spare(sys::call(SYS_eventfd2, 0, EFD_CLOEXEC)) + 1;
     }
     const Id id = part | index;
     if (own[index].load() == 0) {

@@ -24,13 +24,14 @@ constexpr int longest_search = 64;
 
 // The other end of a pair, which the kernel gives the next inode and the next free number.
 int other_end(int fd) {
-    struct stat one {};
-    if (fstat(fd, &one) != 0) {
+    struct statx one {};
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &one) != 0) {
         return -1;
     }
     for (int other = fd + 1; other < fd + longest_search; ++other) {
-        struct stat two {};
-        if (fstat(other, &two) == 0 && two.st_dev == one.st_dev && two.st_ino == one.st_ino + 1) {
+        struct statx two {};
+        if (statx(other, "", AT_EMPTY_PATH, STATX_INO, &two) == 0 && two.stx_dev_major == one.stx_dev_major &&
+            two.stx_dev_minor == one.stx_dev_minor && two.stx_ino == one.stx_ino + 1) {
             return other;
         }
     }

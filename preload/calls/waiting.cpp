@@ -70,6 +70,9 @@ int epoll_any(int epfd, epoll_event* events, int max, int64_t timeout_ns, const 
     if (events == nullptr || max <= 0) [[unlikely]] {
         return kernel();
     }
+    if (set != nullptr) {
+        set->note_waiter();
+    }
     if (set == nullptr || !set->has_careful()) {
         const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
         const int n = set != nullptr ? sleep_in(*set, kernel) : kernel();

@@ -160,6 +160,10 @@ void count(Connection& c, ConnectionState& s) {
                             s.worth_at.load(std::memory_order_relaxed) <= policy::worth_after_calls();
     if (calls >= s.worth_at.load(std::memory_order_relaxed) || many_bytes) {
         const sys::ErrnoKept kept;
+        if (c.watched.load(std::memory_order_relaxed) && watched_by_several(c)) {
+            stream::pin(c, c.fd.load(), Reason::shared_set);
+            return;
+        }
         service::request(c);
     }
 }

@@ -351,7 +351,10 @@ bool in_vfork_child() {
 
 // Children share connections: each is held by one process more. By numbers, since several stand for one connection.
 void before_fork() {
-    table::for_each_set([](int, EpollSet& set) { set.leave_wakeup(); });
+    table::for_each_set([](int, EpollSet& set) {
+        set.leave_wakeup();
+        set.share();
+    });
     table::for_each_connection([](int fd, Connection& c) {
         if (c.fd.load() == fd) {
             watches_closing(c);
@@ -377,9 +380,10 @@ void after_fork_in_child() {
     forget_thread_id();
     states_after_fork();
     watches_after_fork();
+    shared_sets_after_fork();
     table::for_each([](int, uintptr_t what) {
         if ((what & table::set_bit) != 0) {
-            reinterpret_cast<EpollSet*>(what & ~table::set_bit)->after_fork(service::own_name());
+            reinterpret_cast<EpollSet*>(what & ~table::set_bit)->after_fork();
         } else if (what != table::internal) {
             auto& c = *reinterpret_cast<Connection*>(what);
             c.requested = 0;

@@ -54,6 +54,7 @@ enum class Reason : uint8_t {
     broken,         // the other end broke the protocol
     failed,         // what the other end sent to agree on the path was wrong
     spliced,        // splice from or to something that cannot be copied
+    shared_set,     // several processes wait in an epoll set that it is a member of
 };
 
 // A process with a filter of system calls moves bytes past the library, and nobody counts them.

@@ -59,7 +59,7 @@ struct WakeupGiven {
     uint64_t id = 0;
 };
 
-// To a process that has made epoll sets, from a child that waits in one: it is woken in the other one's place.
+// To a process that has waited in an epoll set, from another one that has it by fork and waits in it, too.
 struct SetsShared {
     static constexpr uint64_t expected_magic = 0x64657261'68537372; // "rsShared"
     uint64_t magic = expected_magic;

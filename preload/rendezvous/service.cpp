@@ -39,7 +39,8 @@ enum class Stage : uint8_t { none, starting, running, impossible };
 
 constinit std::atomic<Stage> stage{Stage::none};
 constinit std::atomic<uint64_t> name{0};
-constinit std::atomic<int> inbox{-1}; // a datagram socket at the name
+constinit std::atomic<uint64_t> promised{0}; // the name that it has or will have
+constinit std::atomic<int> inbox{-1};        // a datagram socket at the name
 constinit std::atomic<Connection*> requests{nullptr};
 constinit std::atomic<bool> stopped{false};
 constinit std::atomic<uint64_t> usual_mask{0};
@@ -276,7 +277,7 @@ void Thread::read_inbox() {
         } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted) {
             give_wakeup(*wanted, from, header.msg_namelen, rendezvous::is_from_own_user(header));
         } else if (rendezvous::parse<rendezvous::SetsShared>(received) && rendezvous::is_from_own_user(header)) {
-            table::for_each_set([](int, EpollSet& set) { set.leave_wakeup(); });
+            table::for_each_set([](int, EpollSet& set) { set.note_several(); });
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given) {
             take_wakeup(*given, std::exchange(fd, -1), rendezvous::is_from_own_user(header));
         }
@@ -349,13 +350,12 @@ Thread* make_thread(int epoll) {
 }
 
 bool open_inbox() {
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random)) {
+    const uint64_t own = promised_name();
+    if (own == 0) {
         return false;
     }
-    random = random != 0 ? random : 1;
     sockaddr_un address{};
-    const socklen_t length = address_of(random, address);
+    const socklen_t length = address_of(own, address);
     const int made = static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (made < 0) {
         return false;
@@ -367,7 +367,7 @@ bool open_inbox() {
         return false;
     }
     inbox = descriptors::keep(made);
-    name = random;
+    name = own;
     return inbox >= 0;
 }
 
@@ -419,6 +419,18 @@ bool may_start() {
 } // namespace
 
 uint64_t own_name() { return name.load(std::memory_order_relaxed); }
+
+uint64_t promised_name() {
+    uint64_t own = promised.load(std::memory_order_relaxed);
+    if (own == 0) {
+        uint64_t made = 0;
+        if (getrandom(&made, sizeof(made), GRND_NONBLOCK) != sizeof(made) || made == 0) {
+            return 0;
+        }
+        own = promised.compare_exchange_strong(own, made) ? made : own;
+    }
+    return own;
+}
 
 void note_signal_mask() {
     constexpr uint32_t interval = 64; // a system call for some: it seldom changes
@@ -499,7 +511,7 @@ bool ask_to_wake(Connection& c, uint64_t id) {
     return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message) == 0;
 }
 
-bool tell_owner_of_sets(uint64_t service) { return send_anyhow(service, rendezvous::SetsShared()) != -ECONNREFUSED; }
+void tell_of_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared()); }
 
 void guard(Connection& c) {
     Guard none = Guard::none;
@@ -530,6 +542,7 @@ void after_fork_in_child() {
     wakeup::after_fork_in_child();
     inbox = -1;
     name = 0;
+    promised = 0;
     requests = nullptr;
     stage = Stage::none;
 }

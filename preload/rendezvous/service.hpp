@@ -23,8 +23,10 @@ bool ask(path::Segment& segment, unsigned end);
 // Asks the service at the other end to wake the sleeper of this id there, and to give its descriptor. False: it cannot
 // be asked.
 bool ask_to_wake(Connection& c, uint64_t id);
-// This process has waited in a set of another one's. False: that is not there any more.
-bool tell_owner_of_sets(uint64_t service);
+// The name that it has, or will have once it runs; 0: for want of randomness.
+uint64_t promised_name();
+// To another process, which waits in an epoll set that this one waits in, too.
+void tell_of_shared_set(uint64_t service);
 // A thread is to sleep where only the service sees what the kernel has of the connection.
 void guard(Connection& c);
 void guard_again(Connection& c); // by another number

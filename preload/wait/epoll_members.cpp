@@ -27,6 +27,9 @@ constinit EpollSet* unused_sets = nullptr;
 // Of the lists of connections.
 constinit LocalLock list_lock;
 
+// What the kernel watches a member for that is in a set of several processes, until it is handed over.
+constexpr uint32_t told_to_all = EPOLLIN | EPOLLRDHUP | EPOLLPRI;
+
 void* memory(size_t size) {
     void* got = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return got != MAP_FAILED ? got : nullptr;
@@ -272,26 +275,19 @@ void EpollSet::convert(Watch& watch, int epfd, bool wakes) {
     watch.converted = true;
     tell_anew(watch); // what is there now was perhaps not told
     activate(watch);
-    epoll_event event = watch.wanted;
     // It has not told the peer, and does not know what is in the ring: the kernel's socket, which has space as a rule,
     // wakes it.
-    const uint32_t space = wakes ? EPOLLOUT : watch.wanted.events & EPOLLOUT;
-    event.events = kernel_events_of(watch.wanted.events | space);
-    if ((watch.wanted.events & EPOLLEXCLUSIVE) != 0) { // which cannot be modified
-        event.events = EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | space;
-        sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, watch.fd, nullptr);
-        sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_ADD, watch.fd, &event);
-    } else {
-        sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_MOD, watch.fd, &event);
-    }
-    watch.kernel_events = event.events;
+    const uint32_t space = wakes ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
+    number = epfd;
+    change_in_kernel(watch, is_several() ? told_to_all : kernel_events_of(watch.wanted.events | space));
 }
 
 // With the lock. Programs remove and add members for each request. The kernel need not know where it watches a
 // converted member for all that it has to, and a member that is removed is its own until a thread sleeps: perhaps it
 // comes back.
 bool EpollSet::change_in_memory(Watch& watch, int operation, const epoll_event* event) {
-    if (!watch.converted || watch.connection == nullptr || (watch.wanted.events & EPOLLEXCLUSIVE) != 0 || is_asleep()) {
+    if (!watch.converted || watch.connection == nullptr || (watch.wanted.events & EPOLLEXCLUSIVE) != 0 || is_asleep() ||
+        is_several()) {
         return false;
     }
     if (operation == EPOLL_CTL_DEL && !watch.removed) {
@@ -403,6 +399,9 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                 }
             }
         }
+    }
+    if (is_several()) [[unlikely]] {
+        leave_to_kernel();
     }
     if (result < 0) {
         kept_for_success.set(error);
@@ -516,6 +515,8 @@ void forget_watches(Connection& c) {
         }
     }
 }
+
+LocalLock& membership_lock() { return list_lock; }
 
 void watches_after_fork() {
     pool_lock.forget();

@@ -273,6 +273,9 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
     int64_t left = timeout_ns;
     bool may_spin = timeout_ns != 0;
     for (;;) {
+        if (is_several()) [[unlikely]] {
+            leave_to_kernel();
+        }
         int count = 0;
         std::optional<Asleep> asleep;
         bool soon = false;

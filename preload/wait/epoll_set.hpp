@@ -23,6 +23,7 @@
 namespace preload {
 
 class EpollSet;
+struct SharedSet;
 
 struct Watch {
     int fd = -1;
@@ -66,6 +67,16 @@ class EpollSet {
     // It, or its descriptor, goes to another process: its threads are woken by frames from now on.
     void leave_wakeup();
     void after_fork_in_parent(); // it may have one again, until the child is seen to wait in it, too
+    // Before a fork: from now on it is seen if several processes wait in it. See epoll_shared.cpp.
+    void share();
+    void note_waiter() {
+        if (shared_.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+            note_waiter_slow();
+        }
+    }
+    [[nodiscard]] bool is_several() const;
+    void note_several(); // by the service: another process has begun to wait in it
+    void leave_to_kernel();
     void convert_number(int fd);
     void convert(Watch& watch, int epfd, bool wakes);
     void activate(Watch& watch);
@@ -93,12 +104,12 @@ class EpollSet {
     };
 
     // Of events that are not looked at otherwise: the library's own are taken out. Returns how many are left.
-    int without_own(epoll_event* events, int count) const;
+    static int without_own(epoll_event* events, int count);
 
     static EpollSet* make();
     void add_number() { numbers_.fetch_add(1); }
     void drop_number(); // the last one frees it
-    void after_fork(uint64_t parent_service);
+    void after_fork();
     [[nodiscard]] LocalLock& lock() { return lock_; }
     int number = -1; // one of its numbers
 
@@ -120,6 +131,9 @@ class EpollSet {
     // As if nobody had written it, so that the set itself is ready only for what is in it.
     void drain_wakeup();
     int take_own_events(epoll_event* events, int count);
+    void give_up_wakeup(); // with the lock
+    void note_waiter_slow();
+    void change_in_kernel(Watch& watch, uint32_t events);
     void wake_another(); // its wake-up may have been meant for several members, and this thread has no place for all
     // What follows if nothing is there: another look; a sleep in it; a sleep in another set, or in poll, for which
     // frames are needed.
@@ -144,7 +158,8 @@ class EpollSet {
     Watch* active_ = nullptr;
     uint64_t wakeup_ = 0;         // 0: none, or not yet
     bool wakeup_is_past_ = false; // none from now on
-    uint64_t owner_service_ = 0;  // inherited: of the process that may have one
+    bool is_inherited_ = false;
+    std::atomic<SharedSet*> shared_{nullptr}; // once it was there at a fork
     uint32_t next_told_ = 0;
     std::array<Watch*, max_told> told_{};
     std::atomic<uint32_t> converted_{0};
@@ -178,5 +193,9 @@ void watches_frames_taken(const Connection& c);
 bool watches_asleep(const Connection& c);
 void forget_watches(Connection& c); // its last number was closed
 void watches_after_fork();
+void shared_sets_after_fork();
+// It is in a set in which several processes wait.
+bool watched_by_several(const Connection& c);
+LocalLock& membership_lock(); // of the lists of connections
 
 } // namespace preload

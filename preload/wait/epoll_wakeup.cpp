@@ -10,7 +10,6 @@
 
 #include "preload/base/system.hpp"
 #include "preload/connection/stream.hpp"
-#include "preload/rendezvous/service.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload {
@@ -22,14 +21,10 @@ char own_mark;
 
 } // namespace
 
-int EpollSet::without_own(epoll_event* events, int count) const {
+int EpollSet::without_own(epoll_event* events, int count) {
     const epoll_event* end =
         std::remove_if(events, events + count, [](const epoll_event& one) { return one.data.ptr == &own_mark; });
-    const int left = static_cast<int>(end - events);
-    if (left != count && wakeup_ == 0 && owner_service_ != 0) { // it was the owner's, which knows of nobody else
-        (void)service::tell_owner_of_sets(owner_service_);
-    }
-    return left;
+    return static_cast<int>(end - events);
 }
 
 // With the lock.
@@ -101,9 +96,12 @@ void EpollSet::wake_another() {
 
 void EpollSet::leave_wakeup() {
     const LocalLock::Hold hold(lock_);
-    if (!hold) {
-        return;
+    if (hold) {
+        give_up_wakeup();
     }
+}
+
+void EpollSet::give_up_wakeup() {
     wakeup_is_past_ = true;
     if (wakeup_ == 0) {
         return;
@@ -123,19 +121,19 @@ void EpollSet::leave_wakeup() {
     converted_.fetch_sub(1);
 }
 
-// The child may never wait in it. If it does, it may be woken in the parent's place, and tells it.
+// The child may never wait in it.
 void EpollSet::after_fork_in_parent() {
     const LocalLock::Hold hold(lock_);
-    if (hold && service::own_name() != 0 && owner_service_ == 0) {
+    if (hold && !is_inherited_ && !is_several()) {
         wakeup_is_past_ = false;
     }
 }
 
 // In the child. The parent has left its own before, unless the fork was in a handler that had interrupted this set.
-void EpollSet::after_fork(uint64_t parent_service) {
+void EpollSet::after_fork() {
     lock_.forget();
     wakeup_is_past_ = true;
-    owner_service_ = owner_service_ != 0 ? owner_service_ : parent_service;
+    is_inherited_ = true;
     if (wakeup_ != 0) {
         wakeup_ = 0;
         for (Watch* watch : told_) {

@@ -168,29 +168,65 @@ void count(Connection& c, ConnectionState& s) {
     }
 }
 
+namespace {
+
+// What is there lies in the ring, in front of what may come: by a frame, as for all who sleep. False: the call ends.
+bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peeked) {
+    const Asleep asleep(s);
+    stream::arm(c, POLLIN, path::by_frame);
+    if (stream::more_may_come(c, peeked)) {
+        if (sleep_receiving(fd, asleep) <= 0) {
+            return false;
+        }
+        (void)stream::look(c, fd, 0, path::nobody); // takes the frame, which would wake this thread for ever
+    }
+    return true;
+}
+
+// MSG_PEEK with MSG_WAITALL: bytes may lie in two places, in front of a switch and behind it. What the kernel has is
+// unread, so that it does not tell of more.
+ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
+    constexpr int pause_ms = 1;
+    ConnectionState& s = *c.state.load();
+    const int limit = s.time_limits ? time_limit_ms(fd, SO_RCVTIMEO) : -1;
+    const uint64_t begin = sys::now_ns();
+    for (bool ended = false;;) {
+        Parts parts = all;
+        const ssize_t first = receive_careful(c, fd, parts, flags & ~MSG_WAITALL);
+        const ssize_t further = first > 0 && !parts.empty() ? stream::peek_further(c, fd, parts, flags, first) : 0;
+        const ssize_t n = first + std::max(further, ssize_t{0});
+        if (first <= 0 || further < 0 || parts.empty() || ended) {
+            return n;
+        }
+        if (further == 0 && stream::more_may_come(c, first)) {
+            if (!sleep_behind_peeked(c, s, fd, first)) {
+                return n;
+            }
+            continue;
+        }
+        pollfd one{fd, POLLRDHUP, 0};
+        const int told = cancellable([&] { return real::poll(&one, 1UL, pause_ms); }, [] {});
+        ended = told > 0;
+        if (told < 0 || (limit >= 0 && sys::now_ns() - begin > static_cast<uint64_t>(limit) * 1000000)) {
+            return n;
+        }
+    }
+}
+
+} // namespace
+
 ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
     ConnectionState& s = *c.state.load();
     const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
     ssize_t done = 0;
-    const Parts all = parts;
     bool by_ring = true;
-    const bool peeks_for_all = (flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL) && may_wait;
+    if (may_wait && (flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL)) {
+        return peek_for_all(c, fd, parts, flags);
+    }
     for (;;) {
         const ssize_t n = stream::read_now(c, fd, parts, flags, may_wait);
         if (n == -EAGAIN && s.giving_back) [[unlikely]] {
             watches_refused(c);
-        }
-        if (n > 0 && peeks_for_all && static_cast<uint64_t>(n) < all.size() && stream::more_may_come(c, n)) {
-            parts = all;
-            const Asleep asleep(s);
-            stream::arm(c, POLLIN, path::by_frame);
-            if (stream::more_may_come(c, n)) {
-                if (const ssize_t slept = sleep_receiving(fd, asleep); slept <= 0) {
-                    return n;
-                }
-                (void)stream::look(c, fd, 0, path::nobody); // takes the frame, which would wake this thread for ever
-            }
-            continue;
         }
         if (n > 0) {
             done += n;

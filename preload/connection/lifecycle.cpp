@@ -20,6 +20,7 @@
 #include "preload/rules/decide.hpp"
 #include "preload/stats/explain.hpp"
 #include "preload/wait/epoll_set.hpp"
+#include "preload/wait/poll.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload::lifecycle {
@@ -199,6 +200,23 @@ void forget(int fd) {
     }
 }
 
+namespace {
+
+// SO_LINGER with a time: until the peer's kernel has all, whose receive buffer's part the ring plays. It has space once
+// the peer reads. The kernel does the same for what it has itself.
+void linger_in_ring(Connection& c, int fd) {
+    linger how{};
+    socklen_t length = sizeof(how);
+    if (c.segment.load() == nullptr || (c.state.load()->out_epoch.load() & 1) == 0 ||
+        sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) != 0 || how.l_onoff == 0 || how.l_linger <= 0) {
+        return;
+    }
+    pollfd one{fd, POLLOUT, 0};
+    (void)wait::poll(&one, 1, how.l_linger * int64_t{1000000000}, nullptr);
+}
+
+} // namespace
+
 Closing before_close(int fd) {
     Closing closing;
     const uintptr_t what = table::find(fd);
@@ -218,6 +236,9 @@ Closing before_close(int fd) {
     watches_closing(*c);
     if (c->numbers.load() == 1) {
         const bool careful = (s.gate.load() & gate::careful) != 0;
+        if (careful && s.holders.load() == 1) {
+            linger_in_ring(*c, fd);
+        }
         explain::record(*c, fd);
         if (careful && stream::prepare_close(*c, fd) && s.holders.load() == 1) {
             // The kernel resets a connection that is closed with bytes unread.

@@ -441,6 +441,40 @@ ssize_t read_now(Connection& c, int fd, Parts& parts, int flags, bool will_sleep
     return read_locked(c, fd, parts, flags, will_sleep);
 }
 
+ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t peeked) {
+    const ReadSection section(c, fd);
+    ConnectionState& s = *c.state.load();
+    if (!section || s.broken || s.giving_back || s.taken != 0 || s.awaits_resume) {
+        return -EAGAIN;
+    }
+    const Direction& ring = c.in_ring();
+    const uint32_t epoch = s.in_epoch.load();
+    const uint32_t published = ring.writer.epoch.load(std::memory_order_acquire);
+    if (published == epoch) {
+        return 0;
+    }
+    if (published - epoch > 1) {
+        return -EAGAIN; // there is a third place
+    }
+    if ((epoch & 1) == 0) {
+        const bool whole = ring.writer.switch_at.load() - s.received.load() == static_cast<uint64_t>(peeked);
+        uint64_t count = 0;
+        return whole && readable(ring, s.in, count) && count != 0 ? read_ring(c, fd, parts, flags | MSG_PEEK, count)
+                                                                  : 0;
+    }
+    ssize_t error = 0;
+    (void)take_frames(c, fd, true, error);
+    const long there = s.resume_seen ? unread_in_kernel(fd) : 0;
+    if (there <= 0 || ring.writer.epoch.load(std::memory_order_acquire) != published) {
+        return 0; // what is there may be frames
+    }
+    const ssize_t n = read_kernel(fd, parts, static_cast<uint64_t>(there), flags | MSG_PEEK);
+    if (n > 0) {
+        parts.skip(static_cast<uint64_t>(n));
+    }
+    return std::max(n, ssize_t{0});
+}
+
 void follow(Connection& c, int fd, bool all_frames) {
     ConnectionState& s = *c.state.load();
     while (!s.giving_back) {

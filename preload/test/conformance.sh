@@ -15,12 +15,8 @@ returned) settings="RSPRELOAD_UPGRADE=test:1:200 CONFORMANCE_EXCHANGE=returned" 
 esac
 # The kernel says at once what is ready; while memory is, the library asks it now and then.
 export RSPRELOAD_FAIRNESS=0
-# A close that lingers need not wait: shared memory holds the bytes when the process is gone, and it always has space
-# for them. A thread that waits on a number which another thread closes hears of it (EBADF) instead of going on.
-# select says EBADF for numbers beyond the kernel's table of descriptors, which the kernel does not look at.
-test "$way" = never || export CONFORMANCE_WITHOUT="${CONFORMANCE_WITHOUT:+$CONFORMANCE_WITHOUT,}linger_with_time_waits,select_does_not_look_beyond,a_closed_number_still_serves"
-# A peek sees bytes that are in one place, not those that follow by the kernel behind what is in memory.
-test "$way" != returned || CONFORMANCE_WITHOUT=$CONFORMANCE_WITHOUT,peek_waits_for_all
+# A thread that waits on a number which another thread closes hears of it (EBADF) instead of going on.
+test "$way" = never || export CONFORMANCE_WITHOUT="${CONFORMANCE_WITHOUT:+$CONFORMANCE_WITHOUT,}a_closed_number_still_serves"
 # shellcheck disable=SC2086
 # The program itself, not libtool's script around it, whose shell has no use for the library.
 env $preload $settings CONFORMANCE_PRELOADED=1 RSPRELOAD_EXPLAIN="$scratch/records" LD_LIBRARY_PATH="$builddir/.libs" \

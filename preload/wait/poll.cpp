@@ -298,6 +298,26 @@ int poll(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask) {
     return poll_careful(fds, count, timeout_ns, mask);
 }
 
+namespace {
+
+// Whether the kernel's table of descriptors, which grows as they are made, has no place for the number: select(2) does
+// not look at such. Only the kernel knows, and says EBADF of one for which there is a place.
+bool is_beyond_table(int fd) {
+    constexpr size_t bits = 8 * sizeof(long);
+    constexpr size_t usual = FD_SETSIZE / bits;
+    const size_t words = static_cast<size_t>(fd) / bits + 1;
+    Scratch<unsigned long, usual> set(words);
+    if (set.get() == nullptr) {
+        return false;
+    }
+    std::fill_n(set.get(), words, 0UL);
+    set.get()[words - 1] = 1UL << (static_cast<size_t>(fd) % bits);
+    const timespec now{0, 0};
+    return sys::call(SYS_pselect6, fd + 1, set.get(), nullptr, nullptr, &now, nullptr) == 0;
+}
+
+} // namespace
+
 int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_ns, const sigset_t* mask) {
     const auto has = [](const fd_set* set, int fd) {
         // A program may have larger sets than FD_SETSIZE, which FD_ISSET would not look at.
@@ -345,9 +365,14 @@ int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_n
     if (n < 0) {
         return n;
     }
-    if (std::any_of(list.get(), list.get() + used, [](const pollfd& one) { return (one.revents & POLLNVAL) != 0; })) {
-        errno = EBADF;
-        return -1;
+    const pollfd* bad =
+        std::find_if(list.get(), list.get() + used, [](const pollfd& one) { return (one.revents & POLLNVAL) != 0; });
+    if (bad != list.get() + used) {
+        if (!is_beyond_table(bad->fd)) {
+            errno = EBADF;
+            return -1;
+        }
+        return select(bad->fd, in, out, except, timeout_ns, mask); // it was found at once, so that no time has passed
     }
     int result = 0;
     for (nfds_t i = 0; i < used; ++i) {

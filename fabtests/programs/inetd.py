@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
-"""Servers in inetd's way: accept, fork, the connection becomes the standard input, output and error, exec.
+"""Servers in inetd's way: accept, fork, the connection becomes the standard input, output and error, exec. Or in
+systemd's (sd_listen_fds(3), Accept=yes): it becomes descriptor 3.
 
-As a program of its own, `inetd.py ADDRESS PORT PROGRAM ARGUMENT...`, such a server.
+As a program of its own, `inetd.py ADDRESS PORT NUMBER PROGRAM ARGUMENT...`, such a server: of 0, or of 3.
 """
 
 import os
@@ -14,18 +15,32 @@ ECHO = "import os\nwhile data := os.read(0, 65536):\n    while data:\n        da
 STREAM_ECHO = "import sys, shutil; shutil.copyfileobj(sys.stdin.buffer.raw, sys.stdout.buffer, 4096)"
 
 
+def hand_over(connection, number):
+    if number == 0:
+        for standard in (0, 1, 2):
+            os.dup2(connection.fileno(), standard)
+        connection.close()
+        return
+    os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()))
+    if connection.fileno() == number:
+        connection.set_inheritable(True)
+    else:
+        os.dup2(connection.fileno(), number)
+        connection.close()
+
+
 def serve():
     listener = socket.create_server((sys.argv[1], int(sys.argv[2])), backlog=64)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if listener.fileno() == 3:
+        listener = socket.socket(fileno=os.dup(listener.detach()))
     while True:
         connection, _ = listener.accept()
         if os.fork() == 0:
-            for number in (0, 1, 2):
-                os.dup2(connection.fileno(), number)
-            connection.close()
+            hand_over(connection, int(sys.argv[3]))
             listener.close()
-            os.execvp(sys.argv[3], sys.argv[3:])
+            os.execvp(sys.argv[4], sys.argv[4:])
         connection.close()
 
 
@@ -35,8 +50,8 @@ else:
     import echo_client
     from harness import case
 
-    def superserver(trial, *program):
-        return trial.serve([sys.executable, __file__, trial.address, trial.port, *program], label="server")
+    def superserver(trial, *program, number=0):
+        return trial.serve([sys.executable, __file__, trial.address, trial.port, number, *program], label="server")
 
     @case("inetd", "a superserver that executes cat, 40 clients", [],
           open="connections on standard input and output stay with the kernel, since stdio may use them")
@@ -49,6 +64,17 @@ else:
           open="connections on standard input and output stay with the kernel, since stdio may use them")
     def python(trial):
         server = superserver(trial, sys.executable, "-c", ECHO)
+        echo_client.echo(trial, 8, 4, 300, 300000)
+        trial.stop(server)
+
+    @case("inetd", "a superserver in systemd's way (descriptor 3) that executes python, 8 clients", ["python3"])
+    def systemd(trial):
+        code = ("import os, socket\n"
+                "assert os.environ['LISTEN_FDS'] == '1' and os.environ['LISTEN_PID'] == str(os.getpid())\n"
+                "connection = socket.socket(fileno=3)\n"
+                "while data := connection.recv(65536):\n"
+                "    connection.sendall(data)\n")
+        server = superserver(trial, sys.executable, "-c", code, number=3)
         echo_client.echo(trial, 8, 4, 300, 300000)
         trial.stop(server)
 

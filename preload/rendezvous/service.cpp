@@ -172,7 +172,9 @@ void Thread::finish(Meeting& meeting, Meeting::Result result) {
         return;
     }
     if (result == Meeting::Result::failed) {
-        if (meeting.why() != Reason::none) {
+        // That it ends meanwhile is not why an attempt before has failed.
+        const bool ends = meeting.why() == Reason::half_closed || meeting.why() == Reason::young;
+        if (meeting.why() != Reason::none && !(ends && s.reason.load() != Reason::none)) {
             s.reason = meeting.why();
         }
         if (meeting.for_good() || s.attempts.fetch_add(1) + 1 >= policy::max_attempts) {

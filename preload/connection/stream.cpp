@@ -462,6 +462,9 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
         return whole && readable(ring, s.in, count) && count != 0 ? read_ring(c, fd, parts, flags | MSG_PEEK, count)
                                                                   : 0;
     }
+    if (ring.writer.head.load() - s.in.position != static_cast<uint64_t>(peeked)) {
+        return 0; // some were written in between
+    }
     ssize_t error = 0;
     (void)take_frames(c, fd, true, error);
     const long there = s.resume_seen ? unread_in_kernel(fd) : 0;

@@ -12,7 +12,6 @@ import socket
 import sys
 
 ECHO = "import os\nwhile data := os.read(0, 65536):\n    while data:\n        data = data[os.write(1, data):]"
-STREAM_ECHO = "import sys, shutil; shutil.copyfileobj(sys.stdin.buffer.raw, sys.stdout.buffer, 4096)"
 
 
 def hand_over(connection, number):
@@ -50,20 +49,21 @@ else:
     import echo_client
     from harness import case
 
-    def superserver(trial, *program, number=0):
-        return trial.serve([sys.executable, __file__, trial.address, trial.port, number, *program], label="server")
+    RAW = {"RSPRELOAD_STDIO": "unused"}  # of the programs that are executed
 
-    @case("inetd", "a superserver that executes cat, 40 clients", [],
-          open="connections on standard input and output stay with the kernel, since stdio may use them")
+    def superserver(trial, *program, number=0, environment=None):
+        return trial.serve([sys.executable, __file__, trial.address, trial.port, number, *program], label="server",
+                           environment=environment)
+
+    @case("inetd", "a superserver that executes cat, 40 clients", [])
     def cat(trial):
-        server = superserver(trial, "cat")
+        server = superserver(trial, "cat", environment=RAW)
         echo_client.echo(trial, 40, 4, 300, 300000)
         trial.stop(server)
 
-    @case("inetd", "a superserver that executes python with os.read and os.write, 8 clients", ["python3"],
-          open="connections on standard input and output stay with the kernel, since stdio may use them")
+    @case("inetd", "a superserver that executes python with os.read and os.write, 8 clients", ["python3"])
     def python(trial):
-        server = superserver(trial, sys.executable, "-c", ECHO)
+        server = superserver(trial, sys.executable, "-c", ECHO, environment=RAW)
         echo_client.echo(trial, 8, 4, 300, 300000)
         trial.stop(server)
 
@@ -102,10 +102,9 @@ else:
         trial.expect_upgraded(4)
         trial.stop(server)
 
-    @case("inetd", "socat with fork and EXEC:cat, the connection itself (nofork), 40 clients", ["socat"],
-          open="connections on standard input and output stay with the kernel, since stdio may use them")
+    @case("inetd", "socat with fork and EXEC:cat, the connection itself (nofork), 40 clients", ["socat"])
     def socat_nofork(trial):
         server = trial.serve(["socat", "TCP-LISTEN:%d,bind=%s,reuseaddr,fork" % (trial.port, trial.address),
-                              "EXEC:cat,nofork"], label="server")
+                              "EXEC:cat,nofork"], label="server", environment=RAW)
         echo_client.echo(trial, 40, 4, 300, 300000)
         trial.stop(server, status=143)

@@ -19,6 +19,7 @@
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/stats/explain.hpp"
+#include "preload/stats/settings.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/poll.hpp"
 #include "preload/wait/wakeup.hpp"
@@ -486,7 +487,7 @@ __attribute__((constructor(102))) void prepare() {
             continue;
         }
         inodes[static_cast<size_t>(fd)] = info.st_ino;
-        if (fd <= STDERR_FILENO) { // libc's own streams write to them, where nobody comes between
+        if (fd <= STDERR_FILENO && !settings::stdio_is_unused()) { // libc's own streams write to them, where nobody comes between
             table::connection(fd)->state.load()->reason = Reason::stdio;
             table::connection(fd)->standard = true;
             (void)gate::pin(*table::connection(fd)->state.load());

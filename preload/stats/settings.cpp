@@ -20,6 +20,7 @@ using Value = std::array<char, 512>;
 
 constinit Value of_explain{};
 constinit Value of_upgrade{};
+constinit Value of_stdio{};
 constinit Value of_program{};
 constinit std::atomic<bool> ready{false};
 
@@ -37,6 +38,7 @@ __attribute__((constructor(101))) void read_all() {
     }
     take("RSPRELOAD_EXPLAIN", of_explain);
     take("RSPRELOAD_UPGRADE", of_upgrade);
+    take("RSPRELOAD_STDIO", of_stdio);
     std::array<char, PATH_MAX> path{};
     const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path.data(), path.size() - 1);
     const char* slash = n > 0 ? strrchr(path.data(), '/') : nullptr;
@@ -54,6 +56,10 @@ const char* given(const Value& value) {
 
 const char* explain() { return given(of_explain); }
 const char* upgrade() { return given(of_upgrade); }
+bool stdio_is_unused() {
+    read_all();
+    return strcmp(of_stdio.data(), "unused") == 0;
+}
 const char* program() {
     read_all();
     return of_program.data();

@@ -12,5 +12,7 @@ const char* explain(); // RSPRELOAD_EXPLAIN, or null
 const char* program(); // the base name of the program's file
 // RSPRELOAD_UPGRADE: never, or after how many calls (default 8), or test:N:PERMILLE.
 const char* upgrade(); // or null
+// RSPRELOAD_STDIO=unused: the program moves no bytes of its descriptors 0, 1 and 2 by stdio.
+bool stdio_is_unused();
 
 } // namespace preload::settings

@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# install-deps.sh [--check] [--lab] [--programs]: installs what is missing to build and run, on Debian and Ubuntu; also what
-# the checks need, the verbs lab, or the tests with real programs. Asks for root by sudo only if something is missing.
+# install-deps.sh [--demo] [--check] [--lab] [--programs]: installs what is missing to build and run, on Debian and Ubuntu;
+# also what the demonstration needs, the checks, the verbs lab, or the tests with real programs. Asks for root by sudo only if something is missing.
 set -eu
 
 packages="g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin zlib1g-dev libcmocka-dev pandoc git"
 packages="$packages libfmt-dev librdmacm-dev libibverbs-dev rdmacm-utils"
 for option; do
     case $option in
+    --demo)
+        packages="$packages python3 redis-server redis-tools"
+        ;;
     --check)
         packages="$packages clang clang-format clang-tidy libclang-rt-14-dev valgrind xz-utils binutils"
         ;;
@@ -26,7 +29,7 @@ for option; do
         packages="$packages openssl perl postgresql python3 redis-server redis-tools rsync socat util-linux vsftpd wget"
         ;;
     *)
-        echo "${0##*/}: unknown option $option (--check, --lab, --programs)" >&2
+        echo "${0##*/}: unknown option $option (--demo, --check, --lab, --programs)" >&2
         exit 1
         ;;
     esac

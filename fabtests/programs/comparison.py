@@ -103,6 +103,20 @@ def print_table(rows, ways, rounds, with_upgrades=True):
         print(line)
 
 
+def print_bars(rows, ways):
+    """A bar for each median, as long as its part of the row's largest."""
+    width = 40
+    for row in rows:
+        print(row["name"])
+        largest = max(way["median"] for way in row["ways"].values())
+        for way in ways:
+            if way in row["ways"]:
+                median = row["ways"][way]["median"]
+                ratio = row["ratios"].get(ways[0]) if way == "rsrun" else None
+                print("  %-7s %-*s %10s%s" % (way, width, "#" * max(1, round(width * median / largest)), number(median),
+                                              "  %.1f times" % ratio["median"] if ratio else ""))
+
+
 def print_json(rows, rounds):
     print(json.dumps({"rounds": rounds, "processors": os.cpu_count(), "rows": rows}, indent=1))
 

@@ -43,6 +43,7 @@ constinit std::atomic<uint64_t> promised{0}; // the name that it has or will hav
 constinit std::atomic<int> inbox{-1};        // a datagram socket at the name
 constinit std::atomic<Connection*> requests{nullptr};
 constinit std::atomic<bool> stopped{false};
+constinit std::atomic<bool> any_abandoned{false}; // a connection that a meeting is about was closed
 constinit std::atomic<uint64_t> usual_mask{0};
 constinit std::atomic<uint32_t> postponed{0};
 
@@ -334,6 +335,9 @@ void Thread::run() {
                 finish(*meeting, meeting->on_event(now));
             }
         }
+        if (now < next && n > 0 && !any_abandoned.exchange(false)) {
+            continue;
+        }
         for (Meeting& meeting : meetings_) {
             if (meeting.in_use()) {
                 const bool closed = meeting.connection()->requested.load() == 2;
@@ -530,6 +534,7 @@ void guard_again(Connection& c) {
 }
 
 void abandoned() {
+    any_abandoned = true;
     if (inbox.load() >= 0) {
         send_attend(inbox, own_name(), 0);
     }

@@ -6,8 +6,8 @@
 
 #include <cstring>
 
+#include "base/descriptor.hpp"
 #include "rsockets/carrying.h"
-#include "rsockets/descriptor.hpp"
 #include "rsockets/epoll_set.hpp"
 #include "rsockets/poll.hpp"
 #include "rsockets/provider.hpp"
@@ -55,7 +55,7 @@ int listen_beside(int number, int kernel) {
 int epoll_around(int kernel) {
     return answer([&] {
         int fd = -1;
-        const Ref<EpollSet> set = EpollSet::make_around(Descriptor(kernel), fd);
+        const Ref<EpollSet> set = EpollSet::make_around(base::Descriptor(kernel), fd);
         if (!set) {
             return -errno;
         }
@@ -101,8 +101,8 @@ int report(int number, rsocket_report* out) {
 
 void load_providers() {
     const Call call;
-    Info found;
-    if (const Info wishes = provider::hints(); call.refusal() == 0 && wishes) {
+    base::Info found;
+    if (const base::Info wishes = provider::hints(); call.refusal() == 0 && wishes) {
         (void)provider::get_info(*wishes, found);
     }
 }

@@ -11,7 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
-#include "rsockets/descriptor.hpp"
+#include "base/descriptor.hpp"
 #include "rsockets/epoll_set.hpp"
 #include "rsockets/library.hpp"
 
@@ -54,7 +54,7 @@ template <class SetUp> int give_number(const Ref<Object>& object, int flags, Set
 }
 
 // A connection that the kernel's listening socket has taken.
-int give_kernel(Descriptor made, sockaddr* address, socklen_t* length, int flags) {
+int give_kernel(base::Descriptor made, sockaddr* address, socklen_t* length, int flags) {
     if (address != nullptr && (length == nullptr || getpeername(made.get(), address, length) != 0)) {
         return length == nullptr ? -EFAULT : -ECONNABORTED;
     }
@@ -72,10 +72,10 @@ int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
                 return -EINVAL;
             }
             Ref<Socket> accepted;
-            Descriptor beside;
+            base::Descriptor beside;
             if (const int ret = socket.accept_any((flags & SOCK_NONBLOCK) != 0, accepted, beside); ret != 0) {
                 // The kernel looks for a number before it looks for a connection.
-                return ret == -EAGAIN && !Descriptor(dup(fd)).open() ? -errno : ret;
+                return ret == -EAGAIN && !base::Descriptor(dup(fd)).open() ? -errno : ret;
             }
             if (beside.open()) {
                 return give_kernel(std::move(beside), address, length, flags);

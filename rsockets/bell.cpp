@@ -11,8 +11,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/descriptor.hpp"
 #include "rsockets/call.hpp"
-#include "rsockets/descriptor.hpp"
 
 namespace rsockets {
 
@@ -52,7 +52,7 @@ namespace {
 
 // Made when a thread sleeps for the first time. A signal handler may sleep on top of a sleeper: it takes another.
 struct ThreadFd {
-    Descriptor fd;
+    base::Descriptor fd;
     bool taken = false;
 };
 thread_local ThreadFd thread_fd;
@@ -74,7 +74,7 @@ Sleeper::Sleeper() {
     }
     thread_fd.taken = true;
     if (!thread_fd.fd.open()) {
-        thread_fd.fd = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        thread_fd.fd = base::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     }
     fd_ = thread_fd.fd.get();
 }

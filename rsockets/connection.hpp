@@ -97,7 +97,7 @@ class Connection {
     void note_maps(int by);
 
     Transport& transport_;
-    Owned<fid_ep> ep_;
+    base::Owned<fid_ep> ep_;
     fi_ops_rstream_map* map_ops_ = nullptr;
     std::atomic<int> maps_{0};
     std::atomic<int> looks_{0}; // for bytes, in the present turn

@@ -72,8 +72,8 @@ Ref<EpollSet> EpollSet::make(int flags, int& fd) {
         return {};
     }
     Ref<EpollSet> set = Ref<EpollSet>::adopt(new EpollSet);
-    set->kernel_ = Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    set->wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    set->kernel_ = base::Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    set->wake_ = base::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     epoll_event event = watching(wake_id);
     if (!set->kernel_.open() || !set->wake_.open() || epoll_ctl(fd, EPOLL_CTL_ADD, set->wake_.get(), &event) != 0) {
         const int error = errno;
@@ -84,7 +84,7 @@ Ref<EpollSet> EpollSet::make(int flags, int& fd) {
     return set;
 }
 
-Ref<EpollSet> EpollSet::make_around(Descriptor others, int& fd) {
+Ref<EpollSet> EpollSet::make_around(base::Descriptor others, int& fd) {
     Ref<EpollSet> set = make(EPOLL_CLOEXEC, fd);
     epoll_event watch = watching(others_id);
     if (set && epoll_ctl(fd, EPOLL_CTL_ADD, others.get(), &watch) != 0) {
@@ -191,7 +191,7 @@ int EpollSet::control_kernel(int operation, int fd, const epoll_event* event) {
     {
         const Guard lock(mutex_);
         if (!others_.open()) {
-            Descriptor made(epoll_create1(EPOLL_CLOEXEC));
+            base::Descriptor made(epoll_create1(EPOLL_CLOEXEC));
             epoll_event watch = watching(others_id);
             if (!made.open() || epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, made.get(), &watch) != 0) {
                 return -errno;

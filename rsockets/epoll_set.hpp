@@ -17,8 +17,8 @@
 
 #include <sys/epoll.h>
 
+#include "base/descriptor.hpp"
 #include "rsockets/bell.hpp"
-#include "rsockets/descriptor.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
 #include "rsockets/socket.hpp"
@@ -31,7 +31,7 @@ class EpollSet final : public Object {
     // `fd` is the set's number. Null, with errno, if the kernel refuses.
     static Ref<EpollSet> make(int flags, int& fd);
     // Of the kernel's epoll descriptor `others`, which keeps what it watches and is the set's from now on.
-    static Ref<EpollSet> make_around(Descriptor others, int& fd);
+    static Ref<EpollSet> make_around(base::Descriptor others, int& fd);
     ~EpollSet() override;
     // In a child: whoever held a lock that all sets share is not there.
     static void after_fork();
@@ -91,9 +91,9 @@ class EpollSet final : public Object {
     int control_kernel(int operation, int fd, const epoll_event* event);
     bool reaches(const EpollSet& other, int depth);
 
-    Descriptor kernel_; // watches `wake_`, `others_`, and descriptors of the provider
-    Descriptor others_; // watches what is not ours; made when there is any
-    Descriptor wake_;   // readable once `heard_` is not empty
+    base::Descriptor kernel_; // watches `wake_`, `others_`, and descriptors of the provider
+    base::Descriptor others_; // watches what is not ours; made when there is any
+    base::Descriptor wake_;   // readable once `heard_` is not empty
 
     Mutex mutex_;
     std::map<Key, std::unique_ptr<Interest>> interests_ RSOCKET_GUARDED_BY(mutex_);

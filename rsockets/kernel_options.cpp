@@ -103,7 +103,7 @@ int KernelOptions::set(int level, int name, const void* value, socklen_t length)
             return 0;
         }
     }
-    const Descriptor scratch(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const base::Descriptor scratch(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!scratch.open()) {
         return errno;
     }
@@ -131,7 +131,7 @@ int KernelOptions::set(int level, int name, const void* value, socklen_t length)
 }
 
 int KernelOptions::get(int level, int name, void* value, socklen_t* length) const {
-    const Descriptor scratch = socket({{level, name}});
+    const base::Descriptor scratch = socket({{level, name}});
     if (!scratch.open()) {
         return errno;
     }
@@ -156,7 +156,7 @@ std::vector<char> KernelOptions::default_of(int level, int name) const {
     const Guard lock(all.mutex);
     const auto [at, added] = all.defaults.try_emplace(Question{family_, level, name, {}});
     if (added) {
-        const Descriptor fresh(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        const base::Descriptor fresh(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
         std::vector<char> value(largest_value);
         socklen_t size = largest_value;
         if (!fresh.open() || ::getsockopt(fresh.get(), level, name, value.data(), &size) != 0) {
@@ -176,8 +176,8 @@ void KernelOptions::after_fork() {
     }
 }
 
-Descriptor KernelOptions::socket(std::initializer_list<std::pair<int, int>> names) const {
-    Descriptor made(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
+base::Descriptor KernelOptions::socket(std::initializer_list<std::pair<int, int>> names) const {
+    base::Descriptor made(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
     for (const auto& name : names) {
         if (const auto found = values_.find(name); made.open() && found != values_.end()) {
             (void)::setsockopt(made.get(), name.first, name.second, found->second.data(),

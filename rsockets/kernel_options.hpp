@@ -11,7 +11,7 @@
 
 #include <sys/socket.h>
 
-#include "rsockets/descriptor.hpp"
+#include "base/descriptor.hpp"
 
 namespace rsockets {
 
@@ -33,7 +33,7 @@ class KernelOptions {
     }
 
     // A fresh socket of the kernel's on which the given ones of them are set.
-    [[nodiscard]] Descriptor socket(std::initializer_list<std::pair<int, int>> names) const;
+    [[nodiscard]] base::Descriptor socket(std::initializer_list<std::pair<int, int>> names) const;
 
     // In a child: what this process has been told is forgotten.
     static void after_fork();

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/owned_fid.hpp"
 #include "rsockets/config.hpp"
-#include "rsockets/fid.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/service.hpp"
 

@@ -69,7 +69,7 @@ fi_provider* load_plugin() {
     return loaded;
 }
 
-int ask(fi_provider* plugin, const fi_info& hints, Info& out) {
+int ask(fi_provider* plugin, const fi_info& hints, base::Info& out) {
     fi_info* list = nullptr;
     const int ret = plugin != nullptr ? plugin->getinfo(api_version, nullptr, nullptr, 0, &hints, &list)
                                       : fi_getinfo(api_version, nullptr, nullptr, 0, &hints, &list);
@@ -80,8 +80,8 @@ int ask(fi_provider* plugin, const fi_info& hints, Info& out) {
 // Whether libfabric itself serves requests for rstream, for any address at all.
 bool libfabric_has_it() {
     static const bool has = [] {
-        const Info wishes = hints();
-        Info found;
+        const base::Info wishes = hints();
+        base::Info found;
         return wishes && ask(nullptr, *wishes, found) == 0;
     }();
     return has;
@@ -89,8 +89,8 @@ bool libfabric_has_it() {
 
 } // namespace
 
-Info hints() {
-    Info info(fi_allocinfo());
+base::Info hints() {
+    base::Info info(fi_allocinfo());
     if (info) {
         info->ep_attr->type = FI_RSTREAM_EP_STREAM;
         info->fabric_attr->prov_name = strdup("rstream");
@@ -101,7 +101,7 @@ Info hints() {
     return info;
 }
 
-int get_info(const fi_info& wishes, Info& out) {
+int get_info(const fi_info& wishes, base::Info& out) {
     fi_provider* plugin = nullptr;
     if (!libfabric_has_it() && (plugin = load_plugin()) == nullptr) {
         log(Level::error, "the provider rstream is not found: FI_PROVIDER_PATH must name its folder");
@@ -125,7 +125,7 @@ void set_source_port(fi_info& info, uint16_t port) {
     }
 }
 
-int open_fabric(fi_fabric_attr& attr, Owned<fid_fabric>& out) {
+int open_fabric(fi_fabric_attr& attr, base::Owned<fid_fabric>& out) {
     fid_fabric* fabric = nullptr;
     fi_provider* plugin = own_plugin.load();
     const int ret = plugin != nullptr ? plugin->fabric(&attr, &fabric, nullptr) : fi_fabric(&attr, &fabric, nullptr);

@@ -6,16 +6,16 @@
 // the environment, which would be everyone's.
 #pragma once
 
-#include "rsockets/fid.hpp"
+#include "base/owned_fid.hpp"
 
 namespace rsockets::provider {
 
 // An empty request for stream endpoints. Null for want of memory.
-Info hints();
+base::Info hints();
 
 // As fi_getinfo and fi_fabric: 0 or -FI_E*. An answer has the source port of the request.
-int get_info(const fi_info& hints, Info& out);
-int open_fabric(fi_fabric_attr& attr, Owned<fid_fabric>& out);
+int get_info(const fi_info& hints, base::Info& out);
+int open_fabric(fi_fabric_attr& attr, base::Owned<fid_fabric>& out);
 
 // In host order; does nothing to an info without a source address.
 void set_source_port(fi_info& info, uint16_t port);

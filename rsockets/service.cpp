@@ -55,7 +55,7 @@ int Service::start() {
         return 0;
     }
     if (!wake_fd_.open()) {
-        wake_fd_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        wake_fd_ = base::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
         if (!wake_fd_.open()) {
             return errno;
         }

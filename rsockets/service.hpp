@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "rsockets/bell.hpp"
-#include "rsockets/descriptor.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
 
@@ -62,7 +62,7 @@ class Service {
     Mutex mutex_; // starting and stopping
     bool running_ RSOCKET_GUARDED_BY(mutex_) = false;
     std::atomic<bool> stopping_{false};
-    Descriptor wake_fd_;
+    base::Descriptor wake_fd_;
     std::thread thread_ RSOCKET_GUARDED_BY(mutex_);
 
     Mutex touched_mutex_;                                    // a leaf: nothing else is locked under it

@@ -91,7 +91,7 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
     }
     if (state() != State::closed || reserved_.open()) {
         // Whatever the address is, the kernel's own order of complaints comes first.
-        const Descriptor scratch = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
+        const base::Descriptor scratch = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
         if (::bind(scratch.get(), address, length) != 0 && errno != EADDRINUSE) {
             return -errno;
         }
@@ -105,10 +105,10 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
 
 // With the mutex held. `again`: it was ours, and connections that were accepted there may live on. 0 or an errno.
 int Socket::reserve(const sockaddr* address, socklen_t length, bool again) {
-    Descriptor made = options_.socket({{SOL_SOCKET, SO_REUSEADDR},
-                                       {SOL_SOCKET, SO_REUSEPORT},
-                                       {IPPROTO_IPV6, IPV6_V6ONLY},
-                                       {IPPROTO_IP, IP_FREEBIND}});
+    base::Descriptor made = options_.socket({{SOL_SOCKET, SO_REUSEADDR},
+                                             {SOL_SOCKET, SO_REUSEPORT},
+                                             {IPPROTO_IPV6, IPV6_V6ONLY},
+                                             {IPPROTO_IP, IP_FREEBIND}});
     const int on = 1;
     if (made.open() && again) {
         (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -394,7 +394,7 @@ void Socket::deliver_at_exit(const Deadline& deadline) {
     }
 }
 
-Info Socket::hints() const { return provider::hints(); }
+base::Info Socket::hints() const { return provider::hints(); }
 
 Sizes Socket::sizes() const {
     return {config_.send_buffer, config_.recv_buffer, config_.send_queue, config_.recv_queue, config_.iomap_size};

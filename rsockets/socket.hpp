@@ -29,11 +29,11 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "rsockets/address.hpp"
 #include "rsockets/bell.hpp"
 #include "rsockets/call.hpp"
 #include "rsockets/connection.hpp"
-#include "rsockets/descriptor.hpp"
 #include "rsockets/kernel_options.hpp"
 #include "rsockets/library.hpp"
 #include "rsockets/mutex.hpp"
@@ -64,7 +64,7 @@ class Socket final : public Object, private EventTarget {
     // A connected socket that has no number yet.
     int accept(bool nonblocking, Ref<Socket>& out);
     // The same, or a descriptor of the kernel's where one listens beside this socket.
-    int accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel);
+    int accept_any(bool nonblocking, Ref<Socket>& out, base::Descriptor& kernel);
     // What accept() gave, and nobody can take now.
     void put_back(const Ref<Socket>& accepted);
     // From now on, what the kernel's listening socket `kernel` takes is accepted here too. It is non-blocking, outlives
@@ -141,12 +141,12 @@ class Socket final : public Object, private EventTarget {
 
     struct Listener {
         Transport* transport = nullptr;
-        Owned<fid_pep> pep;
+        base::Owned<fid_pep> pep;
         size_t limit = 0;                 // connections that may be made before they are accepted
-        std::deque<Info> requests;        // that are beyond it
+        std::deque<base::Info> requests;  // that are beyond it
         std::vector<Ref<Socket>> opening; // accepted by us, not yet connected
         std::deque<Ref<Socket>> ready;
-        Descriptor signal; // readable while `ready` has any
+        base::Descriptor signal; // readable while `ready` has any
     };
 
     // socket.cpp
@@ -159,11 +159,11 @@ class Socket final : public Object, private EventTarget {
     void drop_connection();
     void close_connection();
     int disconnect();
-    Info hints() const;
+    base::Info hints() const;
     Sizes sizes() const RSOCKET_REQUIRES(mutex_);
 
     // events of the provider
-    void on_request(Info request) override;
+    void on_request(base::Info request) override;
     void on_connected() override;
     void on_failed(int error) override;
     void on_shutdown() override;
@@ -174,7 +174,7 @@ class Socket final : public Object, private EventTarget {
     void stop_listening();
     void shut_listener();
     int reserve(const sockaddr* address, socklen_t length, bool again) RSOCKET_REQUIRES(mutex_);
-    void open_request(Info request);
+    void open_request(base::Info request);
     // Not checked: nobody else knows the socket yet. With the listener's mutex held.
     void begin_as_child_of(Socket& listener, const fi_info& request) RSOCKET_UNCHECKED;
     void serve_waiting();
@@ -259,9 +259,10 @@ class Socket final : public Object, private EventTarget {
     mutable Mutex mutex_;
     std::atomic<State> state_{State::closed};
     Bell bell_;
-    bool bound_ RSOCKET_GUARDED_BY(mutex_) = false;  // by the program
-    Address bound_to_ RSOCKET_GUARDED_BY(mutex_);    // what it asked for
-    Descriptor reserved_ RSOCKET_GUARDED_BY(mutex_); // a socket of the kernel's that holds the address that was bound
+    bool bound_ RSOCKET_GUARDED_BY(mutex_) = false; // by the program
+    Address bound_to_ RSOCKET_GUARDED_BY(mutex_);   // what it asked for
+    base::Descriptor
+        reserved_ RSOCKET_GUARDED_BY(mutex_); // a socket of the kernel's that holds the address that was bound
     std::atomic<Connection*> connection_{nullptr};
     std::vector<std::unique_ptr<Connection>>
         connections_ RSOCKET_GUARDED_BY(mutex_); // the present one last; others may still be in use
@@ -271,8 +272,9 @@ class Socket final : public Object, private EventTarget {
     Ref<Socket> parent_ RSOCKET_GUARDED_BY(mutex_); // the listener, while this is being accepted
     bool setting_up_ RSOCKET_GUARDED_BY(mutex_) = false;
     bool was_connected_ RSOCKET_GUARDED_BY(mutex_) = false;
-    Descriptor outcome_ RSOCKET_GUARDED_BY(mutex_); // readable once a connect has come to its end, until someone looks
-    std::atomic<bool> outcome_shown_{false};        // there is that descriptor
+    base::Descriptor
+        outcome_ RSOCKET_GUARDED_BY(mutex_); // readable once a connect has come to its end, until someone looks
+    std::atomic<bool> outcome_shown_{false}; // there is that descriptor
     bool outcome_told_ RSOCKET_GUARDED_BY(mutex_) = true; // the program was told how its connect went
     Address
         came_from_ RSOCKET_GUARDED_BY(mutex_); // of an accepted socket: a core does not tell it of a lost connection

@@ -20,7 +20,7 @@ namespace {
 
 // What the kernel's routing has to say of an address: an errno, or 0.
 int routing_error(const Address& to) {
-    const Descriptor probe(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const base::Descriptor probe(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
     return !probe.open() || ::connect(probe.get(), to.get(), to.length) == 0 ? 0 : errno;
 }
 
@@ -191,7 +191,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     if (is_multicast(to)) {
         return ENETUNREACH;
     }
-    const Info wishes = hints();
+    const base::Info wishes = hints();
     if (!wishes) {
         return ENOMEM;
     }
@@ -216,7 +216,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
             return error;
         }
     }
-    Info found;
+    base::Info found;
     int ret = provider::get_info(*wishes, found);
     if (ret != 0) {
         log(Level::info, "no way to connect: %s", fi_strerror(-ret));
@@ -253,7 +253,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
             return errno;
         }
         if (nonblocking()) { // others may poll the kernel's descriptor for the outcome
-            outcome_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+            outcome_ = base::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
             if (!outcome_.open() || epoll_ctl(fd, EPOLL_CTL_ADD, outcome_.get(), &event) != 0) {
                 return errno;
             }

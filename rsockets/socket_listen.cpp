@@ -45,7 +45,7 @@ int Socket::listen(int fd, int backlog) {
     }
     auto listener = std::make_unique<Listener>();
     listener->limit = limit;
-    listener->signal = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    listener->signal = base::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!listener->signal.open()) {
         return -errno;
     }
@@ -94,7 +94,7 @@ int Socket::listen(int fd, int backlog) {
 // reserved against the kernel's sockets besides.
 bool Socket::kernel_listens() const {
     const Address at = bound_name();
-    const Descriptor probe = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
+    const base::Descriptor probe = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
     const int on = 1;
     return reserved_.open() && probe.open() &&
            setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
@@ -102,7 +102,7 @@ bool Socket::kernel_listens() const {
 }
 
 int Socket::open_passive(const Address& address, Listener& listener) {
-    const Info wishes = hints();
+    const base::Info wishes = hints();
     if (!wishes) {
         return ENOMEM;
     }
@@ -114,7 +114,7 @@ int Socket::open_passive(const Address& address, Listener& listener) {
     }
     memcpy(wishes->src_addr, local.get(), local.length);
     wishes->src_addrlen = local.length;
-    Info found;
+    base::Info found;
     int ret = provider::get_info(*wishes, found);
     if (ret != 0) {
         return ret == -FI_ENODATA ? EADDRNOTAVAIL : -ret;
@@ -156,7 +156,7 @@ void Socket::stop_listening() {
     bell_.ring();
 }
 
-void Socket::on_request(Info request) {
+void Socket::on_request(base::Info request) {
     {
         const Guard lock(mutex_);
         if (!listener_) {
@@ -196,7 +196,7 @@ void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
 }
 
 // Makes a connection of a request. Its socket has what the listener was set to, but O_NONBLOCK.
-void Socket::open_request(Info request) {
+void Socket::open_request(base::Info request) {
     Ref<Socket> child = Ref<Socket>::adopt(new Socket(library_, family_, false));
     Transport* transport = nullptr;
     {
@@ -233,7 +233,7 @@ void Socket::open_request(Info request) {
 // Opens the next of the requests that wait, if there is room.
 void Socket::serve_waiting() {
     for (;;) {
-        Info request;
+        base::Info request;
         {
             const Guard lock(mutex_);
             if (!listener_ || listener_->requests.empty() ||
@@ -295,7 +295,7 @@ void Socket::update_signal() {
 }
 
 int Socket::accept(bool nonblocking, Ref<Socket>& out) {
-    Descriptor none;
+    base::Descriptor none;
     return accept_any(nonblocking, out, none);
 }
 
@@ -313,7 +313,7 @@ int Socket::listen_beside(int fd, int kernel) {
     return 0;
 }
 
-int Socket::accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel) {
+int Socket::accept_any(bool nonblocking, Ref<Socket>& out, base::Descriptor& kernel) {
     const auto attempt = [&]() -> ssize_t {
         const Guard lock(mutex_);
         if (!listener_) {
@@ -324,7 +324,7 @@ int Socket::accept_any(bool nonblocking, Ref<Socket>& out, Descriptor& kernel) {
             if (beside < 0) {
                 return -EAGAIN;
             }
-            kernel = Descriptor(::accept4(beside, nullptr, nullptr, nonblocking ? SOCK_NONBLOCK : 0));
+            kernel = base::Descriptor(::accept4(beside, nullptr, nullptr, nonblocking ? SOCK_NONBLOCK : 0));
             return kernel.open() ? 0 : -errno;
         }
         out = std::move(listener_->ready.front());

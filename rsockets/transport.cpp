@@ -36,7 +36,7 @@ int Transport::open(const fi_info& info, std::unique_ptr<Transport>& out) {
     return 0;
 }
 
-int Transport::open_queue(Owned<fid_eq>& out, int& fd) {
+int Transport::open_queue(base::Owned<fid_eq>& out, int& fd) {
     fi_eq_attr attr{};
     attr.wait_obj = FI_WAIT_FD;
     fid_eq* eq = nullptr;
@@ -49,7 +49,7 @@ int Transport::open_queue(Owned<fid_eq>& out, int& fd) {
 
 int Transport::domain(fi_info& info, fid_domain*& out) {
     const Guard lock(domains_mutex_);
-    Owned<fid_domain>& known = domains_[info.domain_attr->name];
+    base::Owned<fid_domain>& known = domains_[info.domain_attr->name];
     if (!known) {
         fid_domain* opened = nullptr;
         if (const int ret = fi_domain(fabric_.get(), &info, &opened, nullptr); ret != 0) {
@@ -107,7 +107,7 @@ size_t Transport::pump(fid_eq& eq) {
             return count;
         }
         const auto found = targets_.find(entry.fid);
-        Info request(event == FI_CONNREQ ? entry.info : nullptr);
+        base::Info request(event == FI_CONNREQ ? entry.info : nullptr);
         if (found == targets_.end()) {
             continue;
         }

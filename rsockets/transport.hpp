@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "rsockets/fid.hpp"
+#include "base/owned_fid.hpp"
 #include "rsockets/mutex.hpp"
 
 namespace rsockets {
@@ -20,7 +20,7 @@ namespace rsockets {
 // Called with the transport's events locked; may add and remove targets, and close their fids.
 class EventTarget {
   public:
-    virtual void on_request(Info request) = 0; // on a passive endpoint
+    virtual void on_request(base::Info request) = 0; // on a passive endpoint
     virtual void on_connected() = 0;
     virtual void on_failed(int error) = 0; // the connection was not made; errno
     virtual void on_shutdown() = 0;        // the peer has ended its sending, or the connection is lost
@@ -70,13 +70,13 @@ class Transport {
 
   private:
     Transport() = default;
-    int open_queue(Owned<fid_eq>& eq, int& fd);
+    int open_queue(base::Owned<fid_eq>& eq, int& fd);
     size_t pump(fid_eq& eq) RSOCKET_REQUIRES(events_mutex_);
 
     std::string name_;
-    Owned<fid_fabric> fabric_;
-    Owned<fid_eq> listen_eq_;
-    Owned<fid_eq> connection_eq_;
+    base::Owned<fid_fabric> fabric_;
+    base::Owned<fid_eq> listen_eq_;
+    base::Owned<fid_eq> connection_eq_;
     int listen_fd_ = -1;
     int connection_fd_ = -1;
     std::atomic<int> mapped_{0};
@@ -88,7 +88,7 @@ class Transport {
     bool attended_ = false;
 
     Mutex domains_mutex_;
-    std::unordered_map<std::string, Owned<fid_domain>> domains_ RSOCKET_GUARDED_BY(domains_mutex_);
+    std::unordered_map<std::string, base::Owned<fid_domain>> domains_ RSOCKET_GUARDED_BY(domains_mutex_);
 
     RecursiveMutex events_mutex_;
     std::unordered_map<const ::fid*, EventTarget*> targets_ RSOCKET_GUARDED_BY(events_mutex_);

@@ -19,6 +19,8 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_ext_rstream.h>
 
+#include "base/owned_fid.hpp"
+
 namespace fabtests {
 
 using Clock = std::chrono::steady_clock;
@@ -36,14 +38,8 @@ inline ssize_t check(const char* what, ssize_t ret) {
     return ret;
 }
 
-template <class Fid> struct FidCloser {
-    void operator()(Fid* f) const noexcept { fi_close(&f->fid); }
-};
-template <class Fid> using Owned = std::unique_ptr<Fid, FidCloser<Fid>>;
-struct InfoFree {
-    void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
-};
-using Info = std::unique_ptr<fi_info, InfoFree>;
+using base::Info;
+using base::Owned;
 
 // What to ask fi_getinfo for.
 struct Request {

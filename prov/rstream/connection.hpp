@@ -26,10 +26,10 @@
 #include <span>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/buffer.hpp"
 #include "prov/rstream/core.hpp"
-#include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/keepalive.hpp"
 #include "prov/rstream/wire/link.hpp"
@@ -209,7 +209,7 @@ class Connection final : public EqTarget {
     [[nodiscard]] bool wakes_someone() const;
     void tell_sleepers();
     void take_back_signal();
-    static int gather(const Descriptor& into, int fd);
+    static int gather(const base::Descriptor& into, int fd);
 
     // connection_growth.cpp
     void size_chunks();                        // posting side
@@ -312,9 +312,9 @@ class Connection final : public EqTarget {
     std::atomic<uint32_t> vain_looks_{0};   // at the completion queue
     std::atomic<int64_t> events_looked_{0}; // when the connection's events were last looked at, in vain, ns
 
-    std::mutex wait_mutex_; // a leaf: nothing else is locked under it
-    Descriptor wait_fd_;    // gathers the core's and ours
-    Descriptor signal_fd_;
+    std::mutex wait_mutex_;    // a leaf: nothing else is locked under it
+    base::Descriptor wait_fd_; // gathers the core's and ours
+    base::Descriptor signal_fd_;
     bool signaled_ = false;
     std::atomic<bool> armed_{false}; // someone may sleep on it
 
@@ -332,7 +332,7 @@ class Connection final : public EqTarget {
     KeepaliveSettings keepalive_settings_; // as wished; with the pump locked, like the next
     int kernel_fd_ = -1;                   // the core's socket, where it is known: as long as there is `ep_`
     KeepaliveSettings keepalive_applied_;  // as in force
-    Descriptor timer_fd_;                  // made once, with `wait_mutex_`
+    base::Descriptor timer_fd_;            // made once, with `wait_mutex_`
     std::atomic<int> timer_{-1};           // its number, for all others
     std::mutex keepalive_mutex_;           // a leaf, over the next two
     Keepalive keepalive_;

@@ -66,7 +66,7 @@ int Connection::apply_kernel_keepalive(const KeepaliveSettings& settings) {
 
 int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {
     if (settings.on() && timer_.load(std::memory_order_acquire) < 0) {
-        Descriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+        base::Descriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
         if (timer.get() < 0) {
             return -errno;
         }

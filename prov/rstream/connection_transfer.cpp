@@ -316,7 +316,7 @@ void Connection::take_back_signal() {
     }
 }
 
-int Connection::gather(const Descriptor& into, int fd) {
+int Connection::gather(const base::Descriptor& into, int fd) {
     epoll_event event{};
     event.events = EPOLLIN;
     return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
@@ -354,8 +354,8 @@ fi_rstream_status Connection::status() const {
 int Connection::wait_fd(int& fd) {
     const std::lock_guard lock(wait_mutex_);
     if (wait_fd_.get() < 0) {
-        Descriptor gathered(epoll_create1(EPOLL_CLOEXEC));
-        Descriptor signal(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        base::Descriptor gathered(epoll_create1(EPOLL_CLOEXEC));
+        base::Descriptor signal(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
         if (gathered.get() < 0 || signal.get() < 0) {
             return -errno;
         }

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "prov/rstream/descriptor.hpp"
+#include "base/descriptor.hpp"
 
 namespace rstream {
 
@@ -45,7 +45,7 @@ std::vector<int> watched_by(int epoll_fd) {
     std::vector<int> found;
     char path[64];
     (void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", epoll_fd);
-    const Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
+    const base::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
     char text[1024];
     size_t kept = 0; // of a line that is not complete yet
     ssize_t length = 0;
@@ -90,6 +90,6 @@ int close_queue_on_exec(int wait_fd) {
     return found;
 }
 
-int next_descriptor(int open_fd) { return Descriptor(fcntl(open_fd, F_DUPFD_CLOEXEC, 0)).get(); }
+int next_descriptor(int open_fd) { return base::Descriptor(fcntl(open_fd, F_DUPFD_CLOEXEC, 0)).get(); }
 
 } // namespace rstream

@@ -12,7 +12,7 @@
 
 #include <sys/timerfd.h>
 
-#include "prov/rstream/descriptor.hpp"
+#include "base/descriptor.hpp"
 
 namespace rstream {
 
@@ -21,7 +21,7 @@ template <class Who> class Deadlines {
     using Time = std::chrono::steady_clock::time_point;
 
     int open() {
-        timer_ = Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+        timer_ = base::Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
         return timer_.get() < 0 ? -errno : 0;
     }
     [[nodiscard]] int fd() const { return timer_.get(); }
@@ -73,7 +73,7 @@ template <class Who> class Deadlines {
         (void)timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &time, nullptr);
     }
 
-    Descriptor timer_;
+    base::Descriptor timer_;
     std::set<std::pair<Time, Who*>> order_;
     std::unordered_map<Who*, Time> times_;
     Time armed_;

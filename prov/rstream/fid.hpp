@@ -17,20 +17,15 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
+#include "base/owned_fid.hpp"
+
 namespace rstream {
 
 // `fid` is a member of what our objects derive from, so the type needs another name inside them.
 using AnyFid = struct ::fid;
 
-template <class Fid> struct FidCloser {
-    void operator()(Fid* f) const noexcept { fi_close(&f->fid); }
-};
-template <class Fid> using Owned = std::unique_ptr<Fid, FidCloser<Fid>>;
-
-struct InfoFree {
-    void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
-};
-using Info = std::unique_ptr<fi_info, InfoFree>;
+using base::Info;
+using base::Owned;
 
 // Each of our objects derives from the C struct that the user holds, whose first member is the fid.
 template <class Object, class Base> Object* object_of(Base* base) { return static_cast<Object*>(base); }

@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/descriptor.hpp"
 #include "prov/rstream/core_descriptors.hpp"
-#include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/log.hpp"
 
 namespace rstream {
@@ -54,7 +54,7 @@ void parse(std::string_view text, std::vector<int>& out) {
 // False if there was no descriptor or memory to look with.
 bool Handshakes::list(std::vector<int>& out) {
     const std::string path = "/proc/self/fdinfo/" + std::to_string(set_);
-    const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const base::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (file.get() < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
             return false;

@@ -42,11 +42,11 @@ int Pump::open(fid_fabric* core_fabric) {
     }
     core_.reset(eq);
     core_fabric_ = core_fabric;
-    watch_fd_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+    watch_fd_ = base::Descriptor(epoll_create1(EPOLL_CLOEXEC));
     if (watch_fd_.get() < 0) {
         return -errno;
     }
-    wait_set_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+    wait_set_ = base::Descriptor(epoll_create1(EPOLL_CLOEXEC));
     if (wait_set_.get() < 0) {
         return -errno;
     }

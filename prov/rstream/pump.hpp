@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/descriptor.hpp"
 #include "prov/rstream/deadlines.hpp"
-#include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/fid.hpp"
 
 namespace rstream {
@@ -107,7 +107,7 @@ class Pump {
     fid_fabric* core_fabric_ = nullptr;
     Owned<fid_eq> core_;
     int core_fd_ = -1;
-    Descriptor wait_set_;
+    base::Descriptor wait_set_;
     std::unordered_set<EqTarget*> queues_; // those that have one of their own
     Deadlines<EqTarget> deadlines_;
     std::unordered_map<AnyFid*, EqTarget*> targets_;
@@ -122,7 +122,7 @@ class Pump {
     bool fresh_ = false;                            // some of them have come since the last `run`
     std::atomic<int> sleepers_{0};
     std::chrono::steady_clock::time_point next_look_;
-    Descriptor watch_fd_;
+    base::Descriptor watch_fd_;
 };
 
 } // namespace rstream

@@ -13,19 +13,13 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 
+#include "base/owned_fid.hpp"
 #include "util/common/failure.hpp"
 
 namespace util {
 
-template <class Fid> struct FidCloser {
-    void operator()(Fid* f) const noexcept { fi_close(&f->fid); }
-};
-template <class Fid> using Owned = std::unique_ptr<Fid, FidCloser<Fid>>;
-
-struct InfoFree {
-    void operator()(fi_info* info) const noexcept { fi_freeinfo(info); }
-};
-using Info = std::unique_ptr<fi_info, InfoFree>;
+using base::Info;
+using base::Owned;
 
 inline const char* fabric_error(ssize_t ret) { return fi_strerror(static_cast<int>(ret < 0 ? -ret : ret)); }
 

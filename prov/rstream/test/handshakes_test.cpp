@@ -16,8 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/descriptor.hpp"
 #include "fabtests/common/test.hpp"
-#include "prov/rstream/descriptor.hpp"
 
 namespace {
 
@@ -44,33 +44,33 @@ struct Core {
         EXPECT_EQ(epoll_ctl(set.get(), EPOLL_CTL_ADD, fd, &event), 0);
     }
     // The core takes the next who connects.
-    [[nodiscard]] Descriptor take() const {
-        Descriptor taken(accept(listener.get(), nullptr, nullptr));
+    [[nodiscard]] base::Descriptor take() const {
+        base::Descriptor taken(accept(listener.get(), nullptr, nullptr));
         EXPECT(taken.get() >= 0);
         add(taken.get());
         return taken;
     }
-    [[nodiscard]] Descriptor visit() const {
-        Descriptor visitor(socket(AF_INET, SOCK_STREAM, 0));
+    [[nodiscard]] base::Descriptor visit() const {
+        base::Descriptor visitor(socket(AF_INET, SOCK_STREAM, 0));
         EXPECT_EQ(connect(visitor.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
         return visitor;
     }
 
-    Descriptor set{epoll_create1(0)};
-    Descriptor signal{eventfd(0, 0)};
-    Descriptor listener;
+    base::Descriptor set{epoll_create1(0)};
+    base::Descriptor signal{eventfd(0, 0)};
+    base::Descriptor listener;
     sockaddr_in name{};
 };
 
-bool blocks(const Descriptor& fd) { return (fcntl(fd.get(), F_GETFL) & O_NONBLOCK) == 0; }
+bool blocks(const base::Descriptor& fd) { return (fcntl(fd.get(), F_GETFL) & O_NONBLOCK) == 0; }
 
 // What the core would read now.
-ssize_t read_from(const Descriptor& fd) {
+ssize_t read_from(const base::Descriptor& fd) {
     char byte = 0;
     return recv(fd.get(), &byte, 1, MSG_DONTWAIT);
 }
 
-void say(const Descriptor& visitor, const Descriptor& to, const std::string& text) {
+void say(const base::Descriptor& visitor, const base::Descriptor& to, const std::string& text) {
     EXPECT_EQ(send(visitor.get(), text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
     pollfd one{to.get(), POLLIN, 0};
     EXPECT_EQ(poll(&one, 1, 10000), 1);
@@ -84,8 +84,8 @@ void test_what_was_accepted_is_found_and_does_not_block() {
     EXPECT(handshakes.look(start) == Handshakes::Found::same);
     EXPECT(handshakes.listening());
     EXPECT(!handshakes.deadline());
-    const Descriptor visitor = core.visit();
-    const Descriptor taken = core.take();
+    const base::Descriptor visitor = core.visit();
+    const base::Descriptor taken = core.take();
     EXPECT(handshakes.look(start) == Handshakes::Found::changed);
     EXPECT_EQ(handshakes.count(), 1U);
     EXPECT(!blocks(taken));
@@ -97,8 +97,8 @@ void test_what_was_accepted_is_found_and_does_not_block() {
 void test_what_the_core_has_let_go_of_is_left_alone() {
     const Core core;
     Handshakes handshakes(core.set.get(), milliseconds(100), 8);
-    const Descriptor visitor = core.visit();
-    const Descriptor taken = core.take();
+    const base::Descriptor visitor = core.visit();
+    const base::Descriptor taken = core.take();
     (void)handshakes.look(start);
     EXPECT_EQ(epoll_ctl(core.set.get(), EPOLL_CTL_DEL, taken.get(), nullptr), 0);
     EXPECT(handshakes.look(start) == Handshakes::Found::changed);
@@ -110,14 +110,14 @@ void test_what_the_core_has_let_go_of_is_left_alone() {
 void test_a_number_that_stands_for_another_socket_is_another_handshake() {
     const Core core;
     Handshakes handshakes(core.set.get(), milliseconds(100), 8);
-    const Descriptor first = core.visit();
-    const Descriptor second = core.visit();
+    const base::Descriptor first = core.visit();
+    const base::Descriptor second = core.visit();
     const int number = [&] {
-        const Descriptor taken = core.take();
+        const base::Descriptor taken = core.take();
         (void)handshakes.look(start);
         return taken.get();
     }();
-    const Descriptor taken = core.take();
+    const base::Descriptor taken = core.take();
     EXPECT_EQ(taken.get(), number);
     EXPECT(handshakes.look(start + milliseconds(70)) == Handshakes::Found::changed);
     EXPECT(!blocks(taken));
@@ -130,8 +130,8 @@ void test_a_number_that_stands_for_another_socket_is_another_handshake() {
 void test_who_is_late_is_ended_with_all_it_has_said() {
     const Core core;
     Handshakes handshakes(core.set.get(), milliseconds(100), 8);
-    const Descriptor visitor = core.visit();
-    const Descriptor taken = core.take();
+    const base::Descriptor visitor = core.visit();
+    const base::Descriptor taken = core.take();
     (void)handshakes.look(start);
     say(visitor, taken, std::string(10000, 'x'));
     handshakes.end_late(start + milliseconds(99));
@@ -145,7 +145,7 @@ void test_who_is_late_is_ended_with_all_it_has_said() {
 void test_the_oldest_ends_when_there_are_too_many() {
     const Core core;
     Handshakes handshakes(core.set.get(), milliseconds(100), 2);
-    std::vector<Descriptor> both;
+    std::vector<base::Descriptor> both;
     for (int i = 0; i < 3; ++i) {
         both.push_back(core.visit());
         both.push_back(core.take());
@@ -161,7 +161,7 @@ void test_nobody_is_accepted_once_listening_has_stopped() {
     const Core core;
     Handshakes handshakes(core.set.get(), milliseconds(100), 2);
     (void)handshakes.look(start);
-    const Descriptor visitor = core.visit();
+    const base::Descriptor visitor = core.visit();
     handshakes.stop_listening();
     EXPECT_EQ(accept4(core.listener.get(), nullptr, nullptr, SOCK_NONBLOCK), -1);
     (void)handshakes.look(start);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Who owns an object of libfabric's.
+// Owners of libfabric's objects.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 
-namespace rsockets {
+namespace base {
 
 template <class Fid> struct FidCloser {
     void operator()(Fid* f) const noexcept { fi_close(&f->fid); }
@@ -25,4 +25,4 @@ struct InfoFree {
 };
 using Info = std::unique_ptr<fi_info, InfoFree>;
 
-} // namespace rsockets
+} // namespace base

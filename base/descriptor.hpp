@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-namespace rsockets {
+namespace base {
 
 class Descriptor {
   public:
@@ -34,4 +34,4 @@ class Descriptor {
     int fd_;
 };
 
-} // namespace rsockets
+} // namespace base

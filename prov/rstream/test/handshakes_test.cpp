@@ -22,7 +22,6 @@
 namespace {
 
 using namespace fabtests;
-using rstream::Descriptor;
 using rstream::Handshakes;
 using std::chrono::milliseconds;
 

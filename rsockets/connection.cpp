@@ -225,8 +225,8 @@ bool Connection::all_sent() {
 bool Connection::delivered() {
     const ssize_t more = look_for_bytes();
     const auto now = status();
-    const bool awaited =
-        (now.flags & FI_RSTREAM_UNACKED) != 0 && (now.flags & FI_RSTREAM_PEER_CLOSED) == 0; // who has closed reads nothing
+    const bool awaited = (now.flags & FI_RSTREAM_UNACKED) != 0 &&
+                         (now.flags & FI_RSTREAM_PEER_CLOSED) == 0; // who has closed reads nothing
     return (now.unsent == 0 && !awaited) || is_over(more, now);
 }
 

@@ -51,7 +51,6 @@ class Service {
     bool lingers() { return tend() && !kept_.empty(); }
     void wait_for_lingering();
 
-
   private:
     void run();
     void take_turn(bool& data);

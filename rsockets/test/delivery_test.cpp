@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // What a process has sent arrives although it ends: until the peer has acknowledged everything, the end of the stream
-// included, the core's connection stays. A core whose socket takes all at once is no proof of arrival, and one that meets
-// a closed socket may drop what it has not read. The receiver is stopped (SIGSTOP) while the sender ends, so that nothing
-// is acknowledged before it is continued.
+// included, the core's connection stays. A core whose socket takes all at once is no proof of arrival, and one that
+// meets a closed socket may drop what it has not read. The receiver is stopped (SIGSTOP) while the sender ends, so that
+// nothing is acknowledged before it is continued.
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -22,7 +22,7 @@ namespace {
 using namespace fabtests;
 using namespace rsocket_test;
 
-constexpr size_t some = 1000; // bytes, fewer than any buffer has room for
+constexpr size_t some = 1000;  // bytes, fewer than any buffer has room for
 constexpr int too_early = 300; // milliseconds in which an end that waits for nothing would have come
 
 struct Pipe {
@@ -38,7 +38,9 @@ struct Pipe {
             close(std::exchange(ends[end], -1));
         }
     }
-    template <class T> void put(const T& value) const { EXPECT_EQ(write(ends[1], &value, sizeof(value)), sizeof(value)); }
+    template <class T> void put(const T& value) const {
+        EXPECT_EQ(write(ends[1], &value, sizeof(value)), sizeof(value));
+    }
     template <class T> [[nodiscard]] T get() const {
         T value{};
         EXPECT_EQ(read(ends[0], &value, sizeof(value)), sizeof(value));
@@ -76,8 +78,8 @@ int status_of(pid_t pid) {
     return status;
 }
 
-// Accepts two connections, reads the end of the second, stops itself, and expects `some` bytes and the end from the first
-// once it is continued.
+// Accepts two connections, reads the end of the second, stops itself, and expects `some` bytes and the end from the
+// first once it is continued.
 int receive(const Pipe& port) {
     const Number from = listener();
     port.put(port_of(from));
@@ -89,9 +91,9 @@ int receive(const Pipe& port) {
     return received(one, some).size() == some && rrecv(one, &byte, 1, 0) == 0 ? 0 : 1;
 }
 
-// Runs `ending` with a socket that has sent to a receiver which is stopped. It has `done` to tell that a call has returned.
-// Neither that nor the end of the process is to come before the receiver is continued. Another socket, of which nothing is
-// left to be acknowledged, stays open.
+// Runs `ending` with a socket that has sent to a receiver which is stopped. It has `done` to tell that a call has
+// returned. Neither that nor the end of the process is to come before the receiver is continued. Another socket, of
+// which nothing is left to be acknowledged, stays open.
 void expect_to_wait(const std::function<void(Number&, const Pipe& done)>& ending) {
     const Pipe port;
     const Pipe stopped;

@@ -49,6 +49,11 @@ int told(int ret) {
     return ret;
 }
 
+// Nothing moves on a connection any more that was looked at with this result.
+bool is_over(ssize_t result, const fi_rstream_status& status) {
+    return (result < 0 && result != -FI_EAGAIN) || (status.flags & (FI_RSTREAM_LOST | FI_RSTREAM_PEER_RESET)) != 0;
+}
+
 } // namespace
 
 int Connection::open(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
@@ -214,8 +219,15 @@ int Connection::end_both() { return fi_shutdown(ep_.get(), 0); }
 bool Connection::all_sent() {
     const ssize_t more = look_for_bytes();
     const auto now = status();
-    return now.unsent == 0 || (more < 0 && more != -FI_EAGAIN) ||
-           (now.flags & (FI_RSTREAM_LOST | FI_RSTREAM_PEER_RESET)) != 0;
+    return now.unsent == 0 || is_over(more, now);
+}
+
+bool Connection::delivered() {
+    const ssize_t more = look_for_bytes();
+    const auto now = status();
+    const bool awaited = (now.flags & FI_RSTREAM_UNACKED) != 0 &&
+                         (now.flags & FI_RSTREAM_PEER_CLOSED) == 0; // who has closed reads nothing
+    return (now.unsent == 0 && !awaited) || is_over(more, now);
 }
 
 void Connection::wait_a_moment() {

@@ -65,6 +65,9 @@ class Connection {
 
     // Makes progress. True once there is nothing left that a further call would have to move.
     bool all_sent();
+    // The same, and the peer has acknowledged it, the end of the stream included; or nobody is there to do so. What the
+    // core has taken is lost to a peer whose core meets our closed socket before it has read (libfabric 2.2 and later).
+    bool delivered();
     void wait_a_moment(); // for that: 10 ms at most
 
     int end_sending();

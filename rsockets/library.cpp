@@ -121,15 +121,32 @@ void Library::finish(bool alone) {
             socket->bell().ring(); // who sleeps on it returns, in case that a destructor waits for it
         }
     });
-    fd_table::for_each([&](int, Object& object) { // once all are: peers may be in this process
-        if (auto* socket = as_kind<Socket>(&object)) {
-            socket->deliver_at_exit(deadline);
-        }
-    });
-    service_.finish_lingering(deadline);
+    deliver(deadline);
     for (Transport* transport : transports()) {
         if (alone) {
             transport->finish();
+        }
+    }
+}
+
+// Looks at all connections in turn: the two ends of one may both be in this process, and each needs the other's look.
+void Library::deliver(const Deadline& deadline) {
+    for (;;) {
+        Ref<Socket> waits;
+        fd_table::for_each([&](int, Object& object) {
+            auto* socket = as_kind<Socket>(&object);
+            if (socket != nullptr && !socket->delivered_at_exit()) {
+                waits = Ref<Socket>(socket);
+            }
+        });
+        const bool lingering = service_.lingers();
+        if ((waits.get() == nullptr && !lingering) || deadline.passed()) {
+            return;
+        }
+        if (waits.get() != nullptr) {
+            waits->wait_at_exit();
+        } else {
+            service_.wait_for_lingering();
         }
     }
 }

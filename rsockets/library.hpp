@@ -40,6 +40,7 @@ class Library {
     static void at_exit();
     static void after_fork_in_child();
     void finish(bool alone);
+    void deliver(const Deadline& deadline);
 
     Config config_;
     Mutex mutex_;

@@ -129,11 +129,7 @@ void Service::linger(std::unique_ptr<Connection> connection) {
     rouse();
 }
 
-void Service::finish_lingering(const Deadline& deadline) {
-    while (tend() && !kept_.empty() && !deadline.passed()) {
-        kept_.front().connection->wait_a_moment();
-    }
-}
+void Service::wait_for_lingering() { kept_.front().connection->wait_a_moment(); }
 
 void Service::run() {
     bool data = false;

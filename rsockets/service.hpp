@@ -47,8 +47,9 @@ class Service {
 
     // A connection that was closed with bytes that the peer has no room for yet. It is kept until they are sent.
     void linger(std::unique_ptr<Connection> connection);
-    // Waits for all of these; when the thread has stopped.
-    void finish_lingering(const Deadline& deadline);
+    // When the thread has stopped: looks at all of these, and is true if some are left; waits a moment for those.
+    bool lingers() { return tend() && !kept_.empty(); }
+    void wait_for_lingering();
 
   private:
     void run();

@@ -9,6 +9,7 @@
 
 #include <netinet/in.h>
 
+#include "rsockets/call.hpp"
 #include "rsockets/log.hpp"
 #include "rsockets/provider.hpp"
 
@@ -363,7 +364,12 @@ void Socket::close_connection() {
     }
     (void)last.end_both();
     if (wanted.l_onoff != 0) {
-        last.set_linger(std::chrono::seconds(wanted.l_linger));
+        const Deadline deadline = Deadline::in(std::chrono::seconds(wanted.l_linger));
+        while (!last.delivered() && !deadline.passed() && !Call::exiting()) {
+            last.wait_a_moment();
+        }
+        // The program has waited for as long as it wanted to. What maps need to be given back takes its own time.
+        last.set_linger(last.has_maps() ? std::chrono::seconds(wanted.l_linger) : std::chrono::seconds(0));
     } else if (last.status().unsent != 0 && !last.has_maps()) { // their memory is the program's again at the return
         last.forget_target();
         library_.service().linger(std::move(closing.back()));
@@ -387,9 +393,13 @@ void Socket::close_at_exit() {
     }
 }
 
-void Socket::deliver_at_exit(const Deadline& deadline) {
+bool Socket::delivered_at_exit() {
     Connection* present = connection();
-    while (present != nullptr && state() == State::connected && !present->all_sent() && !deadline.passed()) {
+    return present == nullptr || state() != State::connected || present->delivered();
+}
+
+void Socket::wait_at_exit() {
+    if (Connection* present = connection(); present != nullptr) {
         present->wait_a_moment();
     }
 }

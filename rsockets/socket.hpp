@@ -57,7 +57,8 @@ class Socket final : public Object, private EventTarget {
     int peer(sockaddr* address, socklen_t* length);
     int came_from(sockaddr* address, socklen_t* length); // for accept: whatever has become of it
     void close_at_exit();
-    void deliver_at_exit(const Deadline& deadline); // behind that
+    bool delivered_at_exit(); // behind that: nothing is left for the peer to acknowledge
+    void wait_at_exit();      // for that, a moment
 
     // socket_listen.cpp. `fd` is a number of this socket.
     int listen(int fd, int backlog);

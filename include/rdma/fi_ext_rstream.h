@@ -78,7 +78,7 @@ enum {
 #define FI_RSTREAM_PEER_CLOSED (1ULL << 1)   /* and will not receive any more either */
 #define FI_RSTREAM_PEER_RESET (1ULL << 2)    /* the peer has reset the connection */
 #define FI_RSTREAM_LOST (1ULL << 3)          /* the core's connection is gone, or never was made */
-#define FI_RSTREAM_UNACKED (1ULL << 4)       /* something that was sent is not known to have arrived */
+#define FI_RSTREAM_UNACKED (1ULL << 4)       /* something that was sent, or its end, is not known to have arrived */
 #define FI_RSTREAM_WAITING (1ULL << 5)       /* something that was sent goes on only within further calls */
 #define FI_RSTREAM_MANUAL (1ULL << 6)        /* so does what the peer writes to a map: the core's progress is manual */
 

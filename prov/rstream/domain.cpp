@@ -152,24 +152,46 @@ void Domain::reap() {
     }
 }
 
-int Domain::close() {
-    if (users_.load(std::memory_order_acquire) != 0) {
-        return -FI_EBUSY;
-    }
-    fabric_.remove(this); // first: from the return on, nobody else reaps what we wait for
+bool Domain::finish_lingering() {
     using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::milliseconds(fabric_.params().linger);
-    for (reap(); !lingering_.empty(); reap()) {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-        if (left <= 0) {
-            RSTREAM_WARN(FI_LOG_DOMAIN, "%zu peers have not taken all that was sent to them: closing nevertheless\n",
-                         lingering_.size());
-            fabric_.lingering_changed(-static_cast<ptrdiff_t>(lingering_.size()));
-            lingering_.clear();
-            break;
+    for (;;) {
+        reap();
+        std::list<std::unique_ptr<Connection>> one; // out of the list, so that nobody else ends it while we wait
+        bool more = false;
+        {
+            const std::lock_guard lock(mutex_);
+            if (lingering_.empty()) {
+                return true;
+            }
+            one.splice(one.end(), lingering_, lingering_.begin());
+            more = !lingering_.empty();
         }
-        // Others may be ready sooner than the first; 10 ms is the most that this costs.
-        lingering_.front()->wait_for_core(std::min<int64_t>(left, lingering_.size() > 1 ? 10 : left));
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        if (left > 0) {
+            // Others may be ready sooner than the first; 10 ms is the most that this costs.
+            one.front()->wait_for_core(std::min<int64_t>(left, more ? 10 : left));
+        }
+        const std::lock_guard lock(mutex_);
+        lingering_.splice(lingering_.end(), one);
+        if (left <= 0) {
+            return false;
+        }
+    }
+}
+
+// A program that exits with endpoints open calls this for what those left that it has closed: nobody else will look.
+int Domain::close() {
+    if (users_.load(std::memory_order_acquire) != 0) {
+        (void)finish_lingering();
+        return -FI_EBUSY;
+    }
+    fabric_.remove(this); // first: from the return on, nobody else reaps
+    if (!finish_lingering()) {
+        RSTREAM_WARN(FI_LOG_DOMAIN, "%zu peers have not taken all that was sent to them: closing nevertheless\n",
+                     lingering_.size());
+        fabric_.lingering_changed(-static_cast<ptrdiff_t>(lingering_.size()));
+        lingering_.clear();
     }
     Fabric& fabric = fabric_;
     delete this;

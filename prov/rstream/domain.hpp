@@ -40,6 +40,8 @@ class Domain : public fid_domain {
     int close();
 
   private:
+    // Waits until nothing is left of closed endpoints; false if that takes too long.
+    bool finish_lingering();
     Domain(Fabric& fabric);
     ~Domain();
 

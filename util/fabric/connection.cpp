@@ -110,13 +110,15 @@ template <class Call> void FabricConnection::post(const char* name, Operation op
     Pending* pending = new_pending(operation);
     const auto start = Clock::now();
     ssize_t ret = 0;
-    while ((ret = call(&pending->context)) == -FI_EAGAIN && Clock::now() - start < longest_stall) {
-        collect(); // makes room
+    while ((ret = call(&pending->context)) == -FI_EAGAIN && !ended_ && Clock::now() - start < longest_stall) {
+        collect();       // makes room
+        events_->look(); // the tcp core of libfabric 2 never has room again on a connection that has ended
     }
     if (ret != 0) {
         free_.push_back(pending);
+        const bool end = ret == -FI_EAGAIN && ended_;
         // The event that ends the connection may not have been read yet.
-        completions_.push_back({operation, 0, true, fmt::format("{}: {}", name, fabric_error(ret))});
+        completions_.push_back({operation, 0, true, end ? "" : fmt::format("{}: {}", name, fabric_error(ret))});
     }
 }
 

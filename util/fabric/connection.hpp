@@ -41,6 +41,7 @@ class FabricConnection final : public Connection {
     // Whether the answer to connect() is still to come.
     [[nodiscard]] bool connecting() const { return connecting_; }
     void set_connecting(bool connecting) { connecting_ = connecting; }
+    void note_end() { ended_ = true; }
 
     bool may_sleep() override;
     void add_to(std::vector<pollfd>& descriptors) const override;
@@ -85,6 +86,7 @@ class FabricConnection final : public Connection {
     bool answered_ = false; // a request: accepted or rejected
     bool connecting_ = false;
     bool connected_ = false;
+    bool ended_ = false; // its event was taken from the queue
     Owned<fid_cq> queue_;
     Owned<fid_cq> receive_queue_; // if it is one of its own
     Owned<fid_ep> endpoint_;      // closed before the queues

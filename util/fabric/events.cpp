@@ -88,11 +88,15 @@ void FabricEvents::leave(const fid* subject) {
     }
 }
 
+void FabricEvents::look() {
+    while (auto event = take()) {
+        taken_.push_back(std::move(*event));
+    }
+}
+
 void FabricEvents::reject_requests() noexcept {
     try {
-        while (auto event = take()) {
-            taken_.push_back(std::move(*event));
-        }
+        look();
         std::erase_if(taken_, [](const Event& event) { return event.type == Event::Type::request; });
     } catch (const std::exception&) {
         taken_.clear(); // of a queue that has failed
@@ -142,6 +146,9 @@ std::optional<Event> FabricEvents::take() {
             event->type = type == FI_CONNECTED ? Event::Type::established : Event::Type::disconnected;
             event->connection = found->second;
             found->second->set_connecting(false);
+            if (type == FI_SHUTDOWN) {
+                found->second->note_end();
+            }
         }
         if (event) {
             event->data.assign(buffer.bytes + sizeof(fi_eq_cm_entry), buffer.bytes + got);

@@ -47,6 +47,8 @@ class FabricEvents : public EventQueue {
     void adopt(Listener& listener) override;
 
     [[nodiscard]] fid_eq* get() const { return eq_.get(); }
+    // Takes the events that are there. They stay for `next`; the connections know of their ends from now on.
+    void look();
     // Before a listener closes: no request of it may stay.
     void reject_requests() noexcept;
     // Whose events these are, as long as it exists.

@@ -397,8 +397,10 @@ void test_fin_is_acknowledged_at_once(void**) {
         Pair pair(mode);
         pair.chatter(3);
         pair.a.finish(false);
+        assert_true(pair.a.anything_unacknowledged()); // the end counts, as a byte does
         pair.run(pair.a, pair.b);
         assert_false(pair.a.all_arrived());
+        assert_true(pair.a.anything_unacknowledged());
         assert_true(pair.b.control_due());
         assert_int_equal(pair.run(pair.b, pair.a), 1);
         assert_true(pair.a.all_arrived());

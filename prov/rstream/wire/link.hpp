@@ -83,7 +83,10 @@ class Link {
     // As `bypass`, for a map.
     std::optional<Post> bypass_write(size_t length, uint64_t offset);
     [[nodiscard]] bool unposted() const { return send_.unposted(); }
-    [[nodiscard]] bool anything_unacknowledged() const { return send_.unposted() || send_.in_flight() != 0; }
+    // Bytes, or the end of the stream once it was asked for.
+    [[nodiscard]] bool anything_unacknowledged() const {
+        return send_.unposted() || send_.in_flight() != 0 || (finishing() && !all_arrived());
+    }
     // A post of bytes that never enter the staging ring, if they may go at once.
     std::optional<Post> bypass(size_t length);
     std::optional<Post> next();

@@ -88,6 +88,7 @@ void* Connection::note_operation(size_t staged, bool signal) {
         context = &contexts_[receive_slots_ + operations_ % (contexts_.size() - receive_slots_)];
     }
     ++operations_;
+    sent_.store(true, std::memory_order_relaxed);
     ++unsignaled_;
     unsignaled_staged_ += staged;
     if (signal) {
@@ -257,7 +258,7 @@ void Connection::progress() {
     if (drained == Drained::nothing && events_ && events_due()) {
         take_core_events();
     }
-    if (keepalive_on_.load(std::memory_order_acquire)) {
+    if (keepalive_due()) {
         look_at_keepalive();
     }
     // What is due without anything having come was so before, and is noted if it could not go then.

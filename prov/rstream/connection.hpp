@@ -33,6 +33,7 @@
 #include "prov/rstream/descriptor.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/keepalive.hpp"
+#include "prov/rstream/late_writes.hpp"
 #include "prov/rstream/user_timeout.hpp"
 #include "prov/rstream/wire/link.hpp"
 
@@ -123,6 +124,7 @@ class Connection final : public EqTarget {
         const void* context; // what its completion carries
         size_t staged;       // staging bytes
         uint64_t operations; // operations of the core
+        std::chrono::steady_clock::time_point posted;
     };
 
     // Memory of the program's that is mapped. With `remote`, the peer was told of it.
@@ -301,7 +303,9 @@ class Connection final : public EqTarget {
     uint64_t operations_ = 0; // posted
     uint64_t unsignaled_ = 0; // of them, since the last signaled one
     size_t unsignaled_staged_ = 0;
-    size_t unpolled_ = 0; // bytes staged since completions were last looked at
+    size_t unpolled_ = 0;       // bytes staged since completions were last looked at
+    LateWrites late_writes_;    // the progress side tells it, the posting side follows
+    bool small_writes_ = false; // as it did last
     bool needy_ = false;
     uint32_t staging_stalls_ = 0;
     std::atomic<bool> growing_staging_{false}; // one thread is at it; for ever if there is no memory

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// When keepalive asks and when it gives up, and when data that nobody acknowledges is given up, with a clock made by
-// hand.
+// What a connection decides by the time, with a clock made by hand: when keepalive asks and gives up, when data that
+// nobody acknowledges is given up, and when writes are to be small.
 #include "prov/rstream/keepalive.hpp"
+#include "prov/rstream/late_writes.hpp"
 #include "prov/rstream/user_timeout.hpp"
 
 #include "prov/rstream/test/wire_test.hpp"
@@ -160,6 +161,41 @@ void test_a_user_timeout_of_none_never_ends_anything(void**) {
     assert_timeout(timeout, 1000000, true, UserTimeout::Verdict::well);
 }
 
+// ---- LateWrites
+
+constexpr std::chrono::milliseconds prompt{1};
+
+void test_writes_are_large_until_one_is_late(void**) {
+    LateWrites writes;
+    writes.done(1000000, prompt);
+    assert_false(writes.small());
+    writes.done(1000, LateWrites::late);
+    assert_true(writes.small());
+}
+
+void test_writes_are_large_again_once_enough_went_well(void**) {
+    LateWrites writes;
+    writes.done(1000, LateWrites::late);
+    writes.done(LateWrites::first_trial - 1, prompt);
+    assert_true(writes.small());
+    writes.done(1000, LateWrites::late); // counts anew
+    writes.done(LateWrites::first_trial - 1, prompt);
+    assert_true(writes.small());
+    writes.done(1, prompt);
+    assert_false(writes.small());
+}
+
+void test_each_relapse_takes_twice_as_much(void**) {
+    LateWrites writes;
+    for (size_t trial = LateWrites::first_trial; trial <= 4 * LateWrites::first_trial; trial *= 2) {
+        writes.done(1000, LateWrites::late);
+        writes.done(trial - 1, prompt);
+        assert_true(writes.small());
+        writes.done(1, prompt);
+        assert_false(writes.small());
+    }
+}
+
 } // namespace
 
 int main() {
@@ -178,6 +214,9 @@ int main() {
         cmocka_unit_test(test_what_is_heard_begins_the_user_timeout_anew),
         cmocka_unit_test(test_a_program_that_was_away_finds_no_timeout),
         cmocka_unit_test(test_a_user_timeout_of_none_never_ends_anything),
+        cmocka_unit_test(test_writes_are_large_until_one_is_late),
+        cmocka_unit_test(test_writes_are_large_again_once_enough_went_well),
+        cmocka_unit_test(test_each_relapse_takes_twice_as_much),
     };
     return RUN_TAP(tests);
 }

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include <poll.h>
@@ -204,6 +205,7 @@ ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags,
     }
     const std::lock_guard lock(mutex_);
     if (events_.empty()) {
+        read_in_vain_.store(true);
         return -FI_EAGAIN;
     }
     Event& front = events_.front();
@@ -323,8 +325,12 @@ int EventQueue::try_wait() {
     if (!descriptor_used_.exchange(true)) {
         pump_->expect_sleeper();
     }
-    fabric_.reap_lingering();
-    // Nothing is moved: what has come since the queue was read makes the descriptor readable.
+    // What has come since the queue was read in vain makes the descriptor readable: it is not moved a second time.
+    if (read_in_vain_.exchange(false)) {
+        fabric_.reap_lingering();
+    } else {
+        move_events(std::numeric_limits<int>::max()); // what is dropped is watched again below
+    }
     arm_again();
     {
         const std::lock_guard lock(mutex_);

@@ -88,6 +88,7 @@ class EventQueue : public fid_eq {
     int readers_ = 0;
     bool kicked_ = false; // whoever sleeps is to arm again
     std::atomic<bool> descriptor_used_{false};
+    std::atomic<bool> read_in_vain_{false}; // and not waited for since
     std::atomic<size_t> users_{0};
     std::mutex mutex_; // a leaf: nothing else is locked under it
     std::deque<Event> events_;

@@ -91,6 +91,8 @@ int Connection::make(Transport& transport, fi_info& info, EventTarget* target, c
     if ((ret = fi_enable(ep)) != 0 || (ret = fi_control(&ep->fid, FI_GETWAIT, &connection->wait_fd_)) != 0) {
         return ret;
     }
+    size_t length = sizeof(connection->user_timeout_);
+    (void)fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_USER_TIMEOUT, &connection->user_timeout_, &length);
     connection->by_calls_ = (connection->status().flags & FI_RSTREAM_MANUAL) != 0;
     out = std::move(connection);
     return 0;
@@ -245,14 +247,18 @@ void Connection::set_linger(std::chrono::seconds time) {
 }
 
 int Connection::set_keepalive(const Keepalive& keepalive) {
-    const std::pair<int, size_t> values[] = {{FI_OPT_RSTREAM_KEEPALIVE_INTERVAL, keepalive.interval},
+    const size_t timeout = keepalive.user_timeout != 0 ? keepalive.user_timeout : user_timeout_;
+    const std::pair<int, size_t> values[] = {{FI_OPT_RSTREAM_USER_TIMEOUT, timeout},
+                                             {FI_OPT_RSTREAM_KEEPALIVE_INTERVAL, keepalive.interval},
                                              {FI_OPT_RSTREAM_KEEPALIVE_COUNT, keepalive.count},
                                              {FI_OPT_RSTREAM_KEEPALIVE_IDLE, keepalive.idle}};
-    int ret = 0;
     for (const auto& [name, value] : values) {
-        ret = ret != 0 ? ret : fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, name, &value, sizeof(value));
+        const int ret = fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, name, &value, sizeof(value));
+        if (ret != 0 || !keepalive.wanted) {
+            return ret;
+        }
     }
-    return ret;
+    return 0;
 }
 
 bool Connection::may_sleep() {

@@ -28,9 +28,11 @@ struct Sizes {
 
 // When a silent peer is asked whether it is there, and how often before it is taken for lost; see fi_rstream(7).
 struct Keepalive {
-    size_t idle = 0; // milliseconds; 0: never
+    bool wanted = false; // the program has said whether; else the next three are the environment's
+    size_t idle = 0;     // milliseconds; 0: never
     size_t interval = 75000;
     size_t count = 9;
+    size_t user_timeout = 0; // milliseconds; 0: the provider's
 };
 
 class Connection {
@@ -106,6 +108,7 @@ class Connection {
     std::atomic<int> looks_{0}; // for bytes, in the present turn
     std::atomic<uint32_t> turn_{0};
     std::atomic<size_t> written_{0}; // to maps, since the last look
+    size_t user_timeout_ = 0;        // milliseconds, where the program does not say
     bool by_calls_ = false;          // the core moves what the peer writes to maps within calls alone
     int wait_fd_ = -1;
 };

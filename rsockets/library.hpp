@@ -13,6 +13,7 @@
 #include "rsockets/config.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/service.hpp"
+#include "rsockets/ways.hpp"
 
 namespace rsockets {
 
@@ -25,6 +26,7 @@ class Library {
 
     [[nodiscard]] const Config& config() const { return config_; }
     Service& service() { return service_; }
+    Ways& ways() { return ways_; }
 
     // The transport of an info's fabric, opened if need be; the service thread runs from then on. 0 or -FI_E*.
     int transport_for(fi_info& info, Transport*& out);
@@ -47,6 +49,7 @@ class Library {
     std::vector<std::unique_ptr<Transport>>
         transports_ RSOCKET_GUARDED_BY(mutex_); // none leaves before the process does
     std::atomic<int> setups_{0};
+    Ways ways_;
     Service service_;
 };
 

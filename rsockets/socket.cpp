@@ -325,6 +325,7 @@ void Socket::on_failed(int error) {
         parent->child_failed(*this); // and that was this socket
         return;
     }
+    library_.ways().forget(); // where it leads may have changed
     bell_.ring();
 }
 

@@ -114,6 +114,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
     }
     if (begins) {
         if (const int error = start_connect(fd, to.unmapped(), attempt); error != 0) {
+            library_.ways().forget(); // it may lead nowhere
             abandon(attempt);
             return -error;
         }
@@ -216,12 +217,16 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
             return error;
         }
     }
-    base::Info found;
-    int ret = provider::get_info(*wishes, found);
-    if (ret != 0) {
-        log(Level::info, "no way to connect: %s", fi_strerror(-ret));
-        const int error = routing_error(to);
-        return ret != -FI_ENODATA ? -ret : error != 0 ? error : ENETUNREACH;
+    const auto now = Ways::Clock::now();
+    base::Info found = library_.ways().find(to, from, now);
+    int ret = 0;
+    if (!found) {
+        if ((ret = provider::get_info(*wishes, found)) != 0) {
+            log(Level::info, "no way to connect: %s", fi_strerror(-ret));
+            const int error = routing_error(to);
+            return ret != -FI_ENODATA ? -ret : error != 0 ? error : ENETUNREACH;
+        }
+        library_.ways().keep(to, from, *found, now);
     }
     if (from.set()) {
         provider::set_source_port(*found, from.port());

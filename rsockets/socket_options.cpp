@@ -70,14 +70,16 @@ void Socket::read_cached_options() {
 
 size_t Socket::tcp_option(int name) const { return static_cast<size_t>(options_.value<int>(IPPROTO_TCP, name)); }
 
-// TCP asks an idle peer only with SO_KEEPALIVE. TCP_USER_TIMEOUT says when it is given up then; alone, it is for data
-// that is not acknowledged, which the provider does not tell from silence.
+// TCP asks an idle peer only with SO_KEEPALIVE. TCP_USER_TIMEOUT is for data that is not acknowledged, and says besides
+// when an idle peer is given up that is asked.
 std::optional<Keepalive> Socket::keepalive() const {
     if (!options_.was_set(SOL_SOCKET, SO_KEEPALIVE) && !options_.was_set(IPPROTO_TCP, TCP_USER_TIMEOUT)) {
         return std::nullopt;
     }
     const size_t timeout = std::min(tcp_option(TCP_USER_TIMEOUT), longest_silence);
     Keepalive wanted;
+    wanted.wanted = options_.was_set(SOL_SOCKET, SO_KEEPALIVE);
+    wanted.user_timeout = timeout;
     if (options_.value<int>(SOL_SOCKET, SO_KEEPALIVE) != 0) {
         wanted.idle = 1000 * tcp_option(TCP_KEEPIDLE);
         wanted.interval = 1000 * tcp_option(TCP_KEEPINTVL);
@@ -86,10 +88,6 @@ std::optional<Keepalive> Socket::keepalive() const {
             const size_t after = timeout - std::min(timeout, wanted.idle);
             wanted.count = std::clamp<size_t>((after + wanted.interval - 1) / wanted.interval, 1, most_questions);
         }
-    } else if (timeout != 0) {
-        wanted.interval = std::max<size_t>(timeout / 4, 1);
-        wanted.idle = std::max<size_t>(timeout - wanted.interval, 1);
-        wanted.count = 1;
     }
     return wanted;
 }

@@ -99,6 +99,15 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
         if (send_shut_.load() || lost_.load()) {
             return -EPIPE;
         }
+        // The provider says once why a connection was lost, and may have said it where nobody asked. Receiving tells
+        // always.
+        if (Connection* present = connection(); present != nullptr &&
+                                                (present->status().flags & FI_RSTREAM_LOST) != 0 &&
+                                                present->look_for_bytes() == -FI_ETIMEDOUT) {
+            note_loss(ETIMEDOUT);
+            const int error = take_error();
+            return error != 0 ? -error : -EPIPE;
+        }
         // The peer has closed. TCP learns that by the answer to what it sends: the first send after it is taken, and
         // lost.
         note_loss(EPIPE);

@@ -53,7 +53,8 @@ void test_it_is_off_by_default_as_with_tcp() {
 void test_settings_are_taken_as_size_t_and_uint32_t() {
     Host host(here());
     Stream s(host);
-    for (const int option : {idle, interval, count}) {
+    EXPECT_EQ(get<size_t>(s, FI_OPT_RSTREAM_USER_TIMEOUT), 925000U);
+    for (const int option : {idle, interval, count, static_cast<int>(FI_OPT_RSTREAM_USER_TIMEOUT)}) {
         EXPECT_RESULT(set<size_t>(s, option, 100), 0);
         EXPECT_EQ(get<uint32_t>(s, option), 100U);
         EXPECT_RESULT(set<uint32_t>(s, option, 50), 0);
@@ -69,7 +70,8 @@ void test_what_is_out_of_range_is_refused_and_changes_nothing() {
     EXPECT_RESULT(set<size_t>(s, idle, 0), 0);
     EXPECT_RESULT(set<size_t>(s, interval, 0), -FI_EINVAL);
     EXPECT_RESULT(set<size_t>(s, count, 0), -FI_EINVAL);
-    for (const int option : {idle, interval}) {
+    EXPECT_RESULT(set<size_t>(s, FI_OPT_RSTREAM_USER_TIMEOUT, 0), 0);
+    for (const int option : {idle, interval, static_cast<int>(FI_OPT_RSTREAM_USER_TIMEOUT)}) {
         EXPECT_RESULT(set<size_t>(s, option, 32767000), 0);
         EXPECT_RESULT(set<size_t>(s, option, 32767001), -FI_EINVAL);
         EXPECT_EQ(get<size_t>(s, option), 32767000U);
@@ -83,22 +85,22 @@ void show_parameters(const std::vector<std::string>& /*arguments*/) {
     Host host(here());
     Stream s(host);
     say(std::to_string(get<size_t>(s, idle)) + " " + std::to_string(get<size_t>(s, interval)) + " " +
-        std::to_string(get<size_t>(s, count)));
+        std::to_string(get<size_t>(s, count)) + " " + std::to_string(get<size_t>(s, FI_OPT_RSTREAM_USER_TIMEOUT)));
 }
 
 void test_parameters_set_the_defaults() {
-    Child child(
-        "show parameters", {},
-        {"FI_RSTREAM_KEEPALIVE_IDLE=7000", "FI_RSTREAM_KEEPALIVE_INTERVAL=300", "FI_RSTREAM_KEEPALIVE_COUNT=4"});
-    EXPECT_EQ(child.hear(), std::string("7000 300 4"));
+    Child child("show parameters", {},
+                {"FI_RSTREAM_KEEPALIVE_IDLE=7000", "FI_RSTREAM_KEEPALIVE_INTERVAL=300", "FI_RSTREAM_KEEPALIVE_COUNT=4",
+                 "FI_RSTREAM_USER_TIMEOUT=5000"});
+    EXPECT_EQ(child.hear(), std::string("7000 300 4 5000"));
     child.finish();
 }
 
 void test_parameters_out_of_range_leave_the_defaults() {
-    Child child(
-        "show parameters", {},
-        {"FI_RSTREAM_KEEPALIVE_IDLE=32767001", "FI_RSTREAM_KEEPALIVE_INTERVAL=0", "FI_RSTREAM_KEEPALIVE_COUNT=128"});
-    EXPECT_EQ(child.hear(), std::string("0 75000 9"));
+    Child child("show parameters", {},
+                {"FI_RSTREAM_KEEPALIVE_IDLE=32767001", "FI_RSTREAM_KEEPALIVE_INTERVAL=0",
+                 "FI_RSTREAM_KEEPALIVE_COUNT=128", "FI_RSTREAM_USER_TIMEOUT=32767001"});
+    EXPECT_EQ(child.hear(), std::string("0 75000 9 925000"));
     child.finish();
 }
 
@@ -142,6 +144,20 @@ void test_on_tcp_the_kernel_keeps_the_connection_alive() {
     EXPECT_RESULT(set<size_t>(*pair.client, idle, 0), 0);
     EXPECT_EQ(kernel_option(fd, SOL_SOCKET, SO_KEEPALIVE), 0);
     EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+}
+
+void test_on_tcp_the_kernel_has_the_user_timeout() {
+    need_core("tcp");
+    Pair pair("tcp", 0, node_name());
+    const int fd = kernel_socket(*pair.client);
+    EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 0); // the kernel's own way to the default
+    EXPECT_RESULT(set<size_t>(*pair.client, FI_OPT_RSTREAM_USER_TIMEOUT, 2500), 0);
+    EXPECT_EQ(kernel_option(fd, SOL_SOCKET, SO_KEEPALIVE), 0);
+    EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 2500);
+    ask_for(*pair.client, 4000, 2000, 3);
+    EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 2500);
+    EXPECT_RESULT(set<size_t>(*pair.client, FI_OPT_RSTREAM_USER_TIMEOUT, 0), 0);
+    EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 10000); // keepalive's
 }
 
 void test_on_tcp_what_was_set_before_connecting_is_in_force_after() {
@@ -269,6 +285,7 @@ int main(int argc, char** argv) {
         FABTEST(test_parameters_set_the_defaults),
         FABTEST(test_parameters_out_of_range_leave_the_defaults),
         FABTEST(test_on_tcp_the_kernel_keeps_the_connection_alive),
+        FABTEST(test_on_tcp_the_kernel_has_the_user_timeout),
         FABTEST(test_on_tcp_what_was_set_before_connecting_is_in_force_after),
         FABTEST(test_a_peer_that_calls_nothing_for_long_is_not_lost),
         FABTEST(test_a_peer_that_is_stopped_for_long_is_not_lost),

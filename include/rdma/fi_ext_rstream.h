@@ -49,7 +49,12 @@ extern "C" {
  * FI_OPT_RSTREAM_KEEPALIVE_COUNT     size_t or uint32_t; 1 to 127; 9 by default
  *     A peer that was not heard of for KEEPALIVE_IDLE is asked whether it is there, in a way that takes no help of its
  *     program; when KEEPALIVE_COUNT times KEEPALIVE_INTERVAL have gone by without an answer the connection is lost,
- * with -FI_ETIMEDOUT or -FI_ECONNRESET.
+ * with -FI_ETIMEDOUT.
+ *
+ * FI_OPT_RSTREAM_USER_TIMEOUT        size_t or uint32_t; milliseconds, 0 to 32767000; 925000 by default
+ *     When something that was sent is not acknowledged by the peer's adapter or kernel for that long, the connection is
+ *     lost in the same way: within a quarter more. 0: the core repeats it for as long as it does. An idle end is not
+ * asked.
  *
  * FI_OPT_RSTREAM_LINGER   size_t; milliseconds, 0 to 3600000; FI_RSTREAM_LINGER by default. How long fi_close waits
  * until all that was sent is with the core. What is left then goes on in the background.
@@ -72,6 +77,7 @@ enum {
     FI_OPT_RSTREAM_LINGER,
     FI_OPT_RSTREAM_STATUS,
     FI_OPT_RSTREAM_MAPS,
+    FI_OPT_RSTREAM_USER_TIMEOUT,
 };
 
 #define FI_RSTREAM_PEER_FINISHED (1ULL << 0) /* the peer has ended its sending; bytes may be left to receive */

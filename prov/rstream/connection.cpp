@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/domain.hpp"
+#include "prov/rstream/kernel_keepalive.hpp"
 #include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
 
@@ -20,9 +20,6 @@ namespace rstream {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// A closed connection whose peer takes nothing is given up after this long; TCP does so in FIN_WAIT_2.
-constexpr auto longest_linger = std::chrono::seconds(60);
 
 // Local ports that a connection is tried from.
 constexpr int max_connects = 8;
@@ -91,7 +88,11 @@ int Connection::open_queue(const Settings& settings) {
         return ret;
     }
     cq_.reset(cq);
-    return fi_control(&cq->fid, FI_GETWAIT, &cq_fd_);
+    if (const int ret = fi_control(&cq->fid, FI_GETWAIT, &cq_fd_); ret != 0) {
+        return ret;
+    }
+    (void)close_on_exec(cq_fd_); // and what is behind it, if anything, when that is made
+    return 0;
 }
 
 // Only once its peer is known: some cores choose the way there, and the device, while they make an endpoint.
@@ -149,11 +150,17 @@ int Connection::open_endpoint() {
 
 void Connection::drop_endpoint() {
     if (ep_) {
-        // The core fid goes while no event for it can be under way.
-        const auto lock = pump_->lock();
+        auto lock = pump_->lock();
         leave_watch();
-        pump_->remove(&ep_->fid, this);
         kernel_fd_ = -1;
+        if (events_) {
+            // Nobody else reads the connection's own queue. What the core takes its time for holds up nobody who
+            // connects meanwhile.
+            pump_->forget(&ep_->fid, this);
+            lock.unlock();
+        } else {
+            pump_->remove(&ep_->fid, this); // the core fid goes while no event for it can be under way
+        }
         ep_.reset();
         events_.reset();
         events_fd_ = -1;
@@ -168,7 +175,9 @@ void Connection::drop_endpoint() {
 void Connection::leave_watch() {
     pump_->unwatch_data(this);
     for (const int fd : {events_fd_, timer_.load(std::memory_order_acquire)}) {
-        pump_->unwatch(fd, this);
+        if (fd >= 0) {
+            pump_->unwatch(fd, this);
+        }
     }
 }
 
@@ -282,7 +291,9 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
 void Connection::close_core_on_exec(int guess) {
     sockaddr_storage local{};
     size_t length = sizeof(local);
-    (void)close_queue_on_exec(cq_fd_);
+    if (traits_.kernel_tcp) {
+        (void)close_queue_on_exec(cq_fd_);
+    }
     if (guess >= 0 && fi_getname(&ep_->fid, &local, &length) == 0 &&
         is_kernel_socket(guess, reinterpret_cast<const sockaddr&>(local))) {
         (void)close_on_exec(guess);
@@ -375,7 +386,9 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
     pump_->watch_data(cq_fd_, this);
-    kernel_fd_ = close_queue_on_exec(cq_fd_);
+    if (traits_.kernel_tcp) { // elsewhere there is nothing behind the queue's descriptor
+        kernel_fd_ = close_queue_on_exec(cq_fd_);
+    }
     (void)apply_keepalive(keepalive_settings_); // the log says what could not be
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);
@@ -451,6 +464,10 @@ void Connection::report_shutdown() {
 }
 
 void Connection::fail(int error, const char* why) {
+    if (const int fd = kernel_fd_.load(); error == FI_ECONNRESET && fd >= 0 && error_.load() == 0 &&
+                                          kernel_socket_timed_out(fd, kernel_timeout_.load())) {
+        error = FI_ETIMEDOUT;
+    }
     int none = 0;
     if (!error_.compare_exchange_strong(none, error)) {
         return;
@@ -463,137 +480,6 @@ void Connection::fail(int error, const char* why) {
     stop_keepalive();
     report_shutdown();
     tell_sleepers();
-}
-
-// True if it was connecting. The answer is still waited for: a peer that accepts is to hear that nobody is here.
-bool Connection::give_up() {
-    const auto lock = pump_->lock();
-    if (state_.load(std::memory_order_acquire) != State::connecting) {
-        return given_up_.load();
-    }
-    given_up_.store(true);
-    error_.store(FI_ECONNABORTED);
-    shutdown_told_.store(true); // there was no connection to end
-    state_.store(State::failed, std::memory_order_release);
-    tell_sleepers();
-    return true;
-}
-
-int Connection::shutdown(uint64_t flags) {
-    switch (flags) {
-    case 0:
-    case FI_RSTREAM_SHUT_WR:
-    case FI_RSTREAM_ABORT:
-        break;
-    default:
-        return -FI_EINVAL;
-    }
-    if (flags == FI_RSTREAM_ABORT && give_up()) {
-        return 0;
-    }
-    if (!was_connected_.load()) {
-        return -FI_ENOTCONN;
-    }
-    if (state_.load(std::memory_order_acquire) == State::failed) {
-        return 0; // there is nothing left to end
-    }
-    {
-        const Posting posting(*this);
-        if (flags == FI_RSTREAM_ABORT) {
-            link_.abort();
-        } else {
-            link_.finish(flags == 0);
-        }
-        receive_shut_.store(flags != FI_RSTREAM_SHUT_WR || receive_shut_.load());
-        flush();
-    }
-    if (flags == FI_RSTREAM_ABORT) {
-        fail(FI_ECONNABORTED, "reset by the program");
-        fi_shutdown(ep_.get(), 0);
-        return 0;
-    }
-    progress();
-    return 0;
-}
-
-bool Connection::close(std::chrono::milliseconds linger) {
-    {
-        const auto lock = pump_->lock();
-        if (queue_ != nullptr) {
-            queue_->forget(subject_);
-            queue_ = nullptr;
-        }
-    }
-    if (state_.load(std::memory_order_acquire) != State::connected) {
-        return false;
-    }
-    for (auto* starved : {&send_starved_, &recv_starved_}) { // nobody is there any more who could be told
-        starved->store(false);
-    }
-    peeked_.store(0);
-    took_.store(false);
-    progress();
-    bool unmapped = release_regions(); // asks for them before the end is said
-    {
-        const Posting posting(*this);
-        if (link_.readable() != 0 && !receive_shut_.load()) {
-            link_.finish_with_reset(); // as TCP: the peer is told that something it sent was not read
-        } else {
-            link_.finish(true);
-        }
-        flush();
-    }
-    const auto now = Clock::now();
-    const auto deadline = now + linger;
-    linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
-    // Staged bytes need the peer's credit, and a core may drop what it has not finished.
-    while ((!all_with_core() || !unmapped) && state_.load(std::memory_order_acquire) == State::connected) {
-        progress();
-        unmapped = release_regions();
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-        if (left <= 0) {
-            RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
-            break;
-        }
-        if (!all_with_core() || !unmapped) {
-            wait_for_core(left);
-        }
-    }
-    if (!unmapped) {
-        // The memory is the program's again when we return, so nothing may be written there behind it.
-        fail(FI_ECONNABORTED, "closed, and the peer does not give back what is mapped");
-        fi_shutdown(ep_.get(), 0);
-    }
-    drop_regions();
-    return !linger_is_over();
-}
-
-void Connection::wait_for_core(int64_t milliseconds) {
-    // What we wait for may be taken from the core by another thread, which then tells us.
-    int gathered = -1;
-    const int told = wait_fd(gathered) == 0 ? signal_fd_.get() : -1;
-    awaits_core_.store(!all_with_core());
-    armed_.store(true);
-    take_back_signal();
-    AnyFid* cq = &cq_->fid;
-    if (!wakes_someone() && fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
-        // poll(2) skips a negative one
-        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}, {told, POLLIN, 0}};
-        poll(fds, 3, static_cast<int>(milliseconds));
-    }
-    awaits_core_.store(false);
-    take_core_events();
-}
-
-bool Connection::all_with_core() const {
-    return link_.end_posted() &&
-           signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire);
-}
-
-bool Connection::linger_is_over() const {
-    return state_.load(std::memory_order_acquire) != State::connected || (all_with_core() && link_.all_arrived()) ||
-           (all_with_core() && link_.peer_closed()) || // nobody is left to acknowledge it
-           Clock::now() >= linger_deadline_;
 }
 
 } // namespace rstream

@@ -5,7 +5,8 @@
 // become writes and sends of the core endpoint and whose arrivals are the core's completions. It belongs to an
 // endpoint, and outlives it while its last bytes are on their way.
 //
-// connection.cpp            life: opening, set-up, events, closing
+// connection.cpp            life: opening, set-up, events
+// connection_closing.cpp    its end, by the program
 // connection_core.cpp       the core below: posting, completions
 // connection_transfer.cpp   the program above: send, receive, peek, wait
 // connection_growth.cpp     larger rings for a busy stream
@@ -32,6 +33,8 @@
 #include "prov/rstream/core.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/keepalive.hpp"
+#include "prov/rstream/late_writes.hpp"
+#include "prov/rstream/user_timeout.hpp"
 #include "prov/rstream/wire/link.hpp"
 
 namespace rstream {
@@ -121,6 +124,7 @@ class Connection final : public EqTarget {
         const void* context; // what its completion carries
         size_t staged;       // staging bytes
         uint64_t operations; // operations of the core
+        std::chrono::steady_clock::time_point posted;
     };
 
     // Memory of the program's that is mapped. With `remote`, the peer was told of it.
@@ -160,11 +164,13 @@ class Connection final : public EqTarget {
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
     void encode_hello();
     void connect_again();
-    [[nodiscard]] bool all_with_core() const;
     void take_what_came();
-    bool give_up();
     void report_shutdown();
     void fail(int error, const char* why);
+
+    // connection_closing.cpp
+    bool give_up();
+    [[nodiscard]] bool all_with_core() const;
 
     // connection_core.cpp
     int post_receive(size_t slot);
@@ -234,6 +240,7 @@ class Connection final : public EqTarget {
     int apply_kernel_keepalive(const KeepaliveSettings& settings);
     int apply_own_keepalive(const KeepaliveSettings& settings);
     void arm_timer(std::chrono::steady_clock::time_point when);
+    [[nodiscard]] bool keepalive_due();
     void look_at_keepalive();
     void stop_keepalive();
     void post_probe(); // posting side
@@ -296,7 +303,9 @@ class Connection final : public EqTarget {
     uint64_t operations_ = 0; // posted
     uint64_t unsignaled_ = 0; // of them, since the last signaled one
     size_t unsignaled_staged_ = 0;
-    size_t unpolled_ = 0; // bytes staged since completions were last looked at
+    size_t unpolled_ = 0;       // bytes staged since completions were last looked at
+    LateWrites late_writes_;    // the progress side tells it, the posting side follows
+    bool small_writes_ = false; // as it did last
     bool needy_ = false;
     uint32_t staging_stalls_ = 0;
     std::atomic<bool> growing_staging_{false}; // one thread is at it; for ever if there is no memory
@@ -329,17 +338,22 @@ class Connection final : public EqTarget {
 
     std::chrono::steady_clock::time_point linger_deadline_;
 
-    KeepaliveSettings keepalive_settings_; // as wished; with the pump locked, like the next
-    int kernel_fd_ = -1;                   // the core's socket, where it is known: as long as there is `ep_`
-    KeepaliveSettings keepalive_applied_;  // as in force
-    base::Descriptor timer_fd_;            // made once, with `wait_mutex_`
-    std::atomic<int> timer_{-1};           // its number, for all others
-    std::mutex keepalive_mutex_;           // a leaf, over the next two
+    KeepaliveSettings keepalive_settings_;  // as wished; with the pump locked, like the next
+    std::atomic<int> kernel_fd_{-1};        // the core's socket, where it is known: as long as there is `ep_`
+    KeepaliveSettings keepalive_applied_;   // as in force
+    std::atomic<size_t> kernel_timeout_{0}; // what TCP_USER_TIMEOUT is by them
+    base::Descriptor timer_fd_;             // made once, with `wait_mutex_`
+    std::atomic<int> timer_{-1};            // its number, for all others
+    std::mutex keepalive_mutex_;            // a leaf, over the next three
     Keepalive keepalive_;
+    UserTimeout user_timeout_;
     std::chrono::steady_clock::time_point timer_due_;
     std::atomic<bool> keepalive_on_{false};
-    std::atomic<bool> heard_{false};     // something of the peer's came, since keepalive was last looked at
-    std::atomic<bool> own_moved_{false}; // something of ours was completed
+    std::atomic<bool> user_timeout_on_{false};
+    std::atomic<uint32_t> timeout_looks_{0}; // a count that is nearly right will do
+    std::atomic<bool> sent_{false};          // something, since the last question was posted
+    std::atomic<bool> heard_{false};         // something of the peer's came, since keepalive was last looked at
+    std::atomic<bool> own_moved_{false};     // something of ours was completed
     std::atomic<bool> probe_wanted_{false};
     std::atomic<bool> probe_flying_{false};
     fi_context2 probe_context_{};

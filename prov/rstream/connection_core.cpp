@@ -14,6 +14,7 @@
 namespace rstream {
 
 namespace {
+using Clock = std::chrono::steady_clock;
 constexpr size_t completion_batch = 16;
 // Batches one call may take before it does something with them.
 constexpr int most_batches = 8;
@@ -61,6 +62,12 @@ void Connection::flush() {
         }
     }
     release_skipped();
+    if (late_writes_.small() != small_writes_) {
+        small_writes_ = !small_writes_;
+        RSTREAM_INFO(FI_LOG_EP_DATA,
+                     small_writes_ ? "frames get lost: writes are small\n" : "writes are large again\n");
+        size_chunks();
+    }
     while (ret == 0) {
         const auto next = link_.next();
         if (!next) {
@@ -88,6 +95,7 @@ void* Connection::note_operation(size_t staged, bool signal) {
         context = &contexts_[receive_slots_ + operations_ % (contexts_.size() - receive_slots_)];
     }
     ++operations_;
+    sent_.store(true, std::memory_order_relaxed);
     ++unsignaled_;
     unsignaled_staged_ += staged;
     if (signal) {
@@ -96,7 +104,7 @@ void* Connection::note_operation(size_t staged, bool signal) {
         if (context == nullptr) {
             context = &signaled;
         }
-        signaled = {context, unsignaled_staged_, unsignaled_};
+        signaled = {context, unsignaled_staged_, unsignaled_, traits_.frames ? Clock::now() : Clock::time_point{}};
         unsignaled_ = 0;
         unsignaled_staged_ = 0;
         signals_added_.store(added + 1, std::memory_order_release);
@@ -257,7 +265,7 @@ void Connection::progress() {
     if (drained == Drained::nothing && events_ && events_due()) {
         take_core_events();
     }
-    if (keepalive_on_.load(std::memory_order_acquire)) {
+    if (keepalive_due()) {
         look_at_keepalive();
     }
     // What is due without anything having come was so before, and is noted if it could not go then.
@@ -365,6 +373,9 @@ void Connection::on_completion(const fi_cq_data_entry& entry) {
             return; // one that was not asked for
         }
         own_moved_.store(true, std::memory_order_release);
+        if (traits_.frames) {
+            late_writes_.done(signaled.staged, Clock::now() - signaled.posted);
+        }
         signals_taken_.store(taken + 1, std::memory_order_release);
         link_.release(signaled.staged);
         operations_done_.fetch_add(signaled.operations, std::memory_order_release);

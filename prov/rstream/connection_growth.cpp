@@ -19,6 +19,8 @@ namespace {
 constexpr size_t largest_chunk = size_t{256} << 10;
 // Below this the cost of a message outweighs what a third and a fourth in flight would gain.
 constexpr size_t small_chunk = size_t{64} << 10;
+// Where frames get lost: see late_writes.hpp.
+constexpr size_t lossy_chunk = size_t{16} << 10;
 // A ring becomes so many times larger at once: few steps, none of which takes much more than is needed.
 constexpr size_t growth_factor = 4;
 
@@ -29,6 +31,9 @@ void Connection::size_chunks() {
     const size_t buffer = std::min(link_.peer_ring().size, link_.staging_size());
     max_chunk_ =
         std::min({traits_.max_message, largest_chunk, std::max(buffer / 4, std::min(buffer / 2, small_chunk))});
+    if (small_writes_) {
+        max_chunk_ = std::min(max_chunk_, lossy_chunk);
+    }
     link_.limit_chunks(max_chunk_);
 }
 

@@ -4,9 +4,11 @@
 // How a connection learns that its peer is gone without a word. Where the core's connection is one of the kernel's TCP,
 // the kernel is asked to find out. Elsewhere the peer's adapter is asked, by a remote read of no bytes: an adapter
 // answers it without its program, and without looking at a key (InfiniBand specification, C9-88), so no memory has to
-// be readable for it. A timer makes the descriptors readable on which programs sleep meanwhile.
+// be readable for it. The same question tells, of data that is under way, whether it is acknowledged. A timer makes the
+// descriptors readable on which programs sleep meanwhile.
 #include "prov/rstream/connection.hpp"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <sys/epoll.h>
@@ -20,8 +22,20 @@
 namespace rstream {
 
 namespace {
+
 using Clock = std::chrono::steady_clock;
+
+// How often a program that spins looks at the clock for data that nobody acknowledges, which is no hurry.
+constexpr uint32_t looks_a_clock = 16;
+
+// At the beginning of time: never.
+Clock::time_point next_due(const Keepalive& keepalive, const UserTimeout& timeout) {
+    return !keepalive.on() ? (timeout.on() ? timeout.due() : Clock::time_point{})
+           : timeout.on()  ? std::min(keepalive.due(), timeout.due())
+                           : keepalive.due();
 }
+
+} // namespace
 
 int Connection::set_keepalive(const KeepaliveSettings& settings) {
     const auto lock = pump_->lock(); // not while a connection is being completed
@@ -35,15 +49,19 @@ int Connection::set_keepalive(const KeepaliveSettings& settings) {
 }
 
 int Connection::apply_keepalive(const KeepaliveSettings& settings) {
-    if (settings == keepalive_applied_) {
+    KeepaliveSettings wanted = settings;
+    if (traits_.kernel_tcp && wanted.timeout == default_user_timeout) {
+        wanted.timeout = 0; // which is the kernel's own way to that
+    }
+    if (wanted == keepalive_applied_) {
         return 0;
     }
-    const int ret = traits_.kernel_tcp ? apply_kernel_keepalive(settings) : apply_own_keepalive(settings);
+    const int ret = traits_.kernel_tcp ? apply_kernel_keepalive(wanted) : apply_own_keepalive(wanted);
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "keepalive could not be set: %s\n", fi_strerror(-ret));
         return ret;
     }
-    keepalive_applied_ = settings;
+    keepalive_applied_ = wanted;
     return 0;
 }
 
@@ -61,11 +79,13 @@ int Connection::apply_kernel_keepalive(const KeepaliveSettings& settings) {
         kernel_fd_ =
             find_kernel_socket(reinterpret_cast<const sockaddr&>(local), reinterpret_cast<const sockaddr&>(peer));
     }
-    return kernel_fd_ < 0 ? kernel_fd_ : keep_kernel_socket_alive(kernel_fd_, keepalive_applied_, settings);
+    kernel_timeout_.store(kernel_user_timeout(settings));
+    return kernel_fd_ < 0 ? kernel_fd_.load() : keep_kernel_socket_alive(kernel_fd_, keepalive_applied_, settings);
 }
 
 int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {
-    if (settings.on() && timer_.load(std::memory_order_acquire) < 0) {
+    const bool timed = settings.on() || settings.timeout != 0;
+    if (timed && timer_.load(std::memory_order_acquire) < 0) {
         base::Descriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
         if (timer.get() < 0) {
             return -errno;
@@ -84,9 +104,12 @@ int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {
         pump_->watch(fd, this);
     }
     const std::lock_guard lock(keepalive_mutex_);
-    keepalive_.start(settings, Clock::now());
+    const auto now = Clock::now();
+    keepalive_.start(settings, now);
+    user_timeout_.start(settings.timeout, now);
     keepalive_on_.store(settings.on(), std::memory_order_release);
-    arm_timer(settings.on() ? keepalive_.due() : Clock::time_point{});
+    user_timeout_on_.store(settings.timeout != 0, std::memory_order_release);
+    arm_timer(next_due(keepalive_, user_timeout_));
     return 0;
 }
 
@@ -101,27 +124,44 @@ void Connection::arm_timer(Clock::time_point when) {
     }
 }
 
-// `heard` and `moved`: what the completions told that were just read.
+bool Connection::keepalive_due() {
+    if (keepalive_on_.load(std::memory_order_acquire)) {
+        return true;
+    }
+    if (!user_timeout_on_.load(std::memory_order_acquire)) {
+        return false;
+    }
+    const uint32_t looks = timeout_looks_.load(std::memory_order_relaxed);
+    timeout_looks_.store(looks + 1, std::memory_order_relaxed);
+    return looks % looks_a_clock == 0;
+}
+
 void Connection::look_at_keepalive() {
     bool ask = false;
     bool lost = false;
     {
         const auto now = Clock::now();
         const std::lock_guard lock(keepalive_mutex_);
-        if (!keepalive_.on()) {
+        if (!keepalive_.on() && !user_timeout_.on()) {
             return;
         }
+        const bool flying = probe_flying_.load(std::memory_order_acquire);
         if (heard_.exchange(false, std::memory_order_acquire)) {
             keepalive_.heard(now);
+            user_timeout_.heard();
         }
         if (own_moved_.exchange(false, std::memory_order_acquire)) {
             keepalive_.moved(now);
+            if (!flying) { // iWARP is done with what its TCP has taken: behind a question, that says nothing
+                user_timeout_.heard();
+            }
         }
         const auto verdict = keepalive_.look(now);
-        lost = verdict == Keepalive::Verdict::lost;
-        ask = verdict == Keepalive::Verdict::ask;
+        const auto of_data = user_timeout_.look(now, flying || sent_.load(std::memory_order_relaxed));
+        lost = verdict == Keepalive::Verdict::lost || of_data == UserTimeout::Verdict::lost;
+        ask = verdict == Keepalive::Verdict::ask || of_data == UserTimeout::Verdict::ask;
         if (!lost && now >= timer_due_) { // else it is set early enough, and what came since costs it nothing
-            arm_timer(keepalive_.due());
+            arm_timer(next_due(keepalive_, user_timeout_));
         }
     }
     if (lost) {
@@ -136,7 +176,9 @@ void Connection::look_at_keepalive() {
 void Connection::stop_keepalive() {
     const std::lock_guard lock(keepalive_mutex_);
     keepalive_.stop();
+    user_timeout_.stop();
     keepalive_on_.store(false, std::memory_order_release);
+    user_timeout_on_.store(false, std::memory_order_release);
     arm_timer({});
 }
 
@@ -158,9 +200,11 @@ void Connection::post_probe() {
     message.rma_iov_count = 1;
     message.context = &probe_context_;
     probe_flying_.store(true, std::memory_order_release);
+    const bool sent = sent_.exchange(false, std::memory_order_relaxed);
     const ssize_t ret = fi_readmsg(ep_.get(), &message, FI_COMPLETION);
     if (ret != 0) {
         probe_flying_.store(false, std::memory_order_release);
+        sent_.store(sent, std::memory_order_relaxed);
         if (ret != -FI_EAGAIN) {
             fail(FI_ECONNRESET, fi_strerror(static_cast<int>(-ret)));
         }

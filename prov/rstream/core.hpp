@@ -71,6 +71,7 @@ struct CoreTraits {
     bool endpoint_mr;     // regions are bound to the endpoint
     bool contexts;        // an operation in flight owns a struct fi_context
     bool kernel_tcp;      // its connections are TCP connections of the kernel's
+    bool frames;          // sent by the adapter itself, which repeats those that are lost
     size_t inject_size;
     size_t max_message;
 };

@@ -49,7 +49,7 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
                      params.send_buf_fixed ? 0 : params.max_buf_size,
                      params.recv_buf_fixed ? 0 : params.max_buf_size,
                      0,
-                     {params.keepalive_idle, params.keepalive_interval, params.keepalive_count}};
+                     {params.keepalive_idle, params.keepalive_interval, params.keepalive_count, params.user_timeout}};
     ep->fid.fclass = FI_CLASS_EP;
     ep->fid.context = context;
     ep->fid.ops = &ep_fid_ops;
@@ -67,7 +67,6 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
             return -FI_EINVAL;
         }
     }
-    domain.reap();
     domain.retain();
     *out = ep.release();
     return 0;

@@ -39,6 +39,7 @@ constexpr KeepaliveOption keepalive_options[] = {
     {FI_OPT_RSTREAM_KEEPALIVE_IDLE, &KeepaliveSettings::idle, 0, keepalive_time_max},
     {FI_OPT_RSTREAM_KEEPALIVE_INTERVAL, &KeepaliveSettings::interval, 1, keepalive_time_max},
     {FI_OPT_RSTREAM_KEEPALIVE_COUNT, &KeepaliveSettings::count, 1, keepalive_count_max},
+    {FI_OPT_RSTREAM_USER_TIMEOUT, &KeepaliveSettings::timeout, 0, keepalive_time_max},
 };
 
 constexpr size_t longest_linger = 3600000; // milliseconds

@@ -103,6 +103,18 @@ int EventQueue::close() {
     return 0;
 }
 
+EventQueue::Reading::Reading(EventQueue& queue) : queue_(queue) {
+    const std::lock_guard lock(queue_.mutex_);
+    ++queue_.readers_;
+    anything_ = !queue_.events_.empty() && !queue_.events_.front().error;
+}
+
+EventQueue::Reading::~Reading() {
+    const std::lock_guard lock(queue_.mutex_);
+    --queue_.readers_;
+    queue_.show();
+}
+
 void EventQueue::add(Event&& event) {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
@@ -117,7 +129,7 @@ void EventQueue::pop_front() {
 // With `mutex_` held.
 void EventQueue::show() {
     const bool wanted = !events_.empty() || kicked_;
-    if (wanted == signaled_ || signal_fd_ < 0) {
+    if (wanted == signaled_ || (wanted && readers_ != 0 && !kicked_) || signal_fd_ < 0) {
         return;
     }
     signaled_ = wanted;
@@ -187,9 +199,13 @@ ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags,
     if ((flags & ~FI_PEEK) != 0 || event == nullptr || (buf == nullptr && len != 0)) {
         return -FI_EINVAL;
     }
-    moved = move_events(awake);
+    const Reading reading(*this);
+    if (!reading.anything() || (flags & FI_PEEK) != 0) {
+        moved = move_events(awake);
+    }
     const std::lock_guard lock(mutex_);
     if (events_.empty()) {
+        read_in_vain_.store(true);
         return -FI_EAGAIN;
     }
     Event& front = events_.front();
@@ -309,7 +325,12 @@ int EventQueue::try_wait() {
     if (!descriptor_used_.exchange(true)) {
         pump_->expect_sleeper();
     }
-    move_events(std::numeric_limits<int>::max()); // what is dropped is watched again below
+    // What has come since the queue was read in vain makes the descriptor readable: it is not moved a second time.
+    if (read_in_vain_.exchange(false)) {
+        fabric_.reap_lingering();
+    } else {
+        move_events(std::numeric_limits<int>::max()); // what is dropped is watched again below
+    }
     arm_again();
     {
         const std::lock_guard lock(mutex_);

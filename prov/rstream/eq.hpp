@@ -54,6 +54,21 @@ class EventQueue : public fid_eq {
         std::vector<std::byte> err_data;
     };
 
+    // Around a read: what comes within it is shown to sleepers at its end, if it is still there then. Nearly always it
+    // is not, and showing and hiding it would cost two system calls.
+    class Reading {
+      public:
+        explicit Reading(EventQueue& queue);
+        Reading(const Reading&) = delete;
+        Reading& operator=(const Reading&) = delete;
+        ~Reading();
+        [[nodiscard]] bool anything() const { return anything_; } // to be taken, but for an error, before it began
+
+      private:
+        EventQueue& queue_;
+        bool anything_;
+    };
+
     explicit EventQueue(Fabric& fabric);
     ~EventQueue();
     void add(Event&& event);
@@ -70,8 +85,10 @@ class EventQueue : public fid_eq {
     int epoll_fd_ = -1;  // gathers the core's descriptor and ours
     int signal_fd_ = -1; // readable while `events_` is not empty, or `kicked_`
     bool signaled_ = false;
+    int readers_ = 0;
     bool kicked_ = false; // whoever sleeps is to arm again
     std::atomic<bool> descriptor_used_{false};
+    std::atomic<bool> read_in_vain_{false}; // and not waited for since
     std::atomic<size_t> users_{0};
     std::mutex mutex_; // a leaf: nothing else is locked under it
     std::deque<Event> events_;

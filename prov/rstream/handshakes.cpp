@@ -67,8 +67,8 @@ bool Handshakes::list(std::vector<int>& out) {
     }
     std::string text;
     char piece[4096];
-    for (ssize_t got = 0; (got = read(file.get(), piece, sizeof(piece))) > 0;) {
-        text.append(piece, static_cast<size_t>(got));
+    for (ssize_t got = sizeof(piece); got == sizeof(piece) && (got = read(file.get(), piece, sizeof(piece))) > 0;) {
+        text.append(piece, static_cast<size_t>(got)); // which the kernel makes in one piece
     }
     parse(text, out);
     return true;

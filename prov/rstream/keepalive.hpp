@@ -23,6 +23,7 @@ struct KeepaliveSettings {
     size_t idle = 0; // of silence before the peer is asked; 0 is never
     size_t interval = 75000;
     size_t count = 9;
+    size_t timeout = 0; // of data that is not acknowledged, TCP_USER_TIMEOUT: see user_timeout.hpp; 0 is never
 
     [[nodiscard]] bool on() const { return idle != 0; }
     friend bool operator==(const KeepaliveSettings&, const KeepaliveSettings&) = default;

@@ -18,27 +18,48 @@ int set(int fd, int level, int name, size_t value) {
     return setsockopt(fd, level, name, &number, sizeof(number)) == 0 ? 0 : -errno;
 }
 
+constexpr size_t rounding = 1000;      // milliseconds by which the kernel may be early
+constexpr size_t many_repetitions = 8; // that no peer who is there leaves unanswered: the kernel's own way has 15
+
 size_t seconds(size_t milliseconds) { return std::max<size_t>(1, (milliseconds + 999) / 1000); }
 
 } // namespace
 
+size_t kernel_user_timeout(const KeepaliveSettings& settings) {
+    return settings.timeout != 0 ? settings.timeout
+           : settings.on()       ? 1000 * (seconds(settings.idle) + seconds(settings.interval) * settings.count)
+                                 : 0;
+}
+
 int keep_kernel_socket_alive(int fd, const KeepaliveSettings& was, const KeepaliveSettings& settings) {
-    if (!settings.on()) {
-        const int ret = set(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
-        return ret != 0 ? ret : set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
+    // Without it, data that nobody acknowledges is repeated for a quarter of an hour, and nobody is asked meanwhile.
+    if (const size_t timeout = kernel_user_timeout(settings); timeout != kernel_user_timeout(was)) {
+        if (const int ret = set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout); ret != 0) {
+            return ret;
+        }
     }
-    const auto timeout = [](const KeepaliveSettings& of) {
-        return 1000 * (seconds(of.idle) + seconds(of.interval) * of.count);
-    };
+    if (!settings.on()) {
+        return was.on() ? set(fd, SOL_SOCKET, SO_KEEPALIVE, 0) : 0;
+    }
     const auto change = [&](int level, int name, size_t from, size_t to) {
         return was.on() && from == to ? 0 : set(fd, level, name, to);
     };
     int ret = change(IPPROTO_TCP, TCP_KEEPIDLE, seconds(was.idle), seconds(settings.idle));
     ret = ret != 0 ? ret : change(IPPROTO_TCP, TCP_KEEPINTVL, seconds(was.interval), seconds(settings.interval));
     ret = ret != 0 ? ret : change(IPPROTO_TCP, TCP_KEEPCNT, was.count, settings.count);
-    // Without it, data that nobody acknowledges is repeated for a quarter of an hour, and nobody is asked meanwhile.
-    ret = ret != 0 ? ret : change(IPPROTO_TCP, TCP_USER_TIMEOUT, timeout(was), timeout(settings));
     return ret != 0 ? ret : change(SOL_SOCKET, SO_KEEPALIVE, 1, 1);
+}
+
+bool kernel_socket_timed_out(int fd, size_t user_timeout) {
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_state != TCP_CLOSE) {
+        return false;
+    }
+    const size_t silence = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);
+    return user_timeout != 0
+               ? (info.tcpi_retransmits != 0 || info.tcpi_probes != 0) && silence + rounding >= user_timeout
+               : info.tcpi_retransmits >= many_repetitions;
 }
 
 } // namespace rstream

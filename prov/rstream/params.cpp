@@ -47,6 +47,10 @@ constexpr SizeParam sizes[] = {
      "Milliseconds that it is given for each answer, 1 to 32767000 (default: %zu)"},
     {"keepalive_count", &Params::keepalive_count, 1, keepalive_count_max,
      "Answers that may be missing in a row before the connection is lost, 1 to 127 (default: %zu)"},
+    {"user_timeout", &Params::user_timeout, 0, keepalive_time_max,
+     "Milliseconds after which data that nobody acknowledges ends the connection, 0 (as long as the core repeats it) "
+     "to "
+     "32767000 (default: %zu)"},
 };
 
 std::vector<std::string> split(std::string_view list) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "prov/rstream/user_timeout.hpp"
+
 namespace rstream {
 
 struct Params {
@@ -25,6 +27,7 @@ struct Params {
     size_t keepalive_idle = 0;         // milliseconds; 0 is off
     size_t keepalive_interval = 75000; // milliseconds
     size_t keepalive_count = 9;
+    size_t user_timeout = default_user_timeout; // milliseconds; 0: as long as the core repeats
     bool immediates = true;
 
     // Tells libfabric of all of them; once, when the provider is loaded.

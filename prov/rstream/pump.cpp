@@ -94,6 +94,11 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target) {
         (void)drain(core_.get());
         // Without this, the descriptor stays readable after any event.
     } while (++rounds < most_rounds && (fi_trywait(core_fabric_, &core, 1) != 0 || poll(&event, 1, 0) > 0));
+    forget(core_fid, target);
+}
+
+void Pump::forget(AnyFid* core_fid, EqTarget* target) {
+    const std::lock_guard lock(mutex_);
     targets_.erase(core_fid);
     clear_deadline(target);
     set_needy(target, false);
@@ -130,14 +135,14 @@ Pump::Ran Pump::run() {
     run_queues();
     Ran ran;
     epoll_event ready[64];
-    const int count = epoll_wait(watch_fd_.get(), ready, 64, 0);
+    const int count = watches_.load() != 0 ? epoll_wait(watch_fd_.get(), ready, 64, 0) : 0;
     for (int i = 0; i < count; ++i) {
         auto* target = static_cast<EqTarget*>(ready[i].data.ptr);
         {
             const std::lock_guard leaf(needy_mutex_);
             unarmed_.insert(target);
             if (const auto data = data_.find(target); data != data_.end() && data->second.watched) {
-                epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, data->second.fd, nullptr);
+                drop_watch(data->second.fd);
                 data->second.watched = false;
                 ran.dropped = true;
             }
@@ -217,8 +222,8 @@ void Pump::watch(int fd, EqTarget* target) {
 }
 
 void Pump::unwatch(int fd, EqTarget* target) {
-    epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, fd, nullptr);
     const std::lock_guard leaf(needy_mutex_);
+    drop_watch(fd);
     unarmed_.erase(target);
 }
 
@@ -234,7 +239,7 @@ void Pump::unwatch_data(EqTarget* target) {
     unarmed_.erase(target);
     if (const auto data = data_.find(target); data != data_.end()) {
         if (data->second.watched) {
-            epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, data->second.fd, nullptr);
+            drop_watch(data->second.fd);
         }
         data_.erase(data);
     }
@@ -257,7 +262,15 @@ bool Pump::add_watch(int fd, EqTarget* target) {
         RSTREAM_WARN(FI_LOG_EQ, "a connection cannot be watched: %s\n", fi_strerror(errno));
         return false;
     }
+    watches_.fetch_add(1);
     return true;
+}
+
+// One that is not there may be named, twice for instance.
+void Pump::drop_watch(int fd) {
+    if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0) {
+        watches_.fetch_sub(1);
+    }
 }
 
 int Pump::drain(fid_eq* queue) {

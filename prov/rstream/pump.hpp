@@ -43,6 +43,8 @@ class Pump {
     void add(AnyFid* core_fid, EqTarget* target);
     // Takes what the core has for it first, so that no event can meet another object at the same address.
     void remove(AnyFid* core_fid, EqTarget* target);
+    // The same for one whose events come on a queue of its own.
+    void forget(AnyFid* core_fid, EqTarget* target);
 
     // Moves events until the core has none, then everything that waits for progress.
     struct Ran {
@@ -102,6 +104,7 @@ class Pump {
     bool look_due();
     bool watch_again(EqTarget* target); // false if it cannot be watched
     bool add_watch(int fd, EqTarget* target);
+    void drop_watch(int fd);
 
     std::recursive_mutex mutex_; // a target may take itself off from within its own call
     fid_fabric* core_fabric_ = nullptr;
@@ -120,6 +123,7 @@ class Pump {
     };
     std::unordered_map<EqTarget*, DataWatch> data_; // with `needy_mutex_` held, as the sets
     bool fresh_ = false;                            // some of them have come since the last `run`
+    std::atomic<size_t> watches_{0};                // descriptors in `watch_fd_`: none cost no system call
     std::atomic<int> sleepers_{0};
     std::chrono::steady_clock::time_point next_look_;
     base::Descriptor watch_fd_;

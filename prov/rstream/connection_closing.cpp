@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The end of a connection: what the program's shutdown and close do, and how long what was sent is looked after.
+#include "prov/rstream/connection.hpp"
+
+#include <algorithm>
+
+#include <poll.h>
+
+#include "include/rdma/fi_ext_rstream.h"
+#include "prov/rstream/domain.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A closed connection whose peer takes nothing is given up after this long; TCP does so in FIN_WAIT_2.
+constexpr auto longest_linger = std::chrono::seconds(60);
+
+} // namespace
+
+// True if it was connecting. The answer is still waited for: a peer that accepts is to hear that nobody is here.
+bool Connection::give_up() {
+    const auto lock = pump_->lock();
+    if (state_.load(std::memory_order_acquire) != State::connecting) {
+        return given_up_.load();
+    }
+    given_up_.store(true);
+    error_.store(FI_ECONNABORTED);
+    shutdown_told_.store(true); // there was no connection to end
+    state_.store(State::failed, std::memory_order_release);
+    tell_sleepers();
+    return true;
+}
+
+int Connection::shutdown(uint64_t flags) {
+    switch (flags) {
+    case 0:
+    case FI_RSTREAM_SHUT_WR:
+    case FI_RSTREAM_ABORT:
+        break;
+    default:
+        return -FI_EINVAL;
+    }
+    if (flags == FI_RSTREAM_ABORT && give_up()) {
+        return 0;
+    }
+    if (!was_connected_.load()) {
+        return -FI_ENOTCONN;
+    }
+    if (state_.load(std::memory_order_acquire) == State::failed) {
+        return 0; // there is nothing left to end
+    }
+    {
+        const Posting posting(*this);
+        if (flags == FI_RSTREAM_ABORT) {
+            link_.abort();
+        } else {
+            link_.finish(flags == 0);
+        }
+        receive_shut_.store(flags != FI_RSTREAM_SHUT_WR || receive_shut_.load());
+        flush();
+    }
+    if (flags == FI_RSTREAM_ABORT) {
+        fail(FI_ECONNABORTED, "reset by the program");
+        fi_shutdown(ep_.get(), 0);
+        return 0;
+    }
+    progress();
+    return 0;
+}
+
+bool Connection::close(std::chrono::milliseconds linger) {
+    {
+        const auto lock = pump_->lock();
+        if (queue_ != nullptr) {
+            queue_->forget(subject_);
+            queue_ = nullptr;
+        }
+    }
+    if (state_.load(std::memory_order_acquire) != State::connected) {
+        return false;
+    }
+    for (auto* starved : {&send_starved_, &recv_starved_}) { // nobody is there any more who could be told
+        starved->store(false);
+    }
+    peeked_.store(0);
+    took_.store(false);
+    progress();
+    bool unmapped = release_regions(); // asks for them before the end is said
+    {
+        const Posting posting(*this);
+        if (link_.readable() != 0 && !receive_shut_.load()) {
+            link_.finish_with_reset(); // as TCP: the peer is told that something it sent was not read
+        } else {
+            link_.finish(true);
+        }
+        flush();
+    }
+    const auto now = Clock::now();
+    const auto deadline = now + linger;
+    linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
+    // Staged bytes need the peer's credit, and a core may drop what it has not finished.
+    while ((!all_with_core() || !unmapped) && state_.load(std::memory_order_acquire) == State::connected) {
+        progress();
+        unmapped = release_regions();
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        if (left <= 0) {
+            RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
+            break;
+        }
+        if (!all_with_core() || !unmapped) {
+            wait_for_core(left);
+        }
+    }
+    if (!unmapped) {
+        // The memory is the program's again when we return, so nothing may be written there behind it.
+        fail(FI_ECONNABORTED, "closed, and the peer does not give back what is mapped");
+        fi_shutdown(ep_.get(), 0);
+    }
+    drop_regions();
+    return !linger_is_over();
+}
+
+void Connection::wait_for_core(int64_t milliseconds) {
+    // What we wait for may be taken from the core by another thread, which then tells us.
+    int gathered = -1;
+    const int told = wait_fd(gathered) == 0 ? signal_fd_.get() : -1;
+    awaits_core_.store(!all_with_core());
+    armed_.store(true);
+    take_back_signal();
+    AnyFid* cq = &cq_->fid;
+    if (!wakes_someone() && fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
+        // poll(2) skips a negative one
+        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}, {told, POLLIN, 0}};
+        poll(fds, 3, static_cast<int>(milliseconds));
+    }
+    awaits_core_.store(false);
+    take_core_events();
+}
+
+bool Connection::all_with_core() const {
+    return link_.end_posted() &&
+           signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire);
+}
+
+bool Connection::linger_is_over() const {
+    return state_.load(std::memory_order_acquire) != State::connected || (all_with_core() && link_.all_arrived()) ||
+           (all_with_core() && link_.peer_closed()) || // nobody is left to acknowledge it
+           Clock::now() >= linger_deadline_;
+}
+
+} // namespace rstream

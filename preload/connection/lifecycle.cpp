@@ -487,7 +487,8 @@ __attribute__((constructor(102))) void prepare() {
             continue;
         }
         inodes[static_cast<size_t>(fd)] = info.st_ino;
-        if (fd <= STDERR_FILENO && !settings::stdio_is_unused()) { // libc's own streams write to them, where nobody comes between
+        if (fd <= STDERR_FILENO &&
+            !settings::stdio_is_unused()) { // libc's own streams write to them, where nobody comes between
             table::connection(fd)->state.load()->reason = Reason::stdio;
             table::connection(fd)->standard = true;
             (void)gate::pin(*table::connection(fd)->state.load());

@@ -29,8 +29,8 @@ inline constexpr int interrupted = -10003; // a signal handler would have to wai
 // Bytes that are there, at least one; 0 at the end of the stream; -EAGAIN if there are none. flags: MSG_PEEK,
 // MSG_TRUNC. will_sleep: the caller sleeps on the kernel's socket if there are none, which tells of the end.
 ssize_t read_now(Connection& c, int fd, Parts& parts, int flags, bool will_sleep = false);
-// Behind so many bytes that were peeked at in one place: what lies in the next one, before or behind a switch. flags: as
-// above. Negative: more than that cannot be peeked at.
+// Behind so many bytes that were peeked at in one place: what lies in the next one, before or behind a switch. flags:
+// as above. Negative: more than that cannot be peeked at.
 ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t peeked);
 // Bytes that there is space for, at least one, or -EAGAIN. flags: MSG_NOSIGNAL, MSG_MORE.
 ssize_t write_now(Connection& c, int fd, Parts& parts, int flags);

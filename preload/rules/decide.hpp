@@ -14,10 +14,10 @@ Reason decide(const rendezvous::Ends& ends, Role role);
 
 namespace policy {
 
-// Calls that moved bytes, and bytes, after which a connection is worth an upgrade. Short ones never are. Others are, also
-// where each wait is a sleep: half of a round trip of 64 B then takes 0.5 of kernel TCP's time, 0.65 on one processor
-// alone (path_bench, 2026-11-23). Between processes of different users it takes 1.05 to 1.2, since they wake each other
-// by frames; such a connection stays in memory all the same, as it would not come back when it is busier.
+// Calls that moved bytes, and bytes, after which a connection is worth an upgrade. Short ones never are. Others are,
+// also where each wait is a sleep: half of a round trip of 64 B then takes 0.5 of kernel TCP's time, 0.65 on one
+// processor alone (path_bench, 2026-11-23). Between processes of different users it takes 1.05 to 1.2, since they wake
+// each other by frames; such a connection stays in memory all the same, as it would not come back when it is busier.
 uint32_t worth_after_calls();
 inline constexpr uint64_t worth_after_bytes = 64 << 10;
 // After so many attempts in vain, it stays with the kernel.

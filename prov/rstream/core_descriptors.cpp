@@ -40,24 +40,39 @@ int other_end(int fd) {
 
 } // namespace
 
-std::vector<int> watched_by(int epoll_fd) {
-    constexpr std::string_view key = "tfd:";
-    std::vector<int> found;
+namespace {
+
+// The number behind a key of a line.
+template <class Number> bool find_number(std::string_view line, std::string_view key, int base, Number& out) {
+    const size_t at = line.find(key);
+    if (at == std::string_view::npos) {
+        return false;
+    }
+    const size_t digits = line.find_first_not_of(' ', at + key.size());
+    return digits != std::string_view::npos &&
+           std::from_chars(line.data() + digits, line.data() + line.size(), out, base).ec == std::errc();
+}
+
+} // namespace
+
+bool watched_by(int epoll_fd, std::vector<Watched>& out) {
     char path[64];
     (void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", epoll_fd);
     const base::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-    char text[1024];
+    if (file.get() < 0) {
+        return false;
+    }
+    char text[4096];
     size_t kept = 0; // of a line that is not complete yet
     ssize_t length = 0;
-    while (file.get() >= 0 && (length = ::read(file.get(), text + kept, sizeof(text) - kept)) > 0) {
+    while ((length = ::read(file.get(), text + kept, sizeof(text) - kept)) > 0) {
         std::string_view left(text, kept + static_cast<size_t>(length));
         for (size_t end = 0; (end = left.find('\n')) != std::string_view::npos; left.remove_prefix(end + 1)) {
             const std::string_view line = left.substr(0, end);
-            const size_t digits = line.find_first_not_of(' ', key.size());
-            int fd = -1;
-            if (line.starts_with(key) && digits != std::string_view::npos &&
-                std::from_chars(line.data() + digits, line.data() + line.size(), fd).ec == std::errc()) {
-                found.push_back(fd);
+            Watched one;
+            if (line.starts_with("tfd:") && find_number(line, "tfd:", 10, one.fd) &&
+                find_number(line, "data:", 16, one.data)) {
+                out.push_back(one);
             }
         }
         if (kept + static_cast<size_t>(length) < sizeof(text)) { // the kernel makes it in one piece
@@ -66,15 +81,26 @@ std::vector<int> watched_by(int epoll_fd) {
         kept = left.size() < sizeof(text) ? left.size() : 0;
         memmove(text, left.data(), kept);
     }
-    return found;
+    return true;
+}
+
+bool is_epoll_set(int fd) {
+    constexpr std::string_view wanted = "anon_inode:[eventpoll]";
+    char path[64];
+    char target[wanted.size() + 1];
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    const ssize_t length = readlink(path, target, sizeof(target));
+    return length >= 0 && std::string_view(target, static_cast<size_t>(length)) == wanted;
 }
 
 bool close_on_exec(int fd) { return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0; }
 
 int close_queue_on_exec(int wait_fd) {
     int found = -1;
+    std::vector<Watched> members;
+    (void)watched_by(wait_fd, members);
     (void)close_on_exec(wait_fd);
-    for (const int fd : watched_by(wait_fd)) {
+    for (const auto& [fd, data] : members) {
         (void)close_on_exec(fd);
         int protocol = 0;
         socklen_t length = sizeof(protocol);

@@ -6,12 +6,20 @@
 // that does not depend on how many connections there are.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 namespace rstream {
 
-// What an epoll descriptor watches; nothing if it is none.
-std::vector<int> watched_by(int epoll_fd);
+// A member of an epoll set, and what it was added with.
+struct Watched {
+    int fd = -1;
+    uint64_t data = 0;
+};
+// Adds what an epoll descriptor watches; nothing if it is none. False: the kernel's list cannot be read, errno says
+// why.
+bool watched_by(int epoll_fd, std::vector<Watched>& out);
+bool is_epoll_set(int fd);
 
 // A program that this process executes is not to inherit a queue's descriptors: the one that it is waited for by, what
 // that watches, and the other ends of its pairs of sockets, by which a core wakes itself up. libfabric 1.17 makes all

@@ -3,16 +3,15 @@
 #include "prov/rstream/handshakes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <charconv>
-#include <string>
-#include <string_view>
+#include <iterator>
 
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/descriptor.hpp"
 #include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/log.hpp"
 
@@ -31,74 +30,131 @@ bool is_stream_of_internet(int fd) {
     return (domain == AF_INET || domain == AF_INET6) && socket_option(fd, SO_TYPE) == SOCK_STREAM;
 }
 
-// The numbers behind "tfd:", one a line: proc(5).
-void parse(std::string_view text, std::vector<int>& out) {
-    constexpr std::string_view mark = "tfd:";
-    while (!text.empty()) {
-        const size_t end = std::min(text.find('\n'), text.size());
-        std::string_view line = text.substr(0, end);
-        text.remove_prefix(std::min(end + 1, text.size()));
-        if (!line.starts_with(mark)) {
-            continue;
-        }
-        line.remove_prefix(std::min(line.find_first_not_of(' ', mark.size()), line.size()));
-        int fd = -1;
-        if (std::from_chars(line.data(), line.data() + line.size(), fd).ec == std::errc()) {
-            out.push_back(fd);
-        }
+// Whether the core can read its request without waiting, or sees that there is none: a header of 32 bytes, whose third
+// and fourth are the length of what follows.
+bool is_whole(int fd) {
+    constexpr ssize_t header = 32;
+    constexpr size_t max_more = 256; // the core reads no more than that
+    std::array<uint8_t, header + max_more> bytes;
+    const ssize_t got = recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) {
+        return true;
     }
+    const size_t more = got >= header ? static_cast<size_t>(bytes[2] << 8 | bytes[3]) : 0;
+    return got >= header && (more > max_more || got >= header + static_cast<ssize_t>(more));
 }
 
 } // namespace
 
 // False if there was no descriptor or memory to look with.
-bool Handshakes::list(std::vector<int>& out) {
-    const std::string path = "/proc/self/fdinfo/" + std::to_string(set_);
-    const base::Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (file.get() < 0) {
+bool Handshakes::list(std::vector<Member>& out) {
+    for (const int set : sets_) {
+        std::vector<Watched> found;
+        if (watched_by(set, found)) {
+            for (const Watched& one : found) {
+                out.push_back({one, set});
+            }
+            continue;
+        }
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
             return false;
         }
-        RSTREAM_WARN(FI_LOG_EP_CTRL,
-                     "%s cannot be read: whoever connects and says half a request holds up this process\n",
-                     path.c_str());
+        RSTREAM_WARN(
+            FI_LOG_EP_CTRL,
+            "/proc/self/fdinfo cannot be read: whoever connects and says half a request holds up this process\n");
         blind_ = true;
         return true;
     }
-    std::string text;
-    char piece[4096];
-    for (ssize_t got = sizeof(piece); got == sizeof(piece) && (got = read(file.get(), piece, sizeof(piece))) > 0;) {
-        text.append(piece, static_cast<size_t>(got)); // which the kernel makes in one piece
-    }
-    parse(text, out);
     return true;
 }
 
+// False: it is the core's to read, or cannot be taken away.
+bool Handshakes::hold(const Member& member, Time now, std::vector<Handshake>& out) {
+    const int fd = member.watched.fd;
+    if (is_whole(fd)) {
+        return false;
+    }
+    if (held_.get() < 0) {
+        held_ = base::Descriptor(epoll_create1(EPOLL_CLOEXEC));
+    }
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLRDHUP | EPOLLET; // what is there already is no news
+    event.data.fd = fd;
+    if (epoll_ctl(held_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+        return false;
+    }
+    epoll_ctl(member.set, EPOLL_CTL_DEL, fd, nullptr);
+    out.push_back({fd, now, false, member.set, member.watched.data});
+    return true;
+}
+
+void Handshakes::give_back(Handshake& handshake) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = handshake.data;
+    epoll_ctl(held_.get(), EPOLL_CTL_DEL, handshake.fd, nullptr);
+    epoll_ctl(handshake.set, EPOLL_CTL_ADD, handshake.fd, &event);
+    handshake.set = -1;
+}
+
+bool Handshakes::look_at_held() {
+    constexpr int at_once = 64;
+    if (held_.get() < 0) {
+        return false;
+    }
+    bool any = false;
+    epoll_event events[at_once];
+    for (int found = at_once; found == at_once;) {
+        found = epoll_wait(held_.get(), events, at_once, 0);
+        for (int i = 0; i < found; ++i) {
+            const auto one = std::find_if(handshakes_.begin(), handshakes_.end(), [&](const Handshake& handshake) {
+                return handshake.fd == events[i].data.fd && handshake.set >= 0;
+            });
+            if (one != handshakes_.end() && is_whole(one->fd)) {
+                give_back(*one);
+                handshakes_.erase(one);
+                any = true;
+            }
+        }
+    }
+    return any;
+}
+
 Handshakes::Found Handshakes::look(Time now) {
-    std::vector<int> members;
+    std::vector<Member> members;
     if (!blind_ && !list(members)) {
         return Found::unknown;
     }
+    bool changed = look_at_held();
     std::vector<Handshake> present;
     present.reserve(members.size());
-    std::vector<int> unknown;
-    for (const int fd : members) {
+    std::copy_if(handshakes_.begin(), handshakes_.end(), std::back_inserter(present),
+                 [](const Handshake& one) { return one.set >= 0; });
+    std::vector<Member> unknown;
+    for (const Member& member : members) {
+        const int fd = member.watched.fd;
         // A number may stand for another socket by now, which blocks, as the core leaves it until it has the request.
-        const auto known =
-            std::find_if(handshakes_.begin(), handshakes_.end(), [fd](const Handshake& one) { return one.fd == fd; });
+        const auto known = std::find_if(handshakes_.begin(), handshakes_.end(),
+                                        [fd](const Handshake& one) { return one.fd == fd && one.set < 0; });
         if (known != handshakes_.end() && (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0) {
             present.push_back(*known);
         } else if (std::find(lasting_.begin(), lasting_.end(), fd) == lasting_.end()) {
-            unknown.push_back(fd);
+            unknown.push_back(member);
         }
     }
-    bool changed = present.size() != handshakes_.size();
+    changed = changed || present.size() != handshakes_.size();
+    bool inner = false;
     std::sort(present.begin(), present.end(), [](const auto& a, const auto& b) { return a.since < b.since; });
-    for (const int fd : unknown) {
+    for (const Member& member : unknown) {
+        const int fd = member.watched.fd;
+        (void)close_on_exec(fd);
         const bool stream = is_stream_of_internet(fd);
         if (stream && socket_option(fd, SO_ACCEPTCONN) != 1) {
+            if (member.set != sets_.front()) {
+                changed = hold(member, now, present) || changed;
+                continue;
+            }
             fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-            (void)close_on_exec(fd);
             present.push_back({fd, now, false});
             changed = true;
             continue;
@@ -106,9 +162,15 @@ Handshakes::Found Handshakes::look(Time now) {
         lasting_.push_back(fd);
         if (stream) {
             listener_ = fd;
+        } else if (is_epoll_set(fd)) {
+            sets_.push_back(fd);
+            inner = true;
         }
     }
     handshakes_ = std::move(present);
+    if (inner) { // its members are the queue's, too
+        return look(now) == Found::unknown ? Found::unknown : Found::changed;
+    }
     size_t waiting = static_cast<size_t>(
         std::count_if(handshakes_.begin(), handshakes_.end(), [](const Handshake& one) { return !one.ended; }));
     for (Handshake& one : handshakes_) {
@@ -128,6 +190,9 @@ void Handshakes::end(Handshake& handshake) {
     constexpr int max_pieces = 64; // what a receive buffer holds at most; its sender may be quicker than we
     char scratch[16384];
     (void)::shutdown(handshake.fd, SHUT_RDWR);
+    if (handshake.set >= 0) {
+        give_back(handshake);
+    }
     for (int i = 0; i < max_pieces && recv(handshake.fd, scratch, sizeof(scratch), MSG_DONTWAIT) > 0; ++i) {
     }
     handshake.ended = true;

@@ -9,6 +9,10 @@
 // No core gives its sockets away. Those of a listener are members of the epoll set behind the descriptor of its event
 // queue, and the kernel lists them in /proc/self/fdinfo. A core that has no such set has no handshakes here.
 //
+// Of libfabric 1.18 and later, they are members of a set in that one, and the core forgets a socket that it has read
+// half a request from without blocking. So they are taken out of that set before the core reads them, and put back once
+// a whole request is there, or the end.
+//
 // Not locked: whoever reads the event queue calls these, between two reads.
 #pragma once
 
@@ -18,6 +22,9 @@
 #include <optional>
 #include <vector>
 
+#include "base/descriptor.hpp"
+#include "prov/rstream/core_descriptors.hpp"
+
 namespace rstream {
 
 class Handshakes {
@@ -25,7 +32,7 @@ class Handshakes {
     using Time = std::chrono::steady_clock::time_point;
 
     // `set` is the descriptor of the event queue, which stays the caller's.
-    Handshakes(int set, std::chrono::milliseconds limit, size_t max) : set_(set), limit_(limit), max_(max) {}
+    Handshakes(int set, std::chrono::milliseconds limit, size_t max) : sets_{set}, limit_(limit), max_(max) {}
 
     enum class Found : uint8_t {
         same,
@@ -42,6 +49,8 @@ class Handshakes {
 
     [[nodiscard]] size_t count() const { return handshakes_.size(); }
     [[nodiscard]] bool listening() const { return listener_ >= 0; }
+    // Readable when one that was taken out of the core's set is to be looked at; -1 while there has been none.
+    [[nodiscard]] int held_fd() const { return held_.get(); }
     // When the first is late; none if there is none.
     [[nodiscard]] std::optional<Time> deadline() const;
 
@@ -50,17 +59,28 @@ class Handshakes {
         int fd = -1;
         Time since;
         bool ended = false;
+        int set = -1; // the core's, which it was taken out of
+        uint64_t data = 0;
+    };
+    struct Member {
+        Watched watched;
+        int set;
     };
 
-    bool list(std::vector<int>& out);
-    static void end(Handshake& handshake);
+    bool list(std::vector<Member>& out);
+    void end(Handshake& handshake);
+    bool hold(const Member& member, Time now, std::vector<Handshake>& out);
+    void give_back(Handshake& handshake);
+    // Gives back what has become whole. True: there was some.
+    bool look_at_held();
 
-    int set_;
+    std::vector<int> sets_; // the queue's, and those in it
     std::chrono::milliseconds limit_;
     size_t max_;
     int listener_ = -1;
     std::vector<int> lasting_;          // the listener, and what the set wakes up by: there for as long as the set
     bool blind_ = false;                // there is no /proc
+    base::Descriptor held_;             // an epoll set of those that were taken out of the core's
     std::vector<Handshake> handshakes_; // the oldest first
 };
 

@@ -74,6 +74,9 @@ template <class Call> ListenQueue::Did ListenQueue::call_core(Call&& call) {
     errno = 0;
     const bool event = call();
     const auto found = handshakes_->look(now);
+    if (held_fd_ < 0 && handshakes_->held_fd() >= 0 && pump_->add_to_wait_set(handshakes_->held_fd(), target_) == 0) {
+        held_fd_ = handshakes_->held_fd();
+    }
     looked_ = found != Handshakes::Found::unknown;
     if (event) {
         return Did::event;

@@ -54,6 +54,7 @@ class ListenQueue {
     Owned<fid_eq> core_;
     int fd_ = -1;
     std::unique_ptr<Handshakes> handshakes_;
+    int held_fd_ = -1;     // of the handshakes, once the pump watches it
     bool looked_ = false;  // at the handshakes, since the last call that could accept: else the next could block
     bool signaled_ = true; // the core's descriptor may still tell of an event that was read
     bool paused_ = false;

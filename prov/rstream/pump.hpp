@@ -70,6 +70,8 @@ class Pump {
     // A core queue that a target has for itself, and which all who sleep on ours are to sleep on too: when its
     // descriptor is readable, `run` gives the target progress. With the pump locked. 0 or -errno.
     int add_queue(int fd, EqTarget* target);
+    // Another descriptor of the same target, until it is closed.
+    int add_to_wait_set(int fd, EqTarget* target);
     void remove_queue(int fd, EqTarget* target);
 
     // When the target's `on_deadline` is called once; whoever sleeps wakes up for it. With the pump locked.
@@ -100,7 +102,7 @@ class Pump {
   private:
     void run_deadlines();
     void run_queues();
-    int add_to_wait_set(int fd, EqTarget* target);
+
     bool look_due();
     bool watch_again(EqTarget* target); // false if it cannot be watched
     bool add_watch(int fd, EqTarget* target);

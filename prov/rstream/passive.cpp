@@ -95,6 +95,7 @@ int PassiveEndpoint::bind(AnyFid* other, uint64_t flags) {
     }
     auto* queue = object_of<EventQueue, fid_eq>(other);
     fid_eq* core_queue = queue->pump()->core();
+    const auto lock = queue->pump()->lock(); // whose threads call this one's queue from the moment that it is opened
     std::unique_ptr<ListenQueue> own;
     if (kernel_tcp_) {
         const std::chrono::milliseconds limit(fabric_.params().handshake_timeout);

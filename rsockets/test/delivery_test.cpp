@@ -106,8 +106,10 @@ void expect_to_wait(const std::function<void(Number&, const Pipe& done)>& ending
     const pid_t sender = child([&] {
         done.close_end(0);
         const auto to = port.get<uint16_t>();
-        auto* one = new Number(connected_to(to)); // NOLINT(cppcoreguidelines-owning-memory): open when the process ends
-        auto* other = new Number(connected_to(to)); // NOLINT(cppcoreguidelines-owning-memory)
+        static Number* one = nullptr; // never destroyed: they are open when the process ends
+        static Number* other = nullptr;
+        one = new Number(connected_to(to));   // NOLINT(cppcoreguidelines-owning-memory)
+        other = new Number(connected_to(to)); // NOLINT(cppcoreguidelines-owning-memory)
         EXPECT_EQ(rshutdown(*other, SHUT_WR), 0);
         (void)stopped.get<char>();
         send_all(*one, std::string(some, 'x'));

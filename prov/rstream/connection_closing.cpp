@@ -104,8 +104,10 @@ bool Connection::close(std::chrono::milliseconds linger) {
     const auto now = Clock::now();
     const auto deadline = now + linger;
     linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
-    // Staged bytes need the peer's credit, and a core may drop what it has not finished.
-    while ((!all_with_core() || !unmapped) && state_.load(std::memory_order_acquire) == State::connected) {
+    // Staged bytes need the peer's credit, and a core may drop what it has not finished. A peer that has closed takes
+    // nothing more; over verbs it may be gone without a word, and a write to it is given up after seconds only.
+    const auto waiting = [&] { return !unmapped || (!all_with_core() && !link_.peer_closed()); };
+    while (waiting() && state_.load(std::memory_order_acquire) == State::connected) {
         progress();
         unmapped = release_regions();
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -113,7 +115,7 @@ bool Connection::close(std::chrono::milliseconds linger) {
             RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
             break;
         }
-        if (!all_with_core() || !unmapped) {
+        if (waiting()) {
             wait_for_core(left);
         }
     }

@@ -37,8 +37,9 @@ int duplicate(int fd, bool spare) {
         }
     }
     const rlim_t top = std::min(soft, max_first);
-    const rlim_t least = spare ? extra * 16 : extra; // of so many, a program misses none
-    const int made = top > least ? duplicate_above(fd, top - extra / 4) : -1;
+    const rlim_t many = extra * 16; // of so many, a program misses none
+    const rlim_t least = spare ? many : extra;
+    const int made = top > least ? duplicate_above(fd, top > many ? top - extra : top - extra / 4) : -1;
     return made >= 0 || spare ? made : duplicate_above(fd, 3);
 }
 

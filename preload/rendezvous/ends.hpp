@@ -31,6 +31,9 @@ struct Ends {
     static bool of(int fd, Ends& out);
     // The end with the smaller address listens for the other one, and is the first to switch.
     [[nodiscard]] bool is_first() const { return own < peer; }
+    // The same connection as its other end sees it.
+    [[nodiscard]] Ends reversed() const { return {peer, own}; }
+    auto operator<=>(const Ends&) const = default;
     // The abstract name at which both meet; the same at both ends.
     socklen_t meeting_name(sockaddr_un& out) const;
 };

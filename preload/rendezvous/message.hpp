@@ -11,9 +11,11 @@
 #include <optional>
 #include <span>
 
+#include "preload/rendezvous/ends.hpp"
+
 namespace preload::rendezvous {
 
-inline constexpr uint32_t protocol_version = 2;
+inline constexpr uint32_t protocol_version = 3;
 
 // From the second end to the first, with the memory file beside it.
 struct Hello {
@@ -33,6 +35,24 @@ struct Answer {
     uint32_t reserved = 0;
     uint64_t token = 0;
     uint64_t service = 0;
+};
+
+// On a channel, about the connection whose ends it names as the sender sees them. Offers have the memory file beside
+// them.
+struct Proposal {
+    static constexpr uint64_t expected_magic = 0x706f7250'68437372; // "rsChProp"
+    enum Kind : uint32_t {
+        ready = 1,   // the sender's end is worth an upgrade; whoever's is, too, says so as well, or makes an offer
+        offer = 2,   // from the second end to the first
+        taken = 3,   // the first end has mapped it
+        declined = 4 // the first end has not
+    };
+    uint64_t magic = expected_magic;
+    uint32_t version = protocol_version;
+    uint32_t kind = 0;
+    uint64_t token = 0; // of an offer and its answers, as in the memory file
+    Ends ends;
+    uint32_t bytes = 0; // of an offer: of the memory file
 };
 
 // To a service at any time: look at the connection of this token. 0: at whatever there is to do.
@@ -76,7 +96,18 @@ template <class Message> std::optional<Message> parse(std::span<const uint8_t> b
         return std::nullopt;
     }
     if constexpr (requires { message.version; }) {
-        if (message.version != protocol_version || message.service == 0 || message.token == 0) {
+        if (message.version != protocol_version) {
+            return std::nullopt;
+        }
+    }
+    if constexpr (requires { message.service; }) {
+        if (message.service == 0 || message.token == 0) {
+            return std::nullopt;
+        }
+    }
+    if constexpr (requires { message.kind; }) {
+        if (message.kind < Message::ready || message.kind > Message::declined ||
+            (message.token == 0) != (message.kind == Message::ready)) {
             return std::nullopt;
         }
     }

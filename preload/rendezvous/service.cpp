@@ -15,10 +15,12 @@
 #include "preload/connection/local_lock.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
+#include "preload/rendezvous/agreements.hpp"
 #include "preload/rendezvous/descriptors.hpp"
-#include "preload/rendezvous/meeting.hpp"
+#include "preload/rendezvous/loop.hpp"
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
+#include "preload/rendezvous/token_index.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/wakeup.hpp"
@@ -28,12 +30,10 @@ namespace preload::service {
 namespace {
 
 using rendezvous::Attend;
-using rendezvous::Meeting;
 using rendezvous::WakeupGiven;
 using rendezvous::WakeupWanted;
 
 constexpr size_t stack_bytes = size_t{256} << 10;
-constexpr size_t max_meetings = 128;
 
 enum class Stage : uint8_t { none, starting, running, impossible };
 
@@ -43,7 +43,7 @@ constinit std::atomic<uint64_t> promised{0}; // the name that it has or will hav
 constinit std::atomic<int> inbox{-1};        // a datagram socket at the name
 constinit std::atomic<Connection*> requests{nullptr};
 constinit std::atomic<bool> stopped{false};
-constinit std::atomic<bool> any_abandoned{false}; // a connection that a meeting is about was closed
+constinit std::atomic<bool> any_abandoned{false}; // a connection that is being agreed on was closed
 constinit std::atomic<uint64_t> usual_mask{0};
 constinit std::atomic<uint32_t> postponed{0};
 
@@ -79,16 +79,27 @@ bool send_attend(int from, uint64_t service, uint64_t token) {
     return send_to(from, service, message) != -ECONNREFUSED;
 }
 
-// Calls body(fd, connection) for that which has the token. False: there is none.
+// The thread's, and used by that alone.
+constinit rendezvous::TokenIndex* token_index = nullptr;
+
+// Calls body(fd, connection) for each that has the token: both ends may be here. False: there is none.
 template <class Body> bool with_connection(uint64_t token, Body&& body) {
     bool found = false;
-    table::for_each_connection([&](int fd, Connection& c) {
+    const auto look = [&](Connection& c) {
         const ConnectionState* s = c.state.load();
-        if (s != nullptr && s->token == token && token != 0 && c.segment.load() != nullptr && c.fd.load() == fd) {
+        const int fd = c.fd.load();
+        if (s != nullptr && s->token == token && c.segment.load() != nullptr && table::connection(fd) == &c) {
             found = true;
             body(fd, c);
         }
-    });
+    };
+    if (token != 0 && !token_index->for_each(token, look)) {
+        table::for_each_connection([&](int fd, Connection& c) {
+            if (c.fd.load() == fd) {
+                look(c);
+            }
+        });
+    }
     return found;
 }
 
@@ -138,83 +149,40 @@ void take_wakeup(const WakeupGiven& given, int fd, bool same_user) {
 // One process's attempts, and its loop.
 class Thread {
   public:
-    explicit Thread(int epoll) : epoll_(epoll) {}
+    explicit Thread(int epoll);
     [[noreturn]] void run();
 
   private:
-    static void let_go(Connection& c);
     void take_requests();
-    void begin_waiting();
-    void finish(Meeting& meeting, Meeting::Result result);
+    bool begin_waiting(); // true: there are more, which may begin at once
     void read_inbox();
-    void watch(int fd, uint32_t events) const;
     void watch_for_service(int fd, Connection& c) const;
     void on_connection(int fd);
 
     const int epoll_;
-    std::array<Meeting, max_meetings> meetings_;
-    // Requests that wait for a meeting to end, the oldest first, by Connection::next_request.
+    rendezvous::TokenIndex tokens_;
+    rendezvous::Agreements agreements_;
+    // Requests that are not begun, the oldest first, by Connection::next_request.
     Connection* waiting_ = nullptr;
     Connection* last_waiting_ = nullptr;
 };
 
-constexpr uint64_t connection_mark = uint64_t{1} << 63; // in epoll's data: a number, not a pointer
-
-void Thread::finish(Meeting& meeting, Meeting::Result result) {
-    if (result == Meeting::Result::going_on) {
-        return;
-    }
-    Connection& c = *meeting.connection();
-    ConnectionState& s = *c.state.load();
-    const int fd = c.fd.load();
-    if (c.requested.load() == 2) {
-        meeting.end();
-        lifecycle::free_abandoned(c);
-        return;
-    }
-    if (result == Meeting::Result::failed) {
-        // That it ends meanwhile is not why an attempt before has failed.
-        const bool ends = meeting.why() == Reason::half_closed || meeting.why() == Reason::young;
-        if (meeting.why() != Reason::none && !(ends && s.reason.load() != Reason::none)) {
-            s.reason = meeting.why();
+Thread::Thread(int epoll) : epoll_(epoll), agreements_(epoll) {
+    token_index = &tokens_;
+    table::for_each_connection([&](int, Connection& c) { // a parent's
+        if (const ConnectionState* s = c.state.load(); s != nullptr && s->token != 0) {
+            tokens_.note(s->token, c);
         }
-        if (meeting.for_good() || s.attempts.fetch_add(1) + 1 >= policy::max_attempts) {
-            gate::pin(s);
-        } else {
-            s.worth_at = std::max(s.calls.load(), 1U) *
-                         (meeting.why() == Reason::several ? policy::retry_factor_several : policy::retry_factor);
-        }
-    } else {
-        watch(fd, 0);
-    }
-    meeting.end();
-    let_go(c);
-}
-
-// For the peer's end, and for more events.
-void Thread::watch(int fd, uint32_t events) const {
-    epoll_event event{};
-    event.events = EPOLLRDHUP | EPOLLET | events;
-    event.data.u64 = connection_mark | static_cast<unsigned>(fd);
-    if (sys::call(SYS_epoll_ctl, epoll_, EPOLL_CTL_MOD, fd, &event) == -ENOENT) {
-        sys::call(SYS_epoll_ctl, epoll_, EPOLL_CTL_ADD, fd, &event);
-    }
+    });
 }
 
 // What is due has to wait for space, what is given back for what the peer sends, and a thread that sleeps elsewhere for
 // both.
 void Thread::watch_for_service(int fd, Connection& c) const {
     const bool guards = c.guard.load() != Guard::none;
-    watch(fd, stream::wants_service(c) ? EPOLLOUT | EPOLLIN : guards ? EPOLLIN : 0U);
+    rendezvous::watch_connection(epoll_, fd, stream::wants_service(c) ? EPOLLOUT | EPOLLIN : guards ? EPOLLIN : 0U);
     if (guards) {
         c.guard = Guard::on;
-    }
-}
-
-void Thread::let_go(Connection& c) {
-    uint8_t working = 1;
-    if (!c.requested.compare_exchange_strong(working, 0)) {
-        lifecycle::free_abandoned(c);
     }
 }
 
@@ -239,18 +207,19 @@ void Thread::take_requests() {
     last_waiting_ = youngest;
 }
 
-void Thread::begin_waiting() {
-    for (Meeting& meeting : meetings_) {
-        while (waiting_ != nullptr && !meeting.in_use()) {
-            Connection& c = *waiting_;
-            waiting_ = c.next_request.load(std::memory_order_relaxed);
-            if (c.requested.load() == 2) {
-                lifecycle::free_abandoned(c);
-            } else {
-                finish(meeting, meeting.begin(c, epoll_));
-            }
+// Some at a time: peers that want something of the service do not wait for all.
+bool Thread::begin_waiting() {
+    constexpr int at_once = 64;
+    const uint64_t now = waiting_ != nullptr ? sys::now_ns() : 0;
+    for (int i = 0; i < at_once && waiting_ != nullptr; ++i) {
+        Connection& c = *waiting_;
+        Connection* const next = c.next_request.load(std::memory_order_relaxed); // it may be requested anew at once
+        if (!agreements_.begin(c, now)) {
+            return false;
         }
+        waiting_ = next;
     }
+    return waiting_ != nullptr;
 }
 
 void Thread::read_inbox() {
@@ -313,12 +282,9 @@ void Thread::run() {
     std::array<epoll_event, 64> events;
     for (;;) {
         take_requests();
-        begin_waiting();
-        uint64_t next = UINT64_MAX;
-        for (const Meeting& meeting : meetings_) {
-            next = meeting.in_use() ? std::min(next, meeting.deadline()) : next;
-        }
-        uint64_t now = sys::now_ns();
+        const bool more = begin_waiting();
+        const uint64_t next = more ? 0 : agreements_.deadline();
+        uint64_t now = next != 0 && next != UINT64_MAX ? sys::now_ns() : 0;
         const int timeout =
             next == UINT64_MAX
                 ? -1
@@ -329,20 +295,19 @@ void Thread::run() {
             const epoll_event& event = events[static_cast<size_t>(i)];
             if (event.data.u64 == 0) {
                 read_inbox();
-            } else if ((event.data.u64 & connection_mark) != 0) {
+            } else if ((event.data.u64 & rendezvous::connection_mark) != 0) {
                 on_connection(static_cast<int>(event.data.u64 & 0x7fffffff));
-            } else if (auto* meeting = static_cast<Meeting*>(event.data.ptr); meeting->in_use()) {
-                finish(*meeting, meeting->on_event(now));
+            } else if ((event.data.u64 & rendezvous::channel_mark) != 0) {
+                agreements_.on_channel(event.data.u64, event.events, now);
+            } else {
+                agreements_.on_meeting(*static_cast<rendezvous::Meeting*>(event.data.ptr), now);
             }
         }
-        if (now < next && n > 0 && !any_abandoned.exchange(false)) {
-            continue;
+        if (any_abandoned.exchange(false)) {
+            agreements_.note_closed();
         }
-        for (Meeting& meeting : meetings_) {
-            if (meeting.in_use()) {
-                const bool closed = meeting.connection()->requested.load() == 2;
-                finish(meeting, closed ? Meeting::Result::failed : meeting.on_time(now));
-            }
+        if (agreements_.deadline() <= now) {
+            agreements_.on_time(now);
         }
     }
 }
@@ -516,6 +481,8 @@ bool ask_to_wake(Connection& c, uint64_t id) {
     message.id = id;
     return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message) == 0;
 }
+
+void note_token(uint64_t token, Connection& c) { token_index->note(token, c); }
 
 void tell_of_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared()); }
 

@@ -27,6 +27,8 @@ bool ask_to_wake(Connection& c, uint64_t id);
 uint64_t promised_name();
 // To another process, which waits in an epoll set that this one waits in, too.
 void tell_of_shared_set(uint64_t service);
+// The connection has the token now. On the service's thread.
+void note_token(uint64_t token, Connection& c);
 // A thread is to sleep where only the service sees what the kernel has of the connection.
 void guard(Connection& c);
 void guard_again(Connection& c); // by another number

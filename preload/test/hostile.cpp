@@ -37,6 +37,7 @@
 #include "preload/path/frame.hpp"
 #include "preload/path/segment.hpp"
 #include "preload/rendezvous/message.hpp"
+#include "preload/test/hostile_channel.hpp"
 #include "preload/test/hostile_sleepers.hpp"
 
 namespace {
@@ -192,6 +193,7 @@ enum Kind : uint32_t {
     squat,
     stranger,
     lies,
+    channel,
     flood,
     kinds
 };
@@ -201,7 +203,8 @@ constexpr const char* kind_names[] = {"random message", "files without a message
                                       "huge pages",     "wrong magic",
                                       "wrong token",    "silent",
                                       "squatted name",  "another user",
-                                      "lies",           "flood of frames"};
+                                      "lies",           "channel",
+                                      "flood of frames"};
 std::array<uint64_t, kinds> done{};
 std::array<uint64_t, kinds> skipped{};
 
@@ -371,7 +374,41 @@ void send_some(int tcp, const void* data, size_t size) {
     tcp_sent += n > 0 ? static_cast<uint64_t>(n) : 0;
 }
 
-void after_agreement(Kind kind, int tcp, path::Segment& segment, unsigned own) {
+void make_worth(int tcp) {
+    std::array<char, 256> bytes{};
+    for (int i = 0; i < 3; ++i) {
+        send_some(tcp, "x", 1);
+        pollfd one{tcp, POLLIN, 0};
+        poll(&one, 1, 1000);
+        (void)recv(tcp, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    }
+}
+
+void abuse_channel(int meeting, int tcp) {
+    hostile::ChannelAbuse abuse(meeting, random_source, send_files, [](uint64_t token) {
+        path::Segment* segment = nullptr;
+        const int file = memory_file(draw(2) == 0 ? lies : static_cast<Kind>(draw(wrong_token)), token, segment);
+        if (segment != nullptr) {
+            munmap(segment, path::segment_bytes);
+        }
+        return file;
+    });
+    sockaddr_in victim{};
+    socklen_t length = sizeof(victim);
+    getpeername(tcp, reinterpret_cast<sockaddr*>(&victim), &length);
+    for (int i = 0; i < 4; ++i) {
+        const int fd = connected(ntohs(victim.sin_port));
+        make_worth(fd);
+        abuse.add(fd);
+    }
+    abuse.run(60);
+}
+
+void after_agreement(Kind kind, int meeting, int tcp, path::Segment& segment, unsigned own) {
+    if (kind == channel) {
+        abuse_channel(meeting, tcp);
+        return;
+    }
     std::array<uint8_t, 4096> bytes{};
     const auto drain = [&] {
         while (recv(tcp, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
@@ -477,7 +514,7 @@ bool as_second(Kind kind, int tcp, const sockaddr_un& name, socklen_t length) {
             exit(1);
         }
         if (agreed && segment != nullptr) {
-            after_agreement(kind, tcp, *segment, 1);
+            after_agreement(kind, meeting, tcp, *segment, 1);
         }
     }
     if (segment != nullptr) {
@@ -530,7 +567,7 @@ bool as_first(Kind kind, int tcp, int listener) {
         }
         (void)send_files(meeting, &answer, sizeof(answer), {});
         if (kind != wrong_token) {
-            after_agreement(kind, tcp, *segment, 0);
+            after_agreement(kind, meeting, tcp, *segment, 0);
         }
     }
     if (segment != nullptr) {
@@ -561,13 +598,7 @@ void attack_once(uint16_t port, Kind kind) {
         }
     }
     tcp_sent = 0;
-    std::array<char, 256> bytes{};
-    for (int i = 0; i < 3; ++i) {
-        send_some(tcp, "x", 1);
-        pollfd one{tcp, POLLIN, 0};
-        poll(&one, 1, 1000);
-        (void)recv(tcp, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    }
+    make_worth(tcp);
     const bool met = first || kind == squat ? as_first(kind, tcp, listener) : as_second(kind, tcp, name, name_length);
     ++(met ? done : skipped)[kind];
     if (draw(2) == 0) { // a reset

@@ -51,13 +51,14 @@ attack() {
 
 echo "# seed $seed"
 if command -v valgrind >/dev/null 2>&1 && [ -z "$sanitizer" ]; then
-    echo 1..10
+    echo 1..13
 else
-    echo 1..9
+    echo 1..12
 fi
 attack "lies of all kinds" ""
 attack "messages of nothing but descriptors" 1
-attack "a flood of frames" 13
+attack "a flood of frames" 14
+attack "abuse of channels" 13
 if [ -n "$sanitizer" ] || ! command -v valgrind >/dev/null 2>&1; then
     exit $failed
 fi

@@ -161,6 +161,7 @@ class EpollSet {
     bool is_inherited_ = false;
     std::atomic<SharedSet*> shared_{nullptr}; // once it was there at a fork
     uint32_t next_told_ = 0;
+    uint32_t told_count_ = 0;
     std::array<Watch*, max_told> told_{};
     std::atomic<uint32_t> converted_{0};
     std::atomic<uint32_t> members_{0};

@@ -44,14 +44,19 @@ uint64_t EpollSet::sleeper() {
     return wakeup_ != 0 ? wakeup_ : uint64_t{path::by_frame};
 }
 
-// With the lock. The one that has been idle for longest makes room.
+// With the lock. Where there is no place, the one that has been idle for longest makes room.
 void EpollSet::note_told(Watch& watch) {
     if (wakeup_ == 0 || watch.told_at != 0 || watch.connection == nullptr) {
         return;
     }
-    const uint32_t at = next_told_++ % max_told;
+    uint32_t at = next_told_ % max_told;
+    while (told_count_ < max_told && told_[at] != nullptr) {
+        at = (at + 1) % max_told;
+    }
+    next_told_ = at + 1;
     if (Watch* oldest = told_[at]; oldest != nullptr) {
         oldest->told_at = 0;
+        --told_count_;
         if (!stream::withdraw(*oldest->connection, static_cast<short>(oldest->wanted.events), wakeup_)) {
             std::atomic_ref(oldest->missed).store(true); // its peer writes the descriptor just now
             note_missed();
@@ -59,6 +64,7 @@ void EpollSet::note_told(Watch& watch) {
     }
     told_[at] = &watch;
     watch.told_at = at + 1;
+    ++told_count_;
 }
 
 // With the lock.
@@ -66,6 +72,7 @@ void EpollSet::forget_told(Watch& watch) {
     if (watch.told_at != 0) {
         told_[watch.told_at - 1] = nullptr;
         watch.told_at = 0;
+        --told_count_;
     }
 }
 

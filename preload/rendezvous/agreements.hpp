@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Agrees with the other ends of connections on memory that both map. There are two ways: on a channel, if the two
+// services know each other, and in a meeting, if they do not. Who does not answer on the channel is met after a while,
+// since it may be another process that has the connection; whichever way comes first is taken.
+//
+// On a channel, each end says that it is ready. When the second end hears of that, it makes an offer:
+//
+//     first                          second
+//       | -- ready -------------------> |    not ready yet: it remembers who has said so
+//       | <------------------- ready -- |    ready now, and says so to that one; the first answers by the same
+//       | -- ready -------------------> |
+//       | <----------- offer, memory -- |
+//       | -- taken -------------------> |    or declined
+//
+// On the service's thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "preload/rendezvous/channel.hpp"
+#include "preload/rendezvous/meeting.hpp"
+#include "preload/rendezvous/pending.hpp"
+
+namespace preload::rendezvous {
+
+class Agreements {
+  public:
+    explicit Agreements(int epoll) : epoll_(epoll), channels_(epoll) {}
+
+    // False: there is no room, and it is to be tried again later.
+    bool begin(Connection& c, uint64_t now);
+    // Of the epoll set.
+    void on_channel(uint64_t event, uint32_t events, uint64_t now);
+    void on_meeting(Meeting& meeting, uint64_t now);
+    void on_time(uint64_t now); // at the deadline
+    [[nodiscard]] uint64_t deadline() const { return deadline_; }
+    // One of the connections was closed.
+    void note_closed() {
+        any_closed_ = true;
+        deadline_ = 0;
+    }
+
+  private:
+    static constexpr size_t max_meetings = 64;
+
+    void conclude(Pending& pending, const Outcome& outcome);
+    void look_at(Pending& pending, uint64_t now);
+    void at(Pending& pending, uint64_t due);
+
+    void await_meeting(Pending& pending, bool awaits);
+    void begin_meetings();
+    void end_meeting(Pending& pending);
+    void on_outcome(Pending& pending, const Outcome& outcome);
+    void keep_socket(Meeting& meeting);
+
+    void say_ready(Pending& pending, uint64_t now);
+    bool say_ready_on(Pending& pending, Channel& channel);
+    void make_offer(Pending& pending, uint64_t now);
+    void withdraw_offer(Pending& pending);
+    void wait_for_room(Channel& channel);
+    void send_waiting(Channel& channel, uint64_t now);
+    void close_channel(Channel& channel);
+    void on_proposal(Channel& channel, const Proposal& proposal, int memory, uint64_t now);
+    void on_ready(Channel& channel, const Ends& ends, uint64_t now);
+    bool on_offer(Channel& channel, const Proposal& proposal, int memory);
+    void on_answer(Channel& channel, const Proposal& proposal, uint64_t now);
+
+    const int epoll_;
+    uint64_t deadline_ = UINT64_MAX;
+    bool any_closed_ = false;
+    size_t free_meetings_ = max_meetings;
+    size_t awaiting_ = 0; // one of them
+    Channels channels_;
+    std::array<Meeting, max_meetings> meetings_;
+    PendingTable pending_;
+};
+
+// The connection is upgraded, or stays the kernel's for now, and is no more the service's to agree on.
+void conclude(Connection& c, const Outcome& outcome, int epoll);
+
+} // namespace preload::rendezvous

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What the service's epoll set says of an event: 0 is the inbox, and what has no mark a Meeting's address.
+#pragma once
+
+#include <cstdint>
+
+#include "preload/base/system.hpp"
+
+namespace preload::rendezvous {
+
+inline constexpr uint64_t connection_mark = uint64_t{1} << 63; // with the connection's number
+inline constexpr uint64_t channel_mark = uint64_t{1} << 62;    // with the channel's
+
+// Makes it a member, or changes what it is watched for. False: there is no memory.
+inline bool watch(int epoll, int fd, uint32_t events, uint64_t data) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = data;
+    long result = sys::call(SYS_epoll_ctl, epoll, EPOLL_CTL_MOD, fd, &event);
+    if (result == -ENOENT) {
+        result = sys::call(SYS_epoll_ctl, epoll, EPOLL_CTL_ADD, fd, &event);
+    }
+    return result == 0;
+}
+
+// A connection that is upgraded: for the peer's end, and for more events.
+inline void watch_connection(int epoll, int fd, uint32_t events) {
+    (void)watch(epoll, fd, EPOLLRDHUP | EPOLLET | events, connection_mark | static_cast<unsigned>(fd));
+}
+
+} // namespace preload::rendezvous

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Connections by their tokens, so that a process with ten thousand does not search them all for each message about one.
+// Both ends of a connection have the same token, and may be in one process. Connections are never freed, and whoever
+// finds one here looks whether it still has the token. On the service's thread.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "preload/connection/connection.hpp"
+
+namespace preload::rendezvous {
+
+class TokenIndex {
+  public:
+    static constexpr size_t set_size = 7;
+
+    void note(uint64_t token, Connection& c) {
+        Set& set = set_of(token);
+        const auto stale = [&](Connection* one) {
+            return one == nullptr || one == &c || &set_of(token_of(*one)) != &set;
+        };
+        const auto place = std::find_if(set.members.begin(), set.members.end(), stale);
+        if (place != set.members.end()) {
+            *place = &c;
+        } else {
+            set.overflown = true;
+        }
+    }
+
+    // Calls body(connection) for each that may have the token. False: they are not known here.
+    template <class Body> bool for_each(uint64_t token, Body&& body) const {
+        const Set& set = set_of(token);
+        if (set.overflown) {
+            return false;
+        }
+        for (Connection* one : set.members) {
+            if (one != nullptr && token_of(*one) == token) {
+                body(*one);
+            }
+        }
+        return true;
+    }
+
+  private:
+    struct Set {
+        std::array<Connection*, set_size> members;
+        bool overflown;
+    };
+    static constexpr size_t sets = 4096;
+
+    static uint64_t token_of(const Connection& c) {
+        const ConnectionState* s = c.state.load();
+        return s != nullptr ? s->token : 0;
+    }
+    // Tokens are random.
+    Set& set_of(uint64_t token) { return sets_[token % sets]; }
+    [[nodiscard]] const Set& set_of(uint64_t token) const { return sets_[token % sets]; }
+
+    std::array<Set, sets> sets_; // zero, as its memory is: pages that are not needed are not touched
+};
+
+} // namespace preload::rendezvous

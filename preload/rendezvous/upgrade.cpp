@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/rendezvous/upgrade.hpp"
+
+#include <utility>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/positions.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rendezvous/holders.hpp"
+#include "preload/rendezvous/passing.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/rules/decide.hpp"
+
+namespace preload::rendezvous {
+
+namespace {
+
+bool has_time_limit(int fd) {
+    for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+        timeval limit{};
+        socklen_t length = sizeof(limit);
+        if (sys::getsockopt(fd, SOL_SOCKET, name, &limit, &length) != 0 || limit.tv_sec != 0 || limit.tv_usec != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+} // namespace
+
+Outcome unanswered(const Upgrade& upgrade) {
+    Positions now;
+    if (table::connection(upgrade.fd) == upgrade.connection && read_positions(upgrade.fd, now) && now.established) {
+        return failure(Reason::no_peer);
+    }
+    return failure(Reason::young);
+}
+
+Outcome examine(Connection& c, Upgrade& out) {
+    out.connection = &c;
+    out.fd = c.fd.load();
+    if (table::connection(out.fd) != &c || !Ends::of(out.fd, out.ends)) {
+        return failure(Reason::none);
+    }
+    if (out.ends.own == out.ends.peer) {
+        return failure(Reason::self_connected, true);
+    }
+    if (const Reason reason = decide(out.ends, c.role); reason != Reason::none) {
+        return failure(reason, true);
+    }
+    Positions before;
+    Positions after;
+    uint64_t peer_received = 0;
+    if (!read_positions(out.fd, before)) {
+        return failure(Reason::none);
+    }
+    if (!before.established) {
+        return failure(Reason::half_closed, true);
+    }
+    switch (peer_owner(out.ends, out.user, peer_received)) {
+    case Owner::absent: // also after a reset
+        return read_positions(out.fd, after) && after.established ? failure(Reason::remote, true)
+                                                                  : failure(Reason::young, true);
+    case Owner::closed:
+        return failure(Reason::young, true);
+    case Owner::unaccepted:
+        return failure(Reason::none); // later, perhaps
+    case Owner::unknown:
+        return failure(Reason::sandboxed, true);
+    case Owner::found:
+        break;
+    }
+    std::atomic<Uncounted>& uncounted = c.state.load()->uncounted;
+    if ((c.role == Role::adopted || uncounted != Uncounted::no) && !is_sole_holder(out.fd)) {
+        return failure(Reason::several); // who has passed it may still close it, or move bytes past the library
+    }
+    Uncounted moved = Uncounted::yes;
+    uncounted.compare_exchange_strong(moved, Uncounted::before);
+    if (c.role == Role::adopted) {
+        // Whether the SYN counts is known once the peer has all that was sent.
+        if (!read_positions(out.fd, after) || after.sent != before.sent ||
+            (before.sent != peer_received && before.sent != peer_received + 1)) {
+            return failure(Reason::none);
+        }
+        c.state.load()->connected_out = before.sent == peer_received + 1 ? 1 : 0;
+    } else {
+        c.state.load()->connected_out = c.role == Role::connect ? 1 : 0;
+    }
+    return going_on;
+}
+
+bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsigned direction, Reason& why) {
+    Connection& c = *upgrade.connection;
+    ConnectionState& s = *c.state.load();
+    if (!s.read_lock.acquire()) {
+        return false;
+    }
+    bool done = false;
+    if (s.write_lock.acquire()) {
+        Ends now;
+        if (table::connection(upgrade.fd) == &c && (s.gate.load() & (gate::careful | gate::pinned)) == 0 &&
+            Ends::of(upgrade.fd, now) && now.own == upgrade.ends.own && now.peer == upgrade.ends.peer) {
+            path::unmap_segment(c.segment.exchange(nullptr));
+            s.in = s.out = s.out_before = {};
+            s.in_epoch = s.out_epoch = 0;
+            s.frames_seen = 0;
+            s.resume_seen = false;
+            s.awaits_resume = false;
+            s.giving_back = s.handed_over = false;
+            s.taken = s.taken_read = 0;
+            for (uint8_t*& area : c.give_back) {
+                path::unmap_give_back(std::exchange(area, nullptr));
+            }
+            s.token = token;
+            // Descriptors are given to the own user only; at the limit there are none.
+            const bool same_user = is_own_user(upgrade.user);
+            c.same_user = same_user;
+            segment->direction[direction].writer.wakes = same_user ? 1 : 0;
+            c.asked_for = 0;
+            c.guard = Guard::none;
+            c.guarded = 0;
+            s.time_limits = has_time_limit(upgrade.fd);
+            s.holder_service = service::own_name();
+            s.hold = false;
+            s.out_direction = direction;
+            s.reason = Reason::none;
+            c.segment = segment;
+            // A process that was forked before has no memory of it; one that is forked from now on has. fork counts
+            // the holders first.
+            done = s.holders.load() == 1;
+            c.attached = done;
+            if (!done) {
+                c.segment = nullptr;
+                why = Reason::several;
+            }
+        }
+        s.write_lock.release();
+    }
+    s.read_lock.release();
+    if (done) {
+        service::note_token(token, c);
+        gate::want(c, upgrade.fd);
+    }
+    return done;
+}
+
+} // namespace preload::rendezvous

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What the service looks connections up in: by their ends while it agrees on them, and by their tokens afterwards. And
+// which messages it takes for what they say.
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "fabtests/common/test.hpp"
+#include "preload/rendezvous/message.hpp"
+#include "preload/rendezvous/pending.hpp"
+#include "preload/rendezvous/token_index.hpp"
+
+namespace {
+
+using namespace preload;
+using namespace preload::rendezvous;
+
+Ends ends_of(uint16_t own, uint16_t peer) {
+    Ends ends;
+    ends.own.port = own;
+    ends.peer.port = peer;
+    return ends;
+}
+
+Upgrade upgrade_of(uint16_t own, uint16_t peer, int fd = 0) {
+    Upgrade upgrade;
+    upgrade.ends = ends_of(own, peer);
+    upgrade.fd = fd;
+    return upgrade;
+}
+
+void test_pending_ones_are_found_by_their_ends() {
+    const auto table = std::make_unique<PendingTable>();
+    std::map<std::pair<uint16_t, uint16_t>, Pending*> expected;
+    std::mt19937 random(1);
+    for (int i = 0; i < 100000; ++i) {
+        const auto own = static_cast<uint16_t>(random() % 100);
+        const auto peer = static_cast<uint16_t>(random() % 60);
+        Pending* found = table->find(ends_of(own, peer));
+        const auto place = expected.find({own, peer});
+        EXPECT(found == (place != expected.end() ? place->second : nullptr));
+        if (found != nullptr) {
+            EXPECT_EQ(found->upgrade.fd, own + peer);
+            table->remove(*found);
+            expected.erase(place);
+        } else {
+            Pending* made = table->add(upgrade_of(own, peer, own + peer));
+            EXPECT(made != nullptr);
+            EXPECT(made->offer == nullptr);
+            made->told = reinterpret_cast<Channel*>(1); // the next one is not to have it
+            expected[{own, peer}] = made;
+        }
+    }
+    std::set<Pending*> seen;
+    table->for_each([&](Pending& one) { EXPECT(seen.insert(&one).second); });
+    EXPECT_EQ(seen.size(), expected.size());
+}
+
+void test_the_youngest_of_those_with_the_same_ends_is_found() {
+    const auto table = std::make_unique<PendingTable>();
+    Pending* old = table->add(upgrade_of(1, 2, 3));
+    Pending* young = table->add(upgrade_of(1, 2, 4));
+    EXPECT(table->find(ends_of(1, 2)) == young);
+    EXPECT(table->find(old->upgrade) == old);
+    EXPECT(table->find(young->upgrade) == young);
+    table->remove(*young);
+    EXPECT(table->find(ends_of(1, 2)) == old);
+    table->remove(*old);
+    EXPECT(table->find(ends_of(1, 2)) == nullptr);
+}
+
+void test_a_full_table_takes_no_more_until_one_is_removed() {
+    const auto table = std::make_unique<PendingTable>();
+    std::vector<Pending*> made;
+    for (size_t i = 0; i < PendingTable::capacity; ++i) {
+        EXPECT(!table->full());
+        made.push_back(table->add(upgrade_of(static_cast<uint16_t>(i), 1)));
+        EXPECT(made.back() != nullptr);
+    }
+    EXPECT(table->full());
+    EXPECT(table->add(upgrade_of(1, 2)) == nullptr);
+    table->remove(*made[17]);
+    EXPECT(!table->full());
+    EXPECT(table->add(upgrade_of(1, 2)) != nullptr);
+    EXPECT(table->full());
+}
+
+struct Token {
+    explicit Token(uint64_t value) {
+        state.token = value;
+        connection.state = &state;
+    }
+    ConnectionState state;
+    Connection connection;
+};
+
+size_t count(const TokenIndex& index, uint64_t token) {
+    size_t found = 0;
+    EXPECT(index.for_each(token, [&](Connection&) { ++found; }));
+    return found;
+}
+
+void test_both_ends_of_a_connection_are_found_by_their_token() {
+    const auto index = std::make_unique<TokenIndex>();
+    Token one(0x1234567890);
+    Token other(0x1234567890);
+    index->note(one.state.token, one.connection);
+    EXPECT_EQ(count(*index, one.state.token), 1U);
+    index->note(one.state.token, other.connection);
+    index->note(one.state.token, other.connection);
+    EXPECT_EQ(count(*index, one.state.token), 2U);
+    EXPECT_EQ(count(*index, 0x1234567891), 0U);
+    other.state.token = 7;
+    EXPECT_EQ(count(*index, 0x1234567890), 1U);
+}
+
+// Those that have another token by now make room; when there is none, the index says that it does not know.
+void test_an_index_without_room_says_so() {
+    constexpr uint64_t step = uint64_t{1} << 32; // the same place
+    const auto index = std::make_unique<TokenIndex>();
+    std::vector<std::unique_ptr<Token>> tokens;
+    for (uint64_t i = 1; i <= TokenIndex::set_size; ++i) {
+        tokens.push_back(std::make_unique<Token>(i * step));
+        index->note(i * step, tokens.back()->connection);
+    }
+    tokens[3]->state.token = 5;
+    Token next(100 * step);
+    index->note(next.state.token, next.connection);
+    EXPECT_EQ(count(*index, 100 * step), 1U);
+    EXPECT_EQ(count(*index, step), 1U);
+    Token last(101 * step);
+    index->note(last.state.token, last.connection);
+    EXPECT(!index->for_each(101 * step, [](Connection&) {}));
+    EXPECT_EQ(count(*index, 6), 0U); // elsewhere
+}
+
+template <class Message> std::optional<Message> parsed(const Message& message, size_t size = sizeof(Message)) {
+    std::vector<uint8_t> bytes(size);
+    memcpy(bytes.data(), &message, std::min(size, sizeof(message)));
+    return parse<Message>(bytes);
+}
+
+void test_a_proposal_is_taken_for_one_only_if_it_is_one() {
+    Proposal good;
+    good.kind = Proposal::offer;
+    good.token = 1;
+    EXPECT(parsed(good).has_value());
+    EXPECT(!parsed(good, sizeof(good) - 1).has_value());
+    EXPECT(!parsed(good, sizeof(good) + 1).has_value());
+    EXPECT(!parsed(good, 0).has_value());
+    for (const uint32_t kind : {0U, 5U, UINT32_MAX}) {
+        Proposal bad = good;
+        bad.kind = kind;
+        EXPECT(!parsed(bad).has_value());
+    }
+    Proposal bad = good;
+    bad.version += 1;
+    EXPECT(!parsed(bad).has_value());
+    bad = good;
+    bad.magic ^= 1;
+    EXPECT(!parsed(bad).has_value());
+    bad = good;
+    bad.token = 0;
+    EXPECT(!parsed(bad).has_value());
+    bad.kind = Proposal::ready;
+    EXPECT(parsed(bad).has_value());
+    bad.token = 1;
+    EXPECT(!parsed(bad).has_value());
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_pending_ones_are_found_by_their_ends),
+        FABTEST(test_the_youngest_of_those_with_the_same_ends_is_found),
+        FABTEST(test_a_full_table_takes_no_more_until_one_is_removed),
+        FABTEST(test_both_ends_of_a_connection_are_found_by_their_token),
+        FABTEST(test_an_index_without_room_says_so),
+        FABTEST(test_a_proposal_is_taken_for_one_only_if_it_is_one),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

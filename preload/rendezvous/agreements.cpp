@@ -186,7 +186,7 @@ void Agreements::keep_socket(Meeting& meeting) {
         close_channel(*replaced);
     }
     const int socket = meeting.take_socket();
-    if (!channels_.add(socket, meeting.peer_service(), meeting.upgrade())) {
+    if (!descriptors::is_spare(socket) || !channels_.add(socket, meeting.peer_service(), meeting.upgrade())) {
         descriptors::close(socket);
         return;
     }

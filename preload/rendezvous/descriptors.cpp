@@ -19,6 +19,14 @@ constexpr rlim_t max_first = 65536; // the kernel's table grows with the highest
 
 int duplicate_above(int fd, rlim_t first) { return static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, first)); }
 
+constexpr rlim_t many = extra * 16; // of so many numbers, a program misses none
+
+// The first of those that nobody misses; 0: there are none.
+rlim_t first_spare(rlim_t soft) {
+    const rlim_t top = std::min(soft, max_first);
+    return top > many ? top - extra : 0;
+}
+
 int duplicate(int fd, bool spare) {
     rlimit limit{};
     if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0) {
@@ -36,10 +44,11 @@ int duplicate(int fd, bool spare) {
             }
         }
     }
-    const rlim_t top = std::min(soft, max_first);
-    const rlim_t many = extra * 16; // of so many, a program misses none
-    const rlim_t least = spare ? many : extra;
-    const int made = top > least ? duplicate_above(fd, top > many ? top - extra : top - extra / 4) : -1;
+    rlim_t first = first_spare(soft);
+    if (first == 0 && !spare && soft > extra) {
+        first = soft - extra / 4;
+    }
+    const int made = first != 0 ? duplicate_above(fd, first) : -1;
     return made >= 0 || spare ? made : duplicate_above(fd, 3);
 }
 
@@ -65,6 +74,16 @@ int move_away(int fd, bool spare) {
 
 int keep(int fd) { return move_away(fd, false); }
 int keep_spare(int fd) { return move_away(fd, true); }
+
+bool is_spare(int fd) {
+    rlimit limit{};
+    if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0) {
+        return false;
+    }
+    const auto number = static_cast<rlim_t>(fd);
+    const rlim_t first = first_spare(limit.rlim_cur);
+    return number >= limit.rlim_cur || (first != 0 && number >= first);
+}
 
 void close(int fd) {
     if (fd >= 0) {

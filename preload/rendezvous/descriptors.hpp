@@ -11,6 +11,8 @@ namespace preload::descriptors {
 int keep(int fd);
 // The same for what the library can do without: only where that takes no number from the program.
 int keep_spare(int fd);
+// Whether one that is kept has a number that the program does not miss.
+bool is_spare(int fd);
 void close(int fd);
 // In a child: those of the parent.
 void close_all();

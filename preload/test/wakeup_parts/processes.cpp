@@ -315,6 +315,20 @@ void test_a_process_without_numbers_wakes_its_peer() {
     child.expect_success();
 }
 
+// What the library keeps to be faster takes no number from a program that has few.
+void test_a_process_without_numbers_keeps_no_channel() {
+    Child child([] {
+        const rlimit limit{64, 64};
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        const Pair first; // the service is there from now on
+        const int before = count_free_numbers();
+        const Peer peer;
+        constexpr int own = 2; // the connection, and the socket by which the peer is told what to do
+        EXPECT_EQ(before - count_free_numbers(), own);
+    });
+    child.expect_success();
+}
+
 // The connection, and a set with it, are passed while threads sleep on them: from then on the kernel has it.
 void test_sleepers_are_woken_after_their_connection_was_passed() {
     for (const bool passes_set : {false, true}) {
@@ -424,6 +438,7 @@ std::vector<CMUnitTest> processes_cases() {
             FABTEST(test_a_spawned_program_finds_nothing_strange_in_a_set),
             FABTEST(test_sleepers_are_woken_at_the_limit_of_descriptors),
             FABTEST(test_a_process_without_numbers_wakes_its_peer),
+            FABTEST(test_a_process_without_numbers_keeps_no_channel),
             FABTEST(test_sleepers_are_woken_after_their_connection_was_passed),
 #if !defined(__SANITIZE_ADDRESS__)
             FABTEST(test_sleepers_are_woken_when_all_numbers_are_in_use),

@@ -322,10 +322,10 @@ int Connection::gather(const base::Descriptor& into, int fd) {
     return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-// A core over the kernel's TCP may hold on to what does not fit into the socket; an adapter needs nobody's help.
+// A core whose progress is manual may hold on to what was posted; an adapter needs nobody's help.
 bool Connection::waiting() const {
     return flush_wanted_.load(std::memory_order_acquire) ||
-           (traits_.kernel_tcp &&
+           (properties_.manual_progress &&
             signals_added_.load(std::memory_order_acquire) != signals_taken_.load(std::memory_order_acquire));
 }
 
@@ -335,7 +335,7 @@ fi_rstream_status Connection::status() const {
     // all bytes in front of it.
     const bool lost = state_.load(std::memory_order_acquire) == State::failed;
     if (!was_connected_.load(std::memory_order_acquire)) { // there is no link yet
-        status.flags = (lost ? FI_RSTREAM_LOST : 0) | (traits_.kernel_tcp ? FI_RSTREAM_MANUAL : 0);
+        status.flags = (lost ? FI_RSTREAM_LOST : 0) | core_status_flags(properties_);
         return status;
     }
     const bool reset = link_.peer_reset();
@@ -344,7 +344,7 @@ fi_rstream_status Connection::status() const {
     status.flags = (finished ? FI_RSTREAM_PEER_FINISHED : 0) | (closed ? FI_RSTREAM_PEER_CLOSED : 0) |
                    (reset ? FI_RSTREAM_PEER_RESET : 0) | (lost ? FI_RSTREAM_LOST : 0) |
                    (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0) | (waiting() ? FI_RSTREAM_WAITING : 0) |
-                   (traits_.kernel_tcp ? FI_RSTREAM_MANUAL : 0);
+                   core_status_flags(properties_);
     status.readable = link_.readable();
     status.writable = link_.space();
     status.unsent = link_.unreleased();
@@ -399,8 +399,7 @@ int Connection::try_wait() {
     if (failed) {
         return 0; // a lost connection's queue has nothing new to say
     }
-    AnyFid* cq = &cq_->fid;
-    return fi_trywait(domain_.fabric().core(), &cq, 1);
+    return try_wait_core();
 }
 
 } // namespace rstream

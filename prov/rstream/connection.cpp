@@ -83,8 +83,11 @@ int Connection::open_queue(const Settings& settings) {
     attr.size = receive_slots_ + settings.rx_size + tx_size_ + 2 * size_t{wire::control_credits};
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = FI_WAIT_FD;
+    if (const int ret = domain_.cores().take(properties_.max_domain_connections, core_domain_); ret != 0) {
+        return ret;
+    }
     fid_cq* cq = nullptr;
-    if (const int ret = fi_cq_open(domain_.core(), &attr, &cq, nullptr); ret != 0) {
+    if (const int ret = fi_cq_open(core_domain_.get(), &attr, &cq, nullptr); ret != 0) {
         return ret;
     }
     cq_.reset(cq);
@@ -98,7 +101,7 @@ int Connection::open_queue(const Settings& settings) {
 // Only once its peer is known: some cores choose the way there, and the device, while they make an endpoint.
 int Connection::open_endpoint() {
     fid_ep* ep = nullptr;
-    int ret = fi_endpoint(domain_.core(), core_info_.get(), &ep, this);
+    int ret = fi_endpoint(core_domain_.get(), core_info_.get(), &ep, this);
     if (ret != 0) {
         return ret;
     }
@@ -187,7 +190,7 @@ int Connection::register_memory(const void* memory, size_t length, uint64_t acce
     int ret = -FI_ENOKEY;
     // Keys of ours are drawn at random, so two may meet; the core then says so.
     for (int tries = 0; tries < 8 && ret == -FI_ENOKEY; ++tries) {
-        ret = fi_mr_reg(domain_.core(), memory, length, access, 0, traits_.provider_keys ? 0 : domain_.random_key(),
+        ret = fi_mr_reg(core_domain_.get(), memory, length, access, 0, traits_.provider_keys ? 0 : domain_.random_key(),
                         flags, &mr, nullptr);
     }
     if (ret != 0) {

@@ -31,6 +31,7 @@
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/buffer.hpp"
 #include "prov/rstream/core.hpp"
+#include "prov/rstream/core/domains.hpp"
 #include "prov/rstream/core/properties.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/keepalive.hpp"
@@ -218,6 +219,7 @@ class Connection final : public EqTarget {
     void tell_sleepers();
     void take_back_signal();
     static int gather(const base::Descriptor& into, int fd);
+    [[nodiscard]] int gather_queue(const base::Descriptor& into) const;
 
     // connection_growth.cpp
     void size_chunks();                        // posting side
@@ -254,6 +256,7 @@ class Connection final : public EqTarget {
     AnyFid* subject_;
     CoreTraits traits_;
     const CoreProperties properties_;
+    CoreDomains::Place core_domain_; // of all that follows
     wire::Link link_;
 
     std::unique_ptr<wire::Maps> maps_; // once the two ends have agreed on any

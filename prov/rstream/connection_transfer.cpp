@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "include/rdma/fi_ext_rstream.h"
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/domain.hpp"
 
 namespace rstream {
@@ -322,6 +323,18 @@ int Connection::gather(const base::Descriptor& into, int fd) {
     return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
+int Connection::gather_queue(const base::Descriptor& into) const {
+    std::vector<Watched> members;
+    if (!properties_.queue_members_fixed || !watched_by(cq_fd_, members) || members.empty()) {
+        return gather(into, cq_fd_);
+    }
+    int ret = 0;
+    for (size_t i = 0; i < members.size() && ret == 0; ++i) {
+        ret = gather(into, members[i].fd);
+    }
+    return ret;
+}
+
 // A core whose progress is manual may hold on to what was posted; an adapter needs nobody's help.
 bool Connection::waiting() const {
     return flush_wanted_.load(std::memory_order_acquire) ||
@@ -359,7 +372,10 @@ int Connection::wait_fd(int& fd) {
         if (gathered.get() < 0 || signal.get() < 0) {
             return -errno;
         }
-        for (const int part : {cq_fd_, signal.get(), events_fd_, timer_fd_.get()}) {
+        if (const int ret = gather_queue(gathered); ret != 0) {
+            return ret;
+        }
+        for (const int part : {signal.get(), events_fd_, timer_fd_.get()}) {
             if (const int ret = part >= 0 ? gather(gathered, part) : 0; ret != 0) {
                 return ret;
             }

@@ -26,7 +26,7 @@ class Fabric : public fid_fabric {
     [[nodiscard]] const FabricName& name() const { return name_; }
     // Of this fabric's core, for endpoints of such an info.
     [[nodiscard]] CoreProperties properties_of(const fi_info& core_info) const {
-        return core_properties(name_.core, core_info.ep_attr->protocol);
+        return core_properties(name_.core, core_info.ep_attr->protocol, fi_version());
     }
     [[nodiscard]] const Params& params() const { return params_; }
     [[nodiscard]] ConnectionRequests& requests() { return requests_; }

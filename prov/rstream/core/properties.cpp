@@ -10,10 +10,11 @@
 
 namespace rstream {
 
-CoreProperties core_properties(std::string_view name, uint32_t protocol) {
+CoreProperties core_properties(std::string_view name, uint32_t protocol, uint32_t version) {
     const auto rows = core_table();
     const auto row = std::find_if(rows.begin(), rows.end(), [&](const Core& core) {
-        return core.name == name && (core.protocol == FI_PROTO_UNSPEC || core.protocol == protocol);
+        return core.name == name && (core.protocol == FI_PROTO_UNSPEC || core.protocol == protocol) &&
+               FI_VERSION_GE(version, core.since);
     });
     return row != rows.end() ? row->properties : CoreProperties{};
 }

@@ -26,6 +26,10 @@ struct CoreProperties {
     // can be slept on without fi_trywait. False: it may tell only of what comes after fi_trywait.
     bool queue_stays_readable = false;
 
+    // That descriptor is an epoll set whose members stay the same, so that our own sets can have them in its place: one
+    // level less.
+    bool queue_members_fixed = false;
+
     // The descriptor of a completion queue becomes readable when the connection ends, and reading the queue then moves
     // the event to the event queue. False: each connection has an event queue of its own, so that whoever waits for one
     // stream learns of its end and is not woken for all others.
@@ -53,23 +57,27 @@ struct CoreProperties {
     // The core does not check what peers send: one that breaks its protocol can end this process.
     bool trusts_peers = true;
 
+    // Connections that may share a domain; 0: all of them. See core/domains.hpp.
+    uint32_t max_domain_connections = 0;
+
     // Frames get lost on the way and the adapter repeats them, so that long messages may wait for a timeout.
     bool loses_frames = true;
 };
 
 // A row of the table.
 struct Core {
-    std::string_view name;   // of the libfabric provider
-    uint32_t protocol;       // FI_PROTO_UNSPEC: any
-    bool by_default;         // used where neither the program nor FI_RSTREAM_CORE names a core
+    std::string_view name; // of the libfabric provider
+    uint32_t protocol;     // FI_PROTO_UNSPEC: any
+    uint32_t since;        // the version of libfabric from which on the row counts, FI_VERSION
+    bool by_default;       // used where neither the program nor FI_RSTREAM_CORE names a core
     CoreProperties properties;
 };
 
-// In order of preference; of several rows for one core, the first one that has its protocol counts. Defined in
-// table.cpp. A test that needs other cores links its own.
+// In order of preference; of several rows for one core, the first one that has its protocol and version counts. Defined
+// in table.cpp. A test that needs other cores links its own.
 std::span<const Core> core_table();
 
-CoreProperties core_properties(std::string_view name, uint32_t protocol);
+CoreProperties core_properties(std::string_view name, uint32_t protocol, uint32_t version);
 
 // What a stream's status tells of its core: flags of struct fi_rstream_status.
 uint64_t core_status_flags(const CoreProperties& properties);

@@ -19,13 +19,19 @@ void test_default_cores_are_named_once_in_order_of_preference(void**) {
 }
 
 void test_the_protocol_chooses_between_rows_of_one_core(void**) {
-    assert_true(core_properties("verbs", FI_PROTO_RDMA_CM_IB_RC).loses_frames);
-    assert_false(core_properties("verbs", FI_PROTO_IWARP).loses_frames);
+    assert_true(core_properties("verbs", FI_PROTO_RDMA_CM_IB_RC, fi_version()).loses_frames);
+    assert_false(core_properties("verbs", FI_PROTO_IWARP, fi_version()).loses_frames);
+}
+
+void test_the_version_chooses_between_rows_of_one_core(void**) {
+    assert_int_equal(core_properties("tcp", FI_PROTO_SOCK_TCP, FI_VERSION(1, 17)).max_domain_connections, 0);
+    assert_int_equal(core_properties("tcp", FI_PROTO_SOCK_TCP, FI_VERSION(1, 19)).max_domain_connections, 16);
+    assert_int_equal(core_properties("tcp", FI_PROTO_SOCK_TCP, FI_VERSION(2, 6)).max_domain_connections, 16);
 }
 
 void test_an_unknown_core_or_protocol_has_the_defaults(void**) {
-    for (const CoreProperties& properties :
-         {core_properties("unheard-of", FI_PROTO_SOCK_TCP), core_properties("tcp", FI_PROTO_IWARP)}) {
+    for (const CoreProperties& properties : {core_properties("unheard-of", FI_PROTO_SOCK_TCP, fi_version()),
+                                             core_properties("tcp", FI_PROTO_IWARP, fi_version())}) {
         assert_true(properties.manual_progress);
         assert_true(properties.guarded_listeners);
         assert_false(properties.queue_shows_end);
@@ -35,9 +41,9 @@ void test_an_unknown_core_or_protocol_has_the_defaults(void**) {
 }
 
 void test_status_flags_tell_of_progress_and_ports(void**) {
-    assert_int_equal(core_status_flags(core_properties("tcp", FI_PROTO_SOCK_TCP)),
+    assert_int_equal(core_status_flags(core_properties("tcp", FI_PROTO_SOCK_TCP, fi_version())),
                      FI_RSTREAM_MANUAL | FI_RSTREAM_KERNEL_PORTS);
-    assert_int_equal(core_status_flags(core_properties("verbs", FI_PROTO_IWARP)), 0);
+    assert_int_equal(core_status_flags(core_properties("verbs", FI_PROTO_IWARP, fi_version())), 0);
     assert_int_equal(core_status_flags(CoreProperties{}), FI_RSTREAM_MANUAL);
 }
 
@@ -47,6 +53,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_default_cores_are_named_once_in_order_of_preference),
         cmocka_unit_test(test_the_protocol_chooses_between_rows_of_one_core),
+        cmocka_unit_test(test_the_version_chooses_between_rows_of_one_core),
         cmocka_unit_test(test_an_unknown_core_or_protocol_has_the_defaults),
         cmocka_unit_test(test_status_flags_tell_of_progress_and_ports),
     };

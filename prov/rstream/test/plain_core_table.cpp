@@ -10,7 +10,7 @@
 namespace rstream {
 
 namespace {
-constexpr Core table[] = {{"tcp", FI_PROTO_UNSPEC, true, CoreProperties{}}};
+constexpr Core table[] = {{"tcp", FI_PROTO_UNSPEC, 0, true, CoreProperties{}}};
 } // namespace
 
 std::span<const Core> core_table() { return table; }

@@ -95,6 +95,7 @@ int report(int number, rsocket_report* out) {
         out->sent = socket.bytes_sent();
         out->received = socket.bytes_received();
         strncpy(out->core, socket.core().c_str(), sizeof(out->core) - 1);
+        out->kernel_ports = socket.has_kernel_ports() ? 1 : 0;
         return 0;
     });
 }
@@ -123,4 +124,4 @@ constexpr rsocket_carrying table = {
 
 } // namespace
 
-RSOCKET_API const struct rsocket_carrying* rsocket_carrying_1(void) { return &table; }
+RSOCKET_API const struct rsocket_carrying* rsocket_carrying_2(void) { return &table; }

@@ -22,7 +22,8 @@ extern "C" {
 struct rsocket_report {
     uint64_t sent; /* bytes */
     uint64_t received;
-    char core[32]; /* the fabric below, for example "tcp"; empty while there is none */
+    char core[32];    /* the fabric below, for example "tcp"; empty while there is none */
+    int kernel_ports; /* that fabric's ports are those of the kernel's TCP */
 };
 
 struct rsocket_carrying {
@@ -54,7 +55,7 @@ struct rsocket_carrying {
     void (*load_providers)(void);
 };
 
-const struct rsocket_carrying* rsocket_carrying_1(void);
+const struct rsocket_carrying* rsocket_carrying_2(void);
 
 #ifdef __cplusplus
 }

@@ -93,7 +93,9 @@ int Connection::make(Transport& transport, fi_info& info, EventTarget* target, c
     }
     size_t length = sizeof(connection->user_timeout_);
     (void)fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_USER_TIMEOUT, &connection->user_timeout_, &length);
-    connection->by_calls_ = (connection->status().flags & FI_RSTREAM_MANUAL) != 0;
+    const uint64_t core = connection->status().flags;
+    connection->by_calls_ = (core & FI_RSTREAM_MANUAL) != 0;
+    connection->kernel_ports_ = (core & FI_RSTREAM_KERNEL_PORTS) != 0;
     out = std::move(connection);
     return 0;
 }

@@ -85,7 +85,7 @@ class Connection {
     // Whether one may sleep on the descriptor.
     bool may_sleep();
     [[nodiscard]] int wait_fd() const { return wait_fd_; }
-    [[nodiscard]] bool by_kernel_tcp() const { return by_calls_; }
+    [[nodiscard]] bool has_kernel_ports() const { return kernel_ports_; }
 
     [[nodiscard]] Address name() const;
     [[nodiscard]] Address peer() const;
@@ -110,6 +110,7 @@ class Connection {
     std::atomic<size_t> written_{0}; // to maps, since the last look
     size_t user_timeout_ = 0;        // milliseconds, where the program does not say
     bool by_calls_ = false;          // the core moves what the peer writes to maps within calls alone
+    bool kernel_ports_ = false;      // its ports are those of the kernel's TCP
     int wait_fd_ = -1;
 };
 

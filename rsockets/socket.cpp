@@ -267,7 +267,7 @@ int Socket::disconnect() {
     }
     // A core with a port space of its own cannot connect again from the port: the connection before holds it there.
     const Connection* present = connection();
-    const bool kernels_ports = present == nullptr || present->by_kernel_tcp();
+    const bool kernels_ports = present == nullptr || present->has_kernel_ports();
     drop_connection();
     {
         const Guard lock(mutex_);

@@ -87,6 +87,7 @@ class Socket final : public Object, private EventTarget {
     [[nodiscard]] uint64_t bytes_received() const { return received_.load(std::memory_order_relaxed); }
     // The core below, or an empty name.
     std::string core() const;
+    [[nodiscard]] bool has_kernel_ports() const; // its core; false while there is none
 
     // socket_transfer.cpp
     ssize_t send(const iovec* iov, size_t count, int flags);

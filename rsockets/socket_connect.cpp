@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include "include/rdma/fi_ext_rstream.h"
 #include "rsockets/log.hpp"
 #include "rsockets/provider.hpp"
 #include "rsockets/transport.hpp"
@@ -185,6 +186,18 @@ std::string Socket::core() const {
                          : present != nullptr ? present->fabric_name()
                                               : std::string();
     return fabric;
+}
+
+bool Socket::has_kernel_ports() const {
+    const Guard lock(mutex_);
+    if (listener_) {
+        fi_rstream_status status{};
+        size_t length = sizeof(status);
+        return fi_getopt(&listener_->pep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_STATUS, &status, &length) == 0 &&
+               (status.flags & FI_RSTREAM_KERNEL_PORTS) != 0;
+    }
+    const Connection* present = connection();
+    return present != nullptr && present->has_kernel_ports();
 }
 
 // An errno, or 0: it is under way.

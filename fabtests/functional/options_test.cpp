@@ -300,7 +300,7 @@ void test_closing_without_linger_returns_at_once_and_delivers() {
 
 fi_rstream_status status_of(Stream& s) { return get<fi_rstream_status>(s, FI_OPT_RSTREAM_STATUS); }
 // But for the one that tells what the core is like.
-uint64_t flags_of(Stream& s) { return status_of(s).flags & ~FI_RSTREAM_MANUAL; }
+uint64_t flags_of(Stream& s) { return status_of(s).flags & ~(FI_RSTREAM_MANUAL | FI_RSTREAM_KERNEL_PORTS); }
 
 void test_the_status_tells_of_an_end_that_bytes_are_in_front_of() {
     auto pair = Pair(core_name(), 0, node_name());

@@ -60,7 +60,8 @@ extern "C" {
  * until all that was sent is with the core. What is left then goes on in the background.
  *
  * FI_OPT_RSTREAM_STATUS   struct fi_rstream_status; get only. What is known of the connection at this moment. It makes
- *                         no progress and changes nothing, fi_trywait's answers included. Thread safe.
+ *                         no progress and changes nothing, fi_trywait's answers included. Thread safe. Of a passive
+ *                         endpoint, what is known of its core: FI_RSTREAM_MANUAL and FI_RSTREAM_KERNEL_PORTS.
  *
  * FI_OPT_RSTREAM_MAPS     size_t; 0 to 4096, larger values count as 4096; 0 by default; before the endpoint is enabled,
  *                         -FI_EOPBADSTATE after that. How many maps of the peer's the endpoint can be told of: see
@@ -87,6 +88,7 @@ enum {
 #define FI_RSTREAM_UNACKED (1ULL << 4)       /* something that was sent, or its end, is not known to have arrived */
 #define FI_RSTREAM_WAITING (1ULL << 5)       /* something that was sent goes on only within further calls */
 #define FI_RSTREAM_MANUAL (1ULL << 6)        /* so does what the peer writes to a map: the core's progress is manual */
+#define FI_RSTREAM_KERNEL_PORTS (1ULL << 7)  /* the core's ports are those of the kernel's TCP */
 
 struct fi_rstream_status {
     uint64_t flags;

@@ -37,7 +37,7 @@ uint64_t random_session() {
 Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject,
                        const Settings& settings)
     : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
-      traits_(core_info, domain.fabric().params().immediates),
+      traits_(core_info, domain.fabric().params().immediates), properties_(domain.fabric().properties_of(core_info)),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
       session_(random_session()), maps_offered_(settings.maps), tx_size_(settings.tx_size),
@@ -83,8 +83,11 @@ int Connection::open_queue(const Settings& settings) {
     attr.size = receive_slots_ + settings.rx_size + tx_size_ + 2 * size_t{wire::control_credits};
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = FI_WAIT_FD;
+    if (const int ret = domain_.cores().take(properties_.max_domain_connections, core_domain_); ret != 0) {
+        return ret;
+    }
     fid_cq* cq = nullptr;
-    if (const int ret = fi_cq_open(domain_.core(), &attr, &cq, nullptr); ret != 0) {
+    if (const int ret = fi_cq_open(core_domain_.get(), &attr, &cq, nullptr); ret != 0) {
         return ret;
     }
     cq_.reset(cq);
@@ -98,14 +101,14 @@ int Connection::open_queue(const Settings& settings) {
 // Only once its peer is known: some cores choose the way there, and the device, while they make an endpoint.
 int Connection::open_endpoint() {
     fid_ep* ep = nullptr;
-    int ret = fi_endpoint(domain_.core(), core_info_.get(), &ep, this);
+    int ret = fi_endpoint(core_domain_.get(), core_info_.get(), &ep, this);
     if (ret != 0) {
         return ret;
     }
     ep_.reset(ep);
     request_used_ = core_info_->handle != nullptr;
     fid_eq* events = pump_->core();
-    if (!traits_.kernel_tcp) {
+    if (!properties_.queue_shows_end) {
         fi_eq_attr attr{};
         attr.wait_obj = FI_WAIT_FD;
         if ((ret = fi_eq_open(domain_.fabric().core(), &attr, &events, nullptr)) != 0) {
@@ -187,7 +190,7 @@ int Connection::register_memory(const void* memory, size_t length, uint64_t acce
     int ret = -FI_ENOKEY;
     // Keys of ours are drawn at random, so two may meet; the core then says so.
     for (int tries = 0; tries < 8 && ret == -FI_ENOKEY; ++tries) {
-        ret = fi_mr_reg(domain_.core(), memory, length, access, 0, traits_.provider_keys ? 0 : domain_.random_key(),
+        ret = fi_mr_reg(core_domain_.get(), memory, length, access, 0, traits_.provider_keys ? 0 : domain_.random_key(),
                         flags, &mr, nullptr);
     }
     if (ret != 0) {
@@ -256,7 +259,7 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
     request_.resize(wire::Hello::size + data.size());
     std::copy(data.begin(), data.end(), request_.begin() + wire::Hello::size);
     int ret = address != nullptr ? aim_at(*core_info_, address) : 0;
-    const int guess = traits_.kernel_tcp && address != nullptr ? next_descriptor(cq_fd_) : -1;
+    const int guess = properties_.kernel_sockets && address != nullptr ? next_descriptor(cq_fd_) : -1;
     ret = ret != 0 ? ret : open_endpoint();
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
@@ -291,7 +294,7 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
 void Connection::close_core_on_exec(int guess) {
     sockaddr_storage local{};
     size_t length = sizeof(local);
-    if (traits_.kernel_tcp) {
+    if (properties_.kernel_sockets) {
         (void)close_queue_on_exec(cq_fd_);
     }
     if (guess >= 0 && fi_getname(&ep_->fid, &local, &length) == 0 &&
@@ -386,7 +389,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     was_connected_.store(true);
     state_.store(State::connected, std::memory_order_release);
     pump_->watch_data(cq_fd_, this);
-    if (traits_.kernel_tcp) { // elsewhere there is nothing behind the queue's descriptor
+    if (properties_.kernel_sockets) { // elsewhere there is nothing behind the queue's descriptor
         kernel_fd_ = close_queue_on_exec(cq_fd_);
     }
     (void)apply_keepalive(keepalive_settings_); // the log says what could not be

@@ -31,6 +31,8 @@
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/buffer.hpp"
 #include "prov/rstream/core.hpp"
+#include "prov/rstream/core/domains.hpp"
+#include "prov/rstream/core/properties.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/keepalive.hpp"
 #include "prov/rstream/late_writes.hpp"
@@ -192,6 +194,7 @@ class Connection final : public EqTarget {
     void drop_completions();
     [[nodiscard]] bool events_due();
     void take_core_events();
+    int try_wait_core();
     void on_completion(const fi_cq_data_entry& entry);
     void on_completion_error();
     void on_violation(const char* rule);
@@ -216,6 +219,7 @@ class Connection final : public EqTarget {
     void tell_sleepers();
     void take_back_signal();
     static int gather(const base::Descriptor& into, int fd);
+    [[nodiscard]] int gather_queue(const base::Descriptor& into) const;
 
     // connection_growth.cpp
     void size_chunks();                        // posting side
@@ -251,6 +255,8 @@ class Connection final : public EqTarget {
     EventQueue* queue_; // null once the endpoint is closed
     AnyFid* subject_;
     CoreTraits traits_;
+    const CoreProperties properties_;
+    CoreDomains::Place core_domain_; // of all that follows
     wire::Link link_;
 
     std::unique_ptr<wire::Maps> maps_; // once the two ends have agreed on any

@@ -135,8 +135,7 @@ void Connection::wait_for_core(int64_t milliseconds) {
     awaits_core_.store(!all_with_core());
     armed_.store(true);
     take_back_signal();
-    AnyFid* cq = &cq_->fid;
-    if (!wakes_someone() && fi_trywait(domain_.fabric().core(), &cq, 1) == 0) {
+    if (!wakes_someone() && try_wait_core() == 0) {
         // poll(2) skips a negative one
         pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}, {told, POLLIN, 0}};
         poll(fds, 3, static_cast<int>(milliseconds));

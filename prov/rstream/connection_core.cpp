@@ -104,7 +104,8 @@ void* Connection::note_operation(size_t staged, bool signal) {
         if (context == nullptr) {
             context = &signaled;
         }
-        signaled = {context, unsignaled_staged_, unsignaled_, traits_.frames ? Clock::now() : Clock::time_point{}};
+        signaled = {context, unsignaled_staged_, unsignaled_,
+                    properties_.loses_frames ? Clock::now() : Clock::time_point{}};
         unsignaled_ = 0;
         unsignaled_staged_ = 0;
         signals_added_.store(added + 1, std::memory_order_release);
@@ -276,12 +277,30 @@ void Connection::progress() {
 }
 
 int Connection::arm() {
-    // A socket is readable for as long as there is something, but that it can be written to has to be asked for.
-    if ((traits_.kernel_tcp && !waiting()) || state_.load(std::memory_order_acquire) != State::connected) {
+    // That the core can send again has to be asked for in any case.
+    if (properties_.queue_stays_readable &&
+        (!waiting() || state_.load(std::memory_order_acquire) != State::connected)) {
         return 0;
     }
-    AnyFid* cq = &cq_->fid;
-    return fi_trywait(domain_.fabric().core(), &cq, 1);
+    return try_wait_core();
+}
+
+// Before anyone sleeps on the core's descriptors: 0, or -FI_EAGAIN if something has come already.
+int Connection::try_wait_core() {
+    const State state = state_.load(std::memory_order_acquire);
+    std::unique_lock<std::recursive_mutex> lock;
+    if (state != State::connected) {
+        lock = pump_->lock(); // the next attempt to connect has an event queue of its own
+    }
+    AnyFid* fids[2] = {};
+    int count = 0;
+    if (state != State::failed) { // a lost connection's queue has nothing new to say
+        fids[count++] = &cq_->fid;
+    }
+    if (events_) {
+        fids[count++] = &events_->fid;
+    }
+    return count != 0 ? fi_trywait(domain_.fabric().core(), fids, count) : 0;
 }
 
 // A program that only spins on its endpoint must hear of the connection's end too. The clock is read now and then only,
@@ -301,7 +320,7 @@ bool Connection::events_due() {
 }
 
 void Connection::take_core_events() {
-    if (traits_.kernel_tcp) {
+    if (properties_.queue_shows_end) {
         return; // they come with all others
     }
     const auto lock = pump_->lock();
@@ -373,7 +392,7 @@ void Connection::on_completion(const fi_cq_data_entry& entry) {
             return; // one that was not asked for
         }
         own_moved_.store(true, std::memory_order_release);
-        if (traits_.frames) {
+        if (properties_.loses_frames) {
             late_writes_.done(signaled.staged, Clock::now() - signaled.posted);
         }
         signals_taken_.store(taken + 1, std::memory_order_release);

@@ -50,13 +50,15 @@ int Connection::set_keepalive(const KeepaliveSettings& settings) {
 
 int Connection::apply_keepalive(const KeepaliveSettings& settings) {
     KeepaliveSettings wanted = settings;
-    if (traits_.kernel_tcp && wanted.timeout == default_user_timeout) {
-        wanted.timeout = 0; // which is the kernel's own way to that
+    if (!properties_.answers_empty_reads && wanted.timeout == default_user_timeout) {
+        wanted.timeout = 0; // nobody can be asked, or the kernel has its own way to that
     }
     if (wanted == keepalive_applied_) {
         return 0;
     }
-    const int ret = traits_.kernel_tcp ? apply_kernel_keepalive(wanted) : apply_own_keepalive(wanted);
+    const int ret = properties_.kernel_sockets        ? apply_kernel_keepalive(wanted)
+                    : properties_.answers_empty_reads ? apply_own_keepalive(wanted)
+                                                      : -FI_EOPNOTSUPP;
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "keepalive could not be set: %s\n", fi_strerror(-ret));
         return ret;

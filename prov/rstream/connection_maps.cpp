@@ -150,9 +150,9 @@ void Connection::drop_regions() {
 
 // ---- the peer's
 
-// A program that waits for a write looks at its last bytes, and takes the rest for written when it sees them. An
-// adapter writes in order; a core over the kernel's TCP copies, and a copy within a message may store its end first
-// (memcpy of the GNU C library, rep movsb): there the last bytes are a message of their own.
+// A program that waits for a write looks at its last bytes, and takes the rest for written when it sees them. Where
+// the core does not write in order, as a copy may store the end of a message first, the last bytes are a message of
+// their own.
 constexpr size_t tail = 8;
 constexpr size_t in_order = 64; // what memcpy stores in order: the first half, then the last
 
@@ -163,8 +163,8 @@ size_t Connection::copy_to_map(const void* buffer, size_t length, uint64_t offse
     while (copied < length) {
         const auto target = maps_->find(offset + copied);
         const size_t left = length - copied;
-        const bool apart = traits_.kernel_tcp && left <= tail;
-        const size_t piece = traits_.kernel_tcp && left > tail ? left - tail : left;
+        const bool apart = !properties_.ordered_writes && left <= tail;
+        const size_t piece = !properties_.ordered_writes && left > tail ? left - tail : left;
         const size_t wanted = target ? std::min<uint64_t>({piece, target->length, max_chunk_}) : 0;
         const wire::Extent room = link_.room(wanted);
         if (room.length == 0) { // or the peer has asked for the rest back meanwhile
@@ -199,7 +199,8 @@ ssize_t Connection::try_write_map(const void* buffer, size_t length, uint64_t of
     if (length == 0) {
         return 0;
     }
-    const size_t most_inline = traits_.kernel_tcp ? std::min(traits_.inject_size, in_order) : traits_.inject_size;
+    const size_t most_inline =
+        properties_.ordered_writes ? traits_.inject_size : std::min(traits_.inject_size, in_order);
     if (!more && length <= most_inline && !header_pending_ && !signal_due(0)) {
         if (const auto direct = link_.bypass_write(length, offset)) {
             if (post(*direct, buffer) == 0) {

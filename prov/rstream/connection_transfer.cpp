@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "include/rdma/fi_ext_rstream.h"
+#include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/domain.hpp"
 
 namespace rstream {
@@ -322,10 +323,22 @@ int Connection::gather(const base::Descriptor& into, int fd) {
     return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-// A core over the kernel's TCP may hold on to what does not fit into the socket; an adapter needs nobody's help.
+int Connection::gather_queue(const base::Descriptor& into) const {
+    std::vector<Watched> members;
+    if (!properties_.queue_members_fixed || !watched_by(cq_fd_, members) || members.empty()) {
+        return gather(into, cq_fd_);
+    }
+    int ret = 0;
+    for (size_t i = 0; i < members.size() && ret == 0; ++i) {
+        ret = gather(into, members[i].fd);
+    }
+    return ret;
+}
+
+// A core whose progress is manual may hold on to what was posted; an adapter needs nobody's help.
 bool Connection::waiting() const {
     return flush_wanted_.load(std::memory_order_acquire) ||
-           (traits_.kernel_tcp &&
+           (properties_.manual_progress &&
             signals_added_.load(std::memory_order_acquire) != signals_taken_.load(std::memory_order_acquire));
 }
 
@@ -335,7 +348,7 @@ fi_rstream_status Connection::status() const {
     // all bytes in front of it.
     const bool lost = state_.load(std::memory_order_acquire) == State::failed;
     if (!was_connected_.load(std::memory_order_acquire)) { // there is no link yet
-        status.flags = (lost ? FI_RSTREAM_LOST : 0) | (traits_.kernel_tcp ? FI_RSTREAM_MANUAL : 0);
+        status.flags = (lost ? FI_RSTREAM_LOST : 0) | core_status_flags(properties_);
         return status;
     }
     const bool reset = link_.peer_reset();
@@ -344,7 +357,7 @@ fi_rstream_status Connection::status() const {
     status.flags = (finished ? FI_RSTREAM_PEER_FINISHED : 0) | (closed ? FI_RSTREAM_PEER_CLOSED : 0) |
                    (reset ? FI_RSTREAM_PEER_RESET : 0) | (lost ? FI_RSTREAM_LOST : 0) |
                    (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0) | (waiting() ? FI_RSTREAM_WAITING : 0) |
-                   (traits_.kernel_tcp ? FI_RSTREAM_MANUAL : 0);
+                   core_status_flags(properties_);
     status.readable = link_.readable();
     status.writable = link_.space();
     status.unsent = link_.unreleased();
@@ -359,7 +372,10 @@ int Connection::wait_fd(int& fd) {
         if (gathered.get() < 0 || signal.get() < 0) {
             return -errno;
         }
-        for (const int part : {cq_fd_, signal.get(), events_fd_, timer_fd_.get()}) {
+        if (const int ret = gather_queue(gathered); ret != 0) {
+            return ret;
+        }
+        for (const int part : {signal.get(), events_fd_, timer_fd_.get()}) {
             if (const int ret = part >= 0 ? gather(gathered, part) : 0; ret != 0) {
                 return ret;
             }
@@ -399,8 +415,7 @@ int Connection::try_wait() {
     if (failed) {
         return 0; // a lost connection's queue has nothing new to say
     }
-    AnyFid* cq = &cq_->fid;
-    return fi_trywait(domain_.fabric().core(), &cq, 1);
+    return try_wait_core();
 }
 
 } // namespace rstream

@@ -153,8 +153,7 @@ CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)
       virtual_address((info.domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0),
       provider_keys((info.domain_attr->mr_mode & FI_MR_PROV_KEY) != 0),
       endpoint_mr((info.domain_attr->mr_mode & FI_MR_ENDPOINT) != 0),
-      contexts((info.mode & (FI_CONTEXT | FI_CONTEXT2)) != 0), kernel_tcp(info.ep_attr->protocol == FI_PROTO_SOCK_TCP),
-      frames(info.ep_attr->protocol == FI_PROTO_RDMA_CM_IB_RC), inject_size(info.tx_attr->inject_size),
+      contexts((info.mode & (FI_CONTEXT | FI_CONTEXT2)) != 0), inject_size(info.tx_attr->inject_size),
       max_message(info.ep_attr->max_msg_size) {}
 
 } // namespace rstream

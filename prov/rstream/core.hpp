@@ -59,7 +59,7 @@ template <class Call, class Fid> int core_address(Call* call, Fid* fid, void* to
     return ret != 0 ? ret : give_address(address, size, to, length);
 }
 
-// What a core's info says of how data is to be moved.
+// What a core's info says of how data is to be moved. What it does not tell is in core/properties.hpp.
 struct CoreTraits {
     explicit CoreTraits(const fi_info& info, bool use_immediates);
 
@@ -70,8 +70,6 @@ struct CoreTraits {
     bool provider_keys;   // the core chooses the keys of regions
     bool endpoint_mr;     // regions are bound to the endpoint
     bool contexts;        // an operation in flight owns a struct fi_context
-    bool kernel_tcp;      // its connections are TCP connections of the kernel's
-    bool frames;          // sent by the adapter itself, which repeats those that are lost
     size_t inject_size;
     size_t max_message;
 };

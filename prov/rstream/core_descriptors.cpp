@@ -105,7 +105,10 @@ int close_queue_on_exec(int wait_fd) {
         int protocol = 0;
         socklen_t length = sizeof(protocol);
         if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0) {
-            continue; // not a socket
+            if (is_epoll_set(fd)) { // shared with others: none of its sockets is known to be the queue's own
+                (void)close_queue_on_exec(fd);
+            }
+            continue;
         }
         if (protocol == IPPROTO_TCP) {
             found = fd;

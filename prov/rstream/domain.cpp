@@ -64,12 +64,10 @@ int Domain::open(Fabric& fabric, const fi_info& info, void* context, fid_domain*
                      name != nullptr ? name : "(any)", fi_strerror(-ret));
         return ret;
     }
-    fid_domain* core = nullptr;
-    if ((ret = fi_domain(fabric.core(), domain->core_info_.get(), &core, nullptr)) != 0) {
+    if ((ret = domain->cores_.open(fabric.core(), *domain->core_info_)) != 0) {
         RSTREAM_WARN(FI_LOG_DOMAIN, "core domain %s: %s\n", domain->core_info_->domain_attr->name, fi_strerror(-ret));
         return ret;
     }
-    domain->core_.reset(core);
     if ((domain->core_info_->domain_attr->mr_mode & FI_MR_PROV_KEY) != 0 && registrations_are_cached()) {
         RSTREAM_INFO(FI_LOG_MR, "the core may let peers read and write all that is registered, unless "
                                 "FI_MR_CACHE_MAX_COUNT is 0: see SECURITY in fi_rstream(7)\n");

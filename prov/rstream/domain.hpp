@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "prov/rstream/core.hpp"
+#include "prov/rstream/core/domains.hpp"
 #include "prov/rstream/fabric.hpp"
 
 namespace rstream {
@@ -22,7 +23,10 @@ class Domain : public fid_domain {
     static int open(Fabric& fabric, const fi_info& info, void* context, fid_domain** out);
 
     [[nodiscard]] Fabric& fabric() const { return fabric_; }
-    [[nodiscard]] fid_domain* core() const { return core_.get(); }
+    // The core's domain, or the first of them.
+    [[nodiscard]] fid_domain* core() const { return cores_.first(); }
+    // Those for connections.
+    [[nodiscard]] CoreDomains& cores() { return cores_; }
 
     // The core's info for an endpoint of ours: its addresses are the user's.
     int core_info_for(const fi_info& info, Info& out) const;
@@ -47,7 +51,7 @@ class Domain : public fid_domain {
 
     Fabric& fabric_;
     Info core_info_;
-    Owned<fid_domain> core_;
+    CoreDomains cores_;
     std::atomic<size_t> users_{0};
     std::mutex mutex_;
     size_t cm_data_size_ = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "prov/rstream/core.hpp"
+#include "prov/rstream/core/properties.hpp"
 #include "prov/rstream/params.hpp"
 #include "prov/rstream/request.hpp"
 
@@ -23,6 +24,10 @@ class Fabric : public fid_fabric {
 
     [[nodiscard]] fid_fabric* core() const { return core_.get(); }
     [[nodiscard]] const FabricName& name() const { return name_; }
+    // Of this fabric's core, for endpoints of such an info.
+    [[nodiscard]] CoreProperties properties_of(const fi_info& core_info) const {
+        return core_properties(name_.core, core_info.ep_attr->protocol, fi_version());
+    }
     [[nodiscard]] const Params& params() const { return params_; }
     [[nodiscard]] ConnectionRequests& requests() { return requests_; }
 

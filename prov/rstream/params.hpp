@@ -8,16 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "prov/rstream/core/properties.hpp"
 #include "prov/rstream/user_timeout.hpp"
 
 namespace rstream {
 
 struct Params {
-    std::vector<std::string> cores{"verbs", "tcp"}; // in order of preference
-    size_t send_buf_size = 32768;                   // bytes
-    size_t recv_buf_size = 32768;                   // bytes
-    size_t max_buf_size = 524288;                   // bytes that they grow to; no more than their size: they do not
-    bool send_buf_fixed = false;                    // the environment has a size: it does not grow
+    std::vector<std::string> cores = default_cores(); // in order of preference
+    size_t send_buf_size = 32768;                     // bytes
+    size_t recv_buf_size = 32768;                     // bytes
+    size_t max_buf_size = 524288;                     // bytes that they grow to; no more than their size: they do not
+    bool send_buf_fixed = false;                      // the environment has a size: it does not grow
     bool recv_buf_fixed = false;
     size_t tx_size = 384;              // operations
     size_t rx_size = 384;              // messages

@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/info.hpp"
 #include "prov/rstream/log.hpp"
 
@@ -77,7 +78,7 @@ int PassiveEndpoint::open(Fabric& fabric, const fi_info& info, void* context, fi
         return ret;
     }
     pep->core_.reset(core);
-    pep->kernel_tcp_ = CoreTraits(*core_info, false).kernel_tcp;
+    pep->properties_ = fabric.properties_of(*core_info);
     pep->fid.fclass = FI_CLASS_PEP;
     pep->fid.context = context;
     pep->fid.ops = &pep_fid_ops;
@@ -97,7 +98,7 @@ int PassiveEndpoint::bind(AnyFid* other, uint64_t flags) {
     fid_eq* core_queue = queue->pump()->core();
     const auto lock = queue->pump()->lock(); // whose threads call this one's queue from the moment that it is opened
     std::unique_ptr<ListenQueue> own;
-    if (kernel_tcp_) {
+    if (properties_.guarded_listeners) {
         const std::chrono::milliseconds limit(fabric_.params().handshake_timeout);
         const size_t most = std::clamp(descriptor_limit() / share_of_handshakes, min_handshakes, max_handshakes);
         if (const int ret = ListenQueue::open(fabric_.core(), queue->pump(), this, limit, most, own); ret != 0) {
@@ -155,7 +156,7 @@ int PassiveEndpoint::listen() {
     }
     const int ret = fi_listen(core_.get());
     listening_ = ret == 0;
-    if (listening_ && kernel_tcp_) {
+    if (listening_ && properties_.trusts_peers) {
         warn_of_strangers();
     }
     if (listening_ && listen_queue_) {
@@ -180,6 +181,16 @@ void PassiveEndpoint::warn_of_strangers() const {
 int PassiveEndpoint::get_option(int name, void* value, size_t* length) {
     if (value == nullptr || length == nullptr) {
         return -FI_EINVAL;
+    }
+    if (name == FI_OPT_RSTREAM_STATUS) {
+        if (*length < sizeof(fi_rstream_status)) {
+            return -FI_ETOOSMALL;
+        }
+        fi_rstream_status status{};
+        status.flags = core_status_flags(properties_);
+        memcpy(value, &status, sizeof(status));
+        *length = sizeof(status);
+        return 0;
     }
     if (name != FI_OPT_CM_DATA_SIZE) {
         return -FI_ENOPROTOOPT;
@@ -257,7 +268,7 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     if (const int ret = info_over_core(*core_info, fabric_.params(), info_->fabric_attr->api_version, ours); ret != 0) {
         return ret;
     }
-    // verbs tells the format of another kind of address than those that are there.
+    // Some cores tell the format of another kind of address than those that are there.
     if (ours->src_addr != nullptr) {
         const bool six = static_cast<const sockaddr*>(ours->src_addr)->sa_family == AF_INET6;
         ours->addr_format = six ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
@@ -294,7 +305,7 @@ void PassiveEndpoint::refuse(const ConnectionRequest& request) {
     (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
 }
 
-// A request on kernel TCP holds a descriptor, and strangers must not have them all.
+// Where strangers decide, a request may hold a descriptor, and they must not have them all.
 size_t PassiveEndpoint::max_waiting() const {
     const size_t share = listen_queue_ ? std::max<size_t>(descriptor_limit() / share_of_requests, 1)
                                        : std::numeric_limits<size_t>::max();

@@ -43,11 +43,11 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
     Fabric& fabric_;
     Info info_;
     EventQueue* queue_ = nullptr;
-    std::unique_ptr<ListenQueue> listen_queue_; // where the core listens on a socket of the kernel's
+    std::unique_ptr<ListenQueue> listen_queue_; // where the core's listeners are guarded
     Owned<fid_pep> core_;                       // goes before the queue that it is bound to
     bool listening_ = false;
-    bool kernel_tcp_ = false; // the core listens on a socket of the kernel's
-    int backlog_ = 0;         // requests that may be pending; 0: as many as the descriptors allow
+    CoreProperties properties_;
+    int backlog_ = 0; // requests that may be pending; 0: as many as the descriptors allow
 };
 
 } // namespace rstream

@@ -42,7 +42,7 @@ bool load() {
         log("nothing is carried: %s", dlerror());
         return false;
     }
-    const auto entry = reinterpret_cast<decltype(&rsocket_carrying_1)>(dlsym(library, "rsocket_carrying_1"));
+    const auto entry = reinterpret_cast<decltype(&rsocket_carrying_2)>(dlsym(library, "rsocket_carrying_2"));
     if (entry == nullptr) {
         log("nothing is carried: librsocket-ofi is of another release than this library: %s", dlerror());
         return false;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 
 #include <netinet/in.h>
 
@@ -30,11 +29,7 @@ constexpr int between_tries = 10; // milliseconds
 
 bool one_port_space(const Carrier& carrier, int rsocket) {
     rsocket_report report{};
-    if (carrier.own->report(rsocket, &report) != 0) {
-        return true;
-    }
-    const std::string_view core = report.core;
-    return core.find("tcp") != core.npos || core.find("sockets") != core.npos;
+    return carrier.own->report(rsocket, &report) != 0 || report.kernel_ports != 0;
 }
 
 // The library's socket listens where the kernel's is bound. 0, or an errno. The kernel's has SO_REUSEADDR from then on,

@@ -20,6 +20,7 @@
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
 #include "preload/rules/decide.hpp"
+#include "preload/stats/page.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/wakeup.hpp"
 
@@ -188,6 +189,7 @@ void Thread::finish(Meeting& meeting, Meeting::Result result) {
         watch(fd, 0);
     }
     meeting.end();
+    stats::refresh(c);
     let_go(c);
 }
 

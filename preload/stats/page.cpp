@@ -112,8 +112,7 @@ Row* describe(Connection& c, int fd) {
     while (used <= c.ordinal && !header->rows_used.compare_exchange_weak(used, c.ordinal + 1)) {
     }
     const uint32_t generation = row->generation.load(std::memory_order_relaxed) | 1;
-    row->generation.store(generation, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
+    row->generation.exchange(generation, std::memory_order_acq_rel); // nothing below comes before it
     row->fd.store(fd, std::memory_order_relaxed);
     row->role.store(static_cast<uint32_t>(role_of(c.role)), std::memory_order_relaxed);
     row->began_ns.store(now_coarse_ns(), std::memory_order_relaxed);
@@ -152,14 +151,15 @@ void ended(Connection& c) {
     if (row == nullptr || header == nullptr || row->live.load(std::memory_order_relaxed) == 0) {
         return;
     }
-    const bool counted = c.role != Role::listen;
+    const ConnectionState& s = *c.state.load();
+    // Another process has the connection, and counts it.
+    const bool passed_on = !c.used.load() && s.holders.load() > 1;
+    const bool counted = c.role != Role::listen && !passed_on;
     base::stats::Ended& ended = header->ended;
     count(ended.closing, counted ? 1 : 0);
-    const ConnectionState& s = *c.state.load();
     detail::refresh_row(*row, s, detail::seen_of(s));
     const uint32_t generation = row->generation.load(std::memory_order_relaxed);
-    row->generation.store(generation | 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
+    row->generation.exchange(generation | 1, std::memory_order_acq_rel);
     row->live.store(0, std::memory_order_relaxed);
     if (counted) {
         const base::stats::Traffic* ways[] = {&row->in, &row->out};

@@ -209,6 +209,8 @@ void test_closed_connections_are_added_up() {
     const rsstat::Ended after = page_of(getpid()).page.ended;
     EXPECT_EQ(after.sockets, before.sockets + 2);
     EXPECT_EQ(after.upgraded, before.upgraded + 2);
+    const auto none = static_cast<size_t>(Reason::none);
+    EXPECT_EQ(after.reasons[none], before.reasons[none] + 2);
     EXPECT(after.bytes[0] >= before.bytes[0] + 5000);
     EXPECT(after.path_bytes[1] >= before.path_bytes[1] + 5000);
 }
@@ -218,7 +220,7 @@ void test_a_child_has_a_page_of_its_own() {
     const uint64_t before = socket_of(page_of(getpid()), pair.a).counters.out.bytes;
     Child child([] {
         EXPECT(!has_page(getpid())); // nothing was moved
-        static const Pair own; // until it is killed
+        static const Pair own;       // until it is killed
         move_bytes(own.a, own.b, 777);
         EXPECT(has_page(getpid()));
     });
@@ -238,6 +240,27 @@ void test_a_child_counts_what_it_moves_on_an_inherited_connection() {
     Child child([&] { move_bytes(pair.a, pair.b, 321); });
     EXPECT_EQ(socket_of(page_of(child.pid()), pair.a).counters.out.bytes, 321U);
     EXPECT_EQ(socket_of(page_of(getpid()), pair.a).counters.out.bytes, before);
+}
+
+// A server that accepts, forks and closes: the child tells of the connection.
+void test_a_connection_that_is_left_to_a_child_is_not_counted() {
+    const uint64_t before = page_of(getpid()).page.ended.sockets;
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(listen(listener, 1), 0);
+    sockaddr_in address{};
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), length), 0);
+    const int accepted = accept(listener, nullptr, nullptr);
+    EXPECT_EQ(send(client, "x", 1, 0), 1);
+    Child child([] {});
+    close(accepted);
+    close(listener);
+    EXPECT_EQ(page_of(getpid()).page.ended.sockets, before);
+    child.end();
+    close(client);
+    EXPECT_EQ(page_of(getpid()).page.ended.sockets, before + 1);
 }
 
 void test_a_killed_process_leaves_nothing() {
@@ -345,6 +368,7 @@ const CMUnitTest tests[] = {
     FABTEST(test_closed_connections_are_added_up),
     FABTEST(test_a_child_has_a_page_of_its_own),
     FABTEST(test_a_child_counts_what_it_moves_on_an_inherited_connection),
+    FABTEST(test_a_connection_that_is_left_to_a_child_is_not_counted),
     FABTEST(test_a_killed_process_leaves_nothing),
     FABTEST(test_a_page_goes_with_exec),
     FABTEST(test_a_passed_connection_is_shown_where_it_is_used),

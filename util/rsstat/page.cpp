@@ -10,8 +10,9 @@ namespace {
 
 namespace stats = base::stats;
 
-uint64_t value_of(const stats::Word& word) { return word.load(std::memory_order_relaxed); }
-uint32_t value_of(const stats::Half& half) { return half.load(std::memory_order_relaxed); }
+// Acquire: what is loaded afterwards, such as a generation, is no older.
+uint64_t value_of(const stats::Word& word) { return word.load(std::memory_order_acquire); }
+uint32_t value_of(const stats::Half& half) { return half.load(std::memory_order_acquire); }
 
 Traffic copy(const stats::Traffic& from) {
     Traffic to;
@@ -38,7 +39,7 @@ Seen read_row(const stats::Row& row, Socket& out) {
             continue;
         }
         const bool live = value_of(row.live) != 0;
-        out.fd = row.fd.load(std::memory_order_relaxed);
+        out.fd = row.fd.load(std::memory_order_acquire);
         const uint32_t role = value_of(row.role);
         out.role =
             role <= static_cast<uint32_t>(stats::Role::inherited) ? static_cast<stats::Role>(role) : stats::Role::none;
@@ -50,7 +51,6 @@ Seen read_row(const stats::Row& row, Socket& out) {
         out.sleeps = value_of(row.sleeps);
         out.in = copy(row.in);
         out.out = copy(row.out);
-        std::atomic_thread_fence(std::memory_order_acquire);
         if (row.generation.load(std::memory_order_relaxed) == before) {
             return live && out.fd >= 0 ? Seen::socket : Seen::nothing;
         }
@@ -126,7 +126,6 @@ std::optional<Page> read_page(const void* memory, size_t size) {
         const auto used = static_cast<uint32_t>(std::min<size_t>(value_of(header.rows_used), space));
         read_rows(rows, used, page);
         read_ended(header.ended, page.ended);
-        std::atomic_thread_fence(std::memory_order_acquire);
         if (settled && value_of(header.ended.closing) == page.ended.sockets) {
             break;
         }

@@ -26,11 +26,11 @@ std::string file_text(const std::string& path) {
     return text.str();
 }
 
-// Behind the name, which may have blanks and brackets in it.
-std::optional<uint64_t> start_ticks(const std::string& stat) {
+// Behind the name, which may have blanks and brackets in it. False: it is no line of /proc/PID/stat.
+bool read_start(const std::string& stat, uint64_t& ticks) {
     const size_t end = stat.rfind(')');
     if (end == std::string::npos) {
-        return {};
+        return false;
     }
     std::istringstream fields(stat.substr(end + 1));
     constexpr int before = 19; // proc(5): the name is field 2, starttime field 22
@@ -38,8 +38,7 @@ std::optional<uint64_t> start_ticks(const std::string& stat) {
     for (int i = 0; i < before; ++i) {
         fields >> skipped;
     }
-    uint64_t ticks = 0;
-    return fields >> ticks ? std::optional(ticks) : std::nullopt;
+    return static_cast<bool>(fields >> ticks);
 }
 
 uint64_t kilobytes_of(const std::string& status, const char* name) {
@@ -85,8 +84,8 @@ std::string printable(std::string_view text) {
 
 std::optional<ProcessFacts> facts_of(pid_t pid) {
     const std::string folder = fmt::format("/proc/{}/", pid);
-    const auto ticks = start_ticks(file_text(folder + "stat"));
-    if (!ticks) {
+    uint64_t ticks = 0;
+    if (!read_start(file_text(folder + "stat"), ticks)) {
         return {};
     }
     ProcessFacts facts;
@@ -95,7 +94,7 @@ std::optional<ProcessFacts> facts_of(pid_t pid) {
         name.pop_back();
     }
     facts.program = printable(name);
-    facts.started_ns = *ticks * (1000000000U / static_cast<uint64_t>(sysconf(_SC_CLK_TCK)));
+    facts.started_ns = ticks * (1000000000U / static_cast<uint64_t>(sysconf(_SC_CLK_TCK)));
     const std::string status = file_text(folder + "status");
     const size_t users = status.find("\nUid:");
     unsigned real = 0;

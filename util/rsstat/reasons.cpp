@@ -88,7 +88,10 @@ std::string text_of_reason(const Socket& socket) {
         socket.role == base::stats::Role::listen) {
         return "";
     }
-    return socket.reason == static_cast<uint32_t>(Reason::none) ? "" : text_of_reason(socket.reason);
+    if (socket.reason != static_cast<uint32_t>(Reason::none)) {
+        return text_of_reason(socket.reason);
+    }
+    return socket.path == 0 && socket.upgrades == 0 ? "not upgraded yet" : "";
 }
 
 std::string advice_for(uint32_t reason) {

@@ -254,7 +254,7 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
     }
     s.in.position = at.position;
     ring.reader.tail.store(at.position);
-    s.bytes_in.fetch_add(total, std::memory_order_relaxed);
+    s.bytes_in.store(s.bytes_in.load(std::memory_order_relaxed) + total, std::memory_order_relaxed);
     stats::moved_by_path(c, true, total, s.in.capacity());
     if (ring.writer.frames.load(std::memory_order_relaxed) != s.frames_seen) {
         ssize_t ignored = 0;

@@ -299,7 +299,8 @@ ssize_t space_of(Connection& c, uint64_t& space) {
 
 void publish(Connection& c, int fd, uint64_t position) {
     ConnectionState& s = *c.state.load();
-    s.bytes_out.fetch_add(position - s.out.position, std::memory_order_relaxed);
+    const uint64_t before = s.bytes_out.load(std::memory_order_relaxed); // the write lock is held
+    s.bytes_out.store(before + position - s.out.position, std::memory_order_relaxed);
     stats::moved_by_path(c, false, position - s.out.position, s.out.capacity());
     s.out.position = position;
     c.out_ring().writer.head.store(position);

@@ -4,5 +4,6 @@
 #
 # stats_test.cpp under the preload library, on connections that are upgraded by their first bytes.
 . "${srcdir:?}/preload/test/preload.sh"
+# Children of a process with a service thread start their own.
 # shellcheck disable=SC2086
-env $preload RSPRELOAD_UPGRADE=1 "$builddir/preload/test/stats_test" "$@"
+env $preload TSAN_OPTIONS="${TSAN_OPTIONS:+$TSAN_OPTIONS:}die_after_fork=0" RSPRELOAD_UPGRADE=1 "$builddir/preload/test/stats_test" "$@"

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -77,7 +78,7 @@ void move_bytes(int from, int to, size_t size) {
 // A child that runs body, tells that it has, and waits to be killed.
 class Child {
   public:
-    template <class Body> explicit Child(Body&& body) {
+    explicit Child(const std::function<void()>& body) {
         int ready[2];
         EXPECT(pipe(ready) == 0);
         pid_ = fork();

@@ -35,7 +35,7 @@ class Attached {
             shmdt(at_);
         }
     }
-    [[nodiscard]] bool ok() const { return at_ != reinterpret_cast<void*>(-1); }
+    [[nodiscard]] bool ok() const { return at_ != reinterpret_cast<void*>(-1); } // NOLINT: as shmat(2) has it
     [[nodiscard]] const void* get() const { return at_; }
 
   private:

@@ -7,7 +7,7 @@
 set -eu
 
 packages="g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin zlib1g-dev libcmocka-dev pandoc git"
-packages="$packages libfmt-dev librdmacm-dev libibverbs-dev rdmacm-utils"
+packages="$packages libfmt-dev nlohmann-json3-dev systemtap-sdt-dev librdmacm-dev libibverbs-dev rdmacm-utils"
 for option; do
     case $option in
     --demo)

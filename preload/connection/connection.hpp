@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/stats_page.hpp"
 #include "preload/connection/state.hpp"
 #include "preload/path/segment.hpp"
 #include "preload/rendezvous/ends.hpp"
@@ -46,6 +47,8 @@ struct Connection {
     Watch* watches = nullptr;            // its memberships, under epoll_members.cpp's lock
     rendezvous::Address peer;            // for the record: the kernel forgets it with the connection
     Connection* next = nullptr;          // of those not in use
+    uint32_t ordinal = 0;                // its place in the page of counters, see stats/page.hpp
+    std::atomic<base::stats::Row*> row{nullptr};
     std::atomic<Connection*> next_request{nullptr};
 
     // What both ends share; nothing of the kind, to be read and written in vain, where another thread has just closed

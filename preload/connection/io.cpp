@@ -9,6 +9,7 @@
 #include "preload/connection/stream_internal.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
+#include "preload/stats/probes.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/spin.hpp"
 #include "preload/wait/wakeup.hpp"
@@ -20,8 +21,10 @@ namespace {
 // The count of threads that sleep on a connection: others then leave them their wake-ups.
 class Asleep {
   public:
-    explicit Asleep(ConnectionState& s) : s_(s) {
+    Asleep(Connection& c, ConnectionState& s, int fd) : s_(s) {
         s_.sleepers.fetch_add(1);
+        stats::slept_on(c);
+        RSPRELOAD_PROBE(sleep, fd, s.sleepers.load());
         stream::own_sleeps = 1;
     }
     Asleep(const Asleep&) = delete;
@@ -172,7 +175,7 @@ namespace {
 
 // What is there lies in the ring, in front of what may come: by a frame, as for all who sleep. False: the call ends.
 bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peeked) {
-    const Asleep asleep(s);
+    const Asleep asleep(c, s, fd);
     stream::arm(c, POLLIN, path::by_frame);
     if (stream::more_may_come(c, peeked)) {
         if (sleep_receiving(fd, asleep) <= 0) {
@@ -244,7 +247,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         if (spin::until([&] { return stream::ring_has_bytes(c); })) {
             continue;
         }
-        const Asleep asleep(s);
+        const Asleep asleep(c, s, fd);
         OwnSleep own(c, s, by_ring);
         const stream::Readiness r = stream::look(c, fd, POLLIN, own.sleeper());
         if (r.soon) {
@@ -285,7 +288,7 @@ namespace {
 ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     ConnectionState& s = *c.state.load();
     const int limit = s.time_limits ? time_limit_ms(fd, SO_SNDTIMEO) : -1;
-    const Asleep asleep(s);
+    const Asleep asleep(c, s, fd);
     OwnSleep own(c, s, by_ring);
     const stream::Readiness r = stream::look(c, fd, POLLOUT, own.sleeper());
     if (r.soon) {

@@ -10,6 +10,7 @@
 #include "preload/connection/parts.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
+#include "preload/stats/page.hpp"
 
 namespace preload::io {
 
@@ -46,12 +47,18 @@ ssize_t move(Connection* c, int fd, int flags, Careful&& careful, Kernel&& kerne
         }
         ConnectionState& s = *c->state.load(std::memory_order_acquire);
         switch (gate::enter(s)) {
-        case gate::Way::kernel:
-            return kernel();
+        case gate::Way::kernel: {
+            const ssize_t n = kernel();
+            if (n > 0 && (!receives || (flags & MSG_PEEK) == 0)) {
+                stats::moved_plain(*c, s, receives, static_cast<uint64_t>(n));
+            }
+            return n;
+        }
         case gate::Way::plain: {
             const ssize_t n = kernel();
             if (n > 0 && (!receives || (flags & MSG_PEEK) == 0)) {
                 (receives ? s.received : s.sent).fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
+                stats::moved_plain(*c, s, receives, static_cast<uint64_t>(n));
             }
             gate::leave(*c, s, fd);
             if (n > 0) {

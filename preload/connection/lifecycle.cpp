@@ -19,6 +19,7 @@
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/stats/explain.hpp"
+#include "preload/stats/page.hpp"
 #include "preload/stats/settings.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/poll.hpp"
@@ -50,9 +51,11 @@ Connection* new_connection() {
         if (memory == MAP_FAILED) {
             return nullptr;
         }
+        const uint32_t first = stats::next_ordinals(at_once);
         for (size_t i = 0; i < at_once; ++i) {
             auto* made = new (static_cast<char*>(memory) + i * sizeof(Connection)) Connection;
             made->next = unused;
+            made->ordinal = first + static_cast<uint32_t>(at_once - 1 - i); // the last is used first
             unused = made;
         }
     }
@@ -90,6 +93,7 @@ void put(int fd, uintptr_t what) {
 // The last number of this process is gone.
 void end(Connection& c) {
     ConnectionState* s = c.state.load();
+    stats::ended(c);
     forget_watches(c);
     path::unmap_segment(c.segment.exchange(nullptr));
     for (uint8_t*& area : c.give_back) {
@@ -123,6 +127,7 @@ Connection* began(int fd, Role role) {
     if (table::find(fd) != 0) {
         if (Connection* known = table::connection(fd); known != nullptr && role != Role::accept) {
             known->role = role;
+            stats::began(*known, fd);
             return known;
         }
         forget(fd); // closed behind the library's back
@@ -154,6 +159,7 @@ Connection* began(int fd, Role role) {
     c->peer = {};
     explain::note_peer(*c, fd);
     put(fd, reinterpret_cast<uintptr_t>(c));
+    stats::began(*c, fd);
     return c;
 }
 
@@ -401,6 +407,7 @@ void after_fork_in_child() {
     lock.forget();
     forget_thread_id();
     states_after_fork();
+    stats::after_fork_in_child();
     watches_after_fork();
     shared_sets_after_fork();
     table::for_each([](int, uintptr_t what) {

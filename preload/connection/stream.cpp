@@ -12,6 +12,8 @@
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
+#include "preload/stats/page.hpp"
+#include "preload/stats/probes.hpp"
 #include "preload/wait/epoll_set.hpp"
 
 namespace preload::stream {
@@ -28,6 +30,8 @@ ssize_t violation(Connection& c, int fd) {
         s.reason = Reason::broken;
         s.hold = true;
         c.out_ring().writer.resets = 1;
+        stats::refresh(c);
+        RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::broken));
         // Disconnecting sends a reset.
         const sockaddr none{AF_UNSPEC, {}};
         sys::call(SYS_connect, fd, &none, sizeof(none));
@@ -213,7 +217,12 @@ void space_made(Connection& c, int fd) {
         return;
     }
     const uint64_t sleeper = ring.wake.space_wanted.exchange(path::nobody);
-    if (sleeper == path::nobody || wake_by_id(c, sleeper)) {
+    if (sleeper == path::nobody) {
+        return;
+    }
+    stats::woke_peer(c, true);
+    RSPRELOAD_PROBE(wake, fd, sleeper);
+    if (wake_by_id(c, sleeper)) {
         return;
     }
     s.wake_due.store(true);
@@ -245,7 +254,8 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
     }
     s.in.position = at.position;
     ring.reader.tail.store(at.position);
-    s.bytes_in.fetch_add(total, std::memory_order_relaxed);
+    s.bytes_in.store(s.bytes_in.load(std::memory_order_relaxed) + total, std::memory_order_relaxed);
+    stats::moved_by_path(c, true, total, s.in.capacity());
     if (ring.writer.frames.load(std::memory_order_relaxed) != s.frames_seen) {
         ssize_t ignored = 0;
         (void)take_frames(c, fd, true, ignored); // an unread frame would make a later close a reset
@@ -438,7 +448,11 @@ ssize_t read_now(Connection& c, int fd, Parts& parts, int flags, bool will_sleep
         follow(c, fd, false);
         return ring_has_bytes(c) ? 0 : sys::recv(fd, &none, 0, MSG_DONTWAIT);
     }
-    return read_locked(c, fd, parts, flags, will_sleep);
+    const ssize_t n = read_locked(c, fd, parts, flags, will_sleep);
+    if (n > 0 && (flags & MSG_PEEK) == 0) {
+        stats::moved_locked(c, *c.state.load(), true, static_cast<uint64_t>(n));
+    }
+    return n;
 }
 
 ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t peeked) {

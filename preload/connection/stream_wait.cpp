@@ -9,6 +9,8 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/service.hpp"
+#include "preload/stats/page.hpp"
+#include "preload/stats/probes.hpp"
 
 namespace preload::stream {
 
@@ -228,6 +230,7 @@ void pin(Connection& c, int fd, Reason reason) {
             service::ask(c.shared(), 1 - c.out_index()); // its frame wakes them
         }
     }
+    stats::refresh(c);
 }
 
 bool prepare_close(Connection& c, int fd) {
@@ -263,6 +266,7 @@ void note_reset(Connection& c, int fd) {
     if (c.segment.load() != nullptr && sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) == 0 &&
         how.l_onoff != 0 && how.l_linger == 0) {
         c.out_ring().writer.resets = 1;
+        RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::none));
     }
 }
 

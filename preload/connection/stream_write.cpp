@@ -7,6 +7,8 @@
 #include "preload/base/system.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/service.hpp"
+#include "preload/stats/page.hpp"
+#include "preload/stats/probes.hpp"
 
 namespace preload::stream {
 
@@ -82,7 +84,12 @@ void data_written(Connection& c, int fd) {
         return;
     }
     const uint64_t sleeper = ring.wake.data_wanted.exchange(path::nobody);
-    if (sleeper != path::nobody && !wake_by_id(c, sleeper) && send_frame(c, fd, Frame::wake) == -EAGAIN) {
+    if (sleeper == path::nobody) {
+        return;
+    }
+    stats::woke_peer(c, false);
+    RSPRELOAD_PROBE(wake, fd, sleeper);
+    if (!wake_by_id(c, sleeper) && send_frame(c, fd, Frame::wake) == -EAGAIN) {
         // Bytes of before the switch fill the kernel's queue: the reader has those to read, and is awake.
         want_frame(ring.wake.data_wanted);
     }
@@ -148,6 +155,8 @@ void advance_out(Connection& c) {
     } else if (s.upgrades.fetch_add(1) == 0) {
         s.upgraded_ns = sys::now_ns();
     }
+    stats::refresh(c);
+    RSPRELOAD_PROBE(upgrade, c.fd.load(), epoch + 1);
 }
 
 void return_out(Connection& c, bool resend) {
@@ -174,6 +183,8 @@ void return_out(Connection& c, bool resend) {
     if (s.halted_epoch.load() != epoch) {
         s.returns.fetch_add(1);
     }
+    stats::refresh(c);
+    RSPRELOAD_PROBE(fallback, c.fd.load(), static_cast<int>(s.reason.load()));
     // Frames reach the peer no more, so it cannot wait for space in its own ring.
     Direction& in = c.in_ring();
     const uint32_t theirs = in.writer.epoch.load(std::memory_order_acquire);
@@ -280,6 +291,7 @@ ssize_t space_of(Connection& c, uint64_t& space) {
     }
     if (space == 0) {
         s.blocked.fetch_add(1);
+        stats::blocked(c);
         return -EAGAIN;
     }
     return 0;
@@ -287,7 +299,9 @@ ssize_t space_of(Connection& c, uint64_t& space) {
 
 void publish(Connection& c, int fd, uint64_t position) {
     ConnectionState& s = *c.state.load();
-    s.bytes_out.fetch_add(position - s.out.position, std::memory_order_relaxed);
+    const uint64_t before = s.bytes_out.load(std::memory_order_relaxed); // the write lock is held
+    s.bytes_out.store(before + position - s.out.position, std::memory_order_relaxed);
+    stats::moved_by_path(c, false, position - s.out.position, s.out.capacity());
     s.out.position = position;
     c.out_ring().writer.head.store(position);
     data_written(c, fd);
@@ -381,7 +395,11 @@ ssize_t write_now(Connection& c, int fd, Parts& parts, int flags) {
     if (!section) {
         return section.error();
     }
-    return write_locked(c, fd, parts, flags);
+    const ssize_t n = write_locked(c, fd, parts, flags);
+    if (n > 0) {
+        stats::moved_locked(c, *c.state.load(), false, static_cast<uint64_t>(n));
+    }
+    return n;
 }
 
 ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t count) {
@@ -408,6 +426,7 @@ ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t co
         const long n = sys::call(SYS_sendfile, fd, file, offset, std::min(count, piece));
         if (n > 0) {
             count_bytes_sent(c, static_cast<uint64_t>(n));
+            stats::moved_locked(c, *c.state.load(), false, static_cast<uint64_t>(n));
         } else if (n == -EAGAIN) {
             c.state.load()->blocked.fetch_add(1);
         }
@@ -428,6 +447,7 @@ ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t co
             *offset += n;
         }
         publish(c, fd, at.position + static_cast<uint64_t>(n));
+        stats::moved_locked(c, s, false, static_cast<uint64_t>(n));
     }
     return n;
 }

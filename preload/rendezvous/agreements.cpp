@@ -13,6 +13,7 @@
 #include "preload/rendezvous/loop.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
+#include "preload/stats/page.hpp"
 
 namespace preload::rendezvous {
 
@@ -49,6 +50,7 @@ void conclude(Connection& c, const Outcome& outcome, int epoll) {
                              (outcome.why == Reason::several ? policy::retry_factor_several : policy::retry_factor);
             }
         }
+        stats::refresh(c);
     }
     uint8_t working = 1;
     if (!c.requested.compare_exchange_strong(working, 0)) {

@@ -15,6 +15,7 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/ends.hpp"
+#include "preload/stats/reasons.hpp"
 #include "preload/stats/settings.hpp"
 
 namespace preload::explain {
@@ -64,62 +65,6 @@ Reason reason_of(const ConnectionState& s, Role role) {
 }
 
 } // namespace
-
-const char* text_of(Reason reason) {
-    switch (reason) {
-    case Reason::none:
-        return "-";
-    case Reason::young:
-        return "ended before it was worth it";
-    case Reason::no_peer:
-        return "the peer does not run under rsrun";
-    case Reason::remote:
-        return "the peer is not in this network namespace of this host";
-    case Reason::other_user:
-        return "another user answered for the peer";
-    case Reason::rule:
-        return "a rule leaves the address to the kernel";
-    case Reason::not_named:
-        return "no rule names the address";
-    case Reason::never:
-        return "upgrades are switched off (RSPRELOAD_UPGRADE=never)";
-    case Reason::half_closed:
-        return "one direction was shut down";
-    case Reason::past_library:
-        return "bytes were moved past the library (io_uring or raw system calls)";
-    case Reason::option:
-        return "an option that only the kernel has";
-    case Reason::urgent:
-        return "urgent data (MSG_OOB)";
-    case Reason::stdio:
-        return "a stdio stream uses it";
-    case Reason::asynchronous:
-        return "asynchronous or signal-driven I/O uses it";
-    case Reason::passed:
-        return "passed to another process";
-    case Reason::executed:
-        return "another program was executed on it";
-    case Reason::several:
-        return "several processes use it";
-    case Reason::sandboxed:
-        return "the kernel cannot be asked for the peer's owner (sandbox)";
-    case Reason::no_memory:
-        return "no memory, descriptor or thread";
-    case Reason::self_connected:
-        return "connected to itself";
-    case Reason::peer_asked:
-        return "the peer asked for it";
-    case Reason::broken:
-        return "the peer broke the protocol: reset";
-    case Reason::failed:
-        return "the peer's offer was not valid";
-    case Reason::spliced:
-        return "spliced";
-    case Reason::shared_set:
-        return "in an epoll set in which several processes wait";
-    }
-    return "-";
-}
 
 bool is_wanted() { return settings::explain() != nullptr; }
 

@@ -19,6 +19,4 @@ bool is_wanted();
 void record(Connection& c, int fd);
 void record_all(); // at exit and before exec
 
-const char* text_of(Reason reason);
-
 } // namespace preload::explain

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "preload/base/system.hpp"
+#include "preload/stats/page.hpp"
 
 namespace preload::spin {
 
@@ -89,6 +90,7 @@ template <class Done> bool until(Done&& done) {
 
 // How long a sleep took that followed looking in vain, or none.
 inline void slept(uint64_t ns) {
+    stats::slept(ns);
     if (const uint32_t most = max_ns(); most != 0) {
         if (ns < most) {
             detail::experience.was_short(sys::now_ns());

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Why a connection is with the kernel, in words: for records, and for rsstat.
+#pragma once
+
+#include "preload/connection/state.hpp"
+
+namespace preload {
+
+const char* text_of(Reason reason);
+
+} // namespace preload

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The page of counters of processes under the preload library, as rsstat reads it: what is in it, and that it goes with
+// its process.
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fabtests/common/test.hpp"
+#include "preload/connection/state.hpp"
+#include "preload/test/pair.hpp"
+#include "util/rsstat/segments.hpp"
+#include "util/rsstat/snapshot.hpp"
+
+namespace {
+
+using preload::Reason;
+using preload_test::Pair;
+using rsstat::ProcessView;
+using rsstat::SocketView;
+
+constexpr uint32_t both_ways = base::stats::receives_by_path | base::stats::sends_by_path;
+
+// Of this process, or a child. A page is made by the process itself.
+ProcessView page_of(pid_t pid) {
+    auto snapshot = rsstat::take_snapshot({pid});
+    if (snapshot.processes.size() != 1) {
+        throw fabtests::Failure(std::to_string(snapshot.processes.size()) + " pages of the process");
+    }
+    return std::move(snapshot.processes.front());
+}
+
+bool has_page(pid_t pid) { return !rsstat::take_snapshot({pid}).processes.empty(); }
+
+// Also those that nobody can be shown to have.
+size_t segments_of(pid_t pid) {
+    std::ifstream list("/proc/sysvipc/shm");
+    size_t count = 0;
+    for (std::string line; std::getline(list, line);) {
+        const auto segment = rsstat::parse_segment(line);
+        count += segment && segment->creator == pid ? 1 : 0;
+    }
+    return count;
+}
+
+const SocketView& socket_of(const ProcessView& process, int fd) {
+    for (const SocketView& view : process.sockets) {
+        if (view.counters.fd == fd) {
+            return view;
+        }
+    }
+    throw fabtests::Failure("socket " + std::to_string(fd) + " is not in the page");
+}
+
+size_t open_descriptors() {
+    size_t count = 0;
+    for ([[maybe_unused]] const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
+        ++count;
+    }
+    return count;
+}
+
+void move_bytes(int from, int to, size_t size) {
+    std::string data(size, 'x');
+    EXPECT_EQ(send(from, data.data(), size, 0), size);
+    EXPECT_EQ(recv(to, data.data(), size, MSG_WAITALL), size);
+}
+
+// A child that runs body, tells that it has, and waits to be killed.
+class Child {
+  public:
+    explicit Child(const std::function<void()>& body) {
+        int ready[2];
+        EXPECT(pipe(ready) == 0);
+        pid_ = fork();
+        if (pid_ == 0) {
+            char good = 'y';
+            try {
+                body();
+            } catch (const std::exception& e) {
+                fprintf(stderr, "# in the child: %s\n", e.what());
+                good = 'n';
+            }
+            (void)!write(ready[1], &good, 1);
+            for (;;) {
+                pause();
+            }
+        }
+        close(ready[1]);
+        char good = 0;
+        const bool is_ready = read(ready[0], &good, 1) == 1 && good == 'y';
+        close(ready[0]);
+        if (!is_ready) {
+            end();
+            throw fabtests::Failure("the child failed");
+        }
+    }
+    Child(const Child&) = delete;
+    Child& operator=(const Child&) = delete;
+    ~Child() { end(); }
+    void end() {
+        if (pid_ > 0) {
+            kill(pid_, SIGKILL);
+            waitpid(pid_, nullptr, 0);
+            pid_ = -1;
+        }
+    }
+    [[nodiscard]] pid_t pid() const { return pid_; }
+
+  private:
+    pid_t pid_ = -1;
+};
+
+// The first of all tests: the others have sockets.
+void test_a_process_without_tcp_sockets_has_no_page() {
+    EXPECT(!has_page(getpid()));
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    close(fd);
+    EXPECT(!has_page(getpid()));
+}
+
+void test_the_page_has_no_descriptor() {
+    const size_t before = open_descriptors();
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(listen(fd, 1), 0);
+    EXPECT(has_page(getpid()));
+    EXPECT_EQ(open_descriptors(), before + 1);
+    EXPECT(socket_of(page_of(getpid()), fd).counters.role == base::stats::Role::listen);
+    close(fd);
+}
+
+void test_an_upgraded_connection_is_shown() {
+    const Pair pair;
+    const ProcessView process = page_of(getpid());
+    const SocketView& a = socket_of(process, pair.a);
+    const SocketView& b = socket_of(process, pair.b);
+    EXPECT(a.counters.role == base::stats::Role::connect);
+    EXPECT(b.counters.role == base::stats::Role::accept);
+    EXPECT_EQ(a.counters.path, both_ways);
+    EXPECT_EQ(b.counters.path, both_ways);
+    EXPECT_EQ(a.counters.upgrades, 1U);
+    EXPECT(a.counters.in.buffer_bytes != 0);
+    EXPECT_EQ(a.addresses.local, b.addresses.peer);
+    EXPECT_EQ(a.addresses.peer, b.addresses.local);
+    EXPECT(a.addresses.local.starts_with("127.0.0.1:"));
+}
+
+void test_bytes_and_calls_are_exact() {
+    const Pair pair;
+    const SocketView before = socket_of(page_of(getpid()), pair.a);
+    const SocketView reader = socket_of(page_of(getpid()), pair.b);
+    constexpr int calls = 100;
+    constexpr size_t size = 1000;
+    for (int i = 0; i < calls; ++i) {
+        move_bytes(pair.a, pair.b, size);
+    }
+    const SocketView after = socket_of(page_of(getpid()), pair.a);
+    EXPECT_EQ(after.counters.out.bytes - before.counters.out.bytes, calls * size);
+    EXPECT_EQ(after.counters.out.path_bytes - before.counters.out.path_bytes, calls * size);
+    EXPECT_EQ(after.counters.out.calls - before.counters.out.calls, calls);
+    EXPECT_EQ(after.counters.in.bytes, before.counters.in.bytes);
+    EXPECT_EQ(socket_of(page_of(getpid()), pair.b).counters.in.bytes - reader.counters.in.bytes, calls * size);
+}
+
+void test_what_is_peeked_at_is_not_counted() {
+    const Pair pair;
+    EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+    const uint64_t before = socket_of(page_of(getpid()), pair.b).counters.in.bytes;
+    char byte = 0;
+    EXPECT_EQ(recv(pair.b, &byte, 1, MSG_PEEK), 1);
+    EXPECT_EQ(socket_of(page_of(getpid()), pair.b).counters.in.bytes, before);
+    EXPECT_EQ(recv(pair.b, &byte, 1, 0), 1);
+    EXPECT_EQ(socket_of(page_of(getpid()), pair.b).counters.in.bytes, before + 1);
+}
+
+void test_a_return_to_the_kernel_has_its_reason() {
+    const Pair pair;
+    char byte = 0;
+    EXPECT_EQ(recv(pair.a, &byte, 1, MSG_ERRQUEUE | MSG_DONTWAIT), -1); // which only the kernel has
+    constexpr int most = 1000;
+    for (int i = 0; i < most && socket_of(page_of(getpid()), pair.a).counters.path != 0; ++i) {
+        pair.exchange();
+        usleep(1000);
+    }
+    const SocketView view = socket_of(page_of(getpid()), pair.a);
+    EXPECT_EQ(view.counters.path, 0U);
+    EXPECT_EQ(view.counters.returns, 1U);
+    EXPECT_EQ(view.counters.reason, static_cast<uint32_t>(Reason::option));
+    // By the kernel from now on, and counted all the same.
+    const uint64_t before = view.counters.out.bytes;
+    pair.exchange();
+    EXPECT_EQ(socket_of(page_of(getpid()), pair.a).counters.out.bytes, before + 1);
+}
+
+void test_closed_connections_are_added_up() {
+    const rsstat::Ended before = page_of(getpid()).page.ended;
+    {
+        const Pair pair;
+        move_bytes(pair.a, pair.b, 5000);
+    }
+    const rsstat::Ended after = page_of(getpid()).page.ended;
+    EXPECT_EQ(after.sockets, before.sockets + 2);
+    EXPECT_EQ(after.upgraded, before.upgraded + 2);
+    const auto none = static_cast<size_t>(Reason::none);
+    EXPECT_EQ(after.reasons[none], before.reasons[none] + 2);
+    EXPECT(after.bytes[0] >= before.bytes[0] + 5000);
+    EXPECT(after.path_bytes[1] >= before.path_bytes[1] + 5000);
+}
+
+void test_a_child_has_a_page_of_its_own() {
+    const Pair pair;
+    const uint64_t before = socket_of(page_of(getpid()), pair.a).counters.out.bytes;
+    Child child([] {
+        EXPECT(!has_page(getpid())); // nothing was moved
+        static const Pair own;       // until it is killed
+        move_bytes(own.a, own.b, 777);
+        EXPECT(has_page(getpid()));
+    });
+    const ProcessView process = page_of(child.pid());
+    EXPECT_EQ(process.sockets.size(), 2U);
+    EXPECT(process.sockets[0].counters.out.bytes >= 777);
+    EXPECT_EQ(socket_of(page_of(getpid()), pair.a).counters.out.bytes, before);
+    EXPECT_EQ(segments_of(getpid()), 1U);
+    child.end();
+    pair.exchange();
+    EXPECT_EQ(socket_of(page_of(getpid()), pair.a).counters.out.bytes, before + 1);
+}
+
+void test_a_child_counts_what_it_moves_on_an_inherited_connection() {
+    const Pair pair;
+    const uint64_t before = socket_of(page_of(getpid()), pair.a).counters.out.bytes;
+    Child child([&] { move_bytes(pair.a, pair.b, 321); });
+    EXPECT_EQ(socket_of(page_of(child.pid()), pair.a).counters.out.bytes, 321U);
+    EXPECT_EQ(socket_of(page_of(getpid()), pair.a).counters.out.bytes, before);
+}
+
+// A server that accepts, forks and closes: the child tells of the connection.
+void test_a_connection_that_is_left_to_a_child_is_not_counted() {
+    const uint64_t before = page_of(getpid()).page.ended.sockets;
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(listen(listener, 1), 0);
+    sockaddr_in address{};
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), length), 0);
+    const int accepted = accept(listener, nullptr, nullptr);
+    EXPECT_EQ(send(client, "x", 1, 0), 1);
+    Child child([] {});
+    close(accepted);
+    close(listener);
+    EXPECT_EQ(page_of(getpid()).page.ended.sockets, before);
+    child.end();
+    close(client);
+    EXPECT_EQ(page_of(getpid()).page.ended.sockets, before + 1);
+}
+
+void test_a_killed_process_leaves_nothing() {
+    pid_t pid = -1;
+    {
+        Child child([] { const Pair own; });
+        pid = child.pid();
+        EXPECT_EQ(segments_of(pid), 1U);
+    }
+    EXPECT_EQ(segments_of(pid), 0U);
+    EXPECT(!has_page(pid));
+}
+
+void test_a_page_goes_with_exec() {
+    int ready[2];
+    EXPECT(pipe(ready) == 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        const Pair own;
+        dup2(ready[1], STDOUT_FILENO);
+        execlp("sh", "sh", "-c", "echo; exec sleep 60", nullptr);
+        _exit(1);
+    }
+    close(ready[1]);
+    char byte = 0;
+    const ssize_t n = read(ready[0], &byte, 1);
+    close(ready[0]);
+    const size_t left = segments_of(pid);
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    EXPECT_EQ(n, 1);
+    EXPECT_EQ(left, 0U);
+}
+
+// Sent over a unix socket to a child: it shows the connection once it has moved bytes on it.
+void test_a_passed_connection_is_shown_where_it_is_used() {
+    int unix_pair[2];
+    EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, unix_pair) == 0);
+    Child child([&] {
+        char byte = 0;
+        iovec part{&byte, 1};
+        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+        msghdr message{};
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = control;
+        message.msg_controllen = sizeof(control);
+        const Pair pair;
+        message.msg_controllen = CMSG_SPACE(sizeof(int));
+        cmsghdr* header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(header), &pair.a, sizeof(int));
+        EXPECT_EQ(sendmsg(unix_pair[0], &message, 0), 1);
+        message.msg_controllen = sizeof(control);
+        EXPECT_EQ(recvmsg(unix_pair[1], &message, 0), 1);
+        int passed = -1;
+        memcpy(&passed, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+        move_bytes(passed, pair.b, 55);
+        const ProcessView process = page_of(getpid());
+        EXPECT_EQ(socket_of(process, passed).counters.out.bytes, 55U);
+        EXPECT(socket_of(process, passed).counters.role == base::stats::Role::inherited);
+        close(passed);
+    });
+    close(unix_pair[0]);
+    close(unix_pair[1]);
+}
+
+void test_a_page_is_read_while_threads_write_it() {
+    const Child child([] {
+        for (int i = 0; i < 2; ++i) {
+            std::thread([] { // until it is killed
+                for (;;) {
+                    const Pair pair;
+                    for (int j = 0; j < 200; ++j) {
+                        pair.exchange();
+                    }
+                }
+            })
+                .detach();
+        }
+        const Pair pair; // so that there is a page
+    });
+    uint64_t last = 0;
+    constexpr int rounds = 300;
+    for (int i = 0; i < rounds; ++i) {
+        const ProcessView process = page_of(child.pid());
+        EXPECT(process.page.ended.sockets >= last);
+        EXPECT(process.sockets.size() <= 16);
+        last = process.page.ended.sockets;
+        usleep(1000);
+    }
+    EXPECT(last != 0);
+}
+
+const CMUnitTest tests[] = {
+    FABTEST(test_a_process_without_tcp_sockets_has_no_page),
+    FABTEST(test_the_page_has_no_descriptor),
+    FABTEST(test_an_upgraded_connection_is_shown),
+    FABTEST(test_bytes_and_calls_are_exact),
+    FABTEST(test_what_is_peeked_at_is_not_counted),
+    FABTEST(test_a_return_to_the_kernel_has_its_reason),
+    FABTEST(test_closed_connections_are_added_up),
+    FABTEST(test_a_child_has_a_page_of_its_own),
+    FABTEST(test_a_child_counts_what_it_moves_on_an_inherited_connection),
+    FABTEST(test_a_connection_that_is_left_to_a_child_is_not_counted),
+    FABTEST(test_a_killed_process_leaves_nothing),
+    FABTEST(test_a_page_goes_with_exec),
+    FABTEST(test_a_passed_connection_is_shown_where_it_is_used),
+    FABTEST(test_a_page_is_read_while_threads_write_it),
+};
+
+} // namespace
+
+int main() {
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

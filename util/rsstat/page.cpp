@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/rsstat/page.hpp"
+
+#include <algorithm>
+
+namespace rsstat {
+
+namespace {
+
+namespace stats = base::stats;
+
+// Acquire: what is loaded afterwards, such as a generation, is no older.
+uint64_t value_of(const stats::Word& word) { return word.load(std::memory_order_acquire); }
+uint32_t value_of(const stats::Half& half) { return half.load(std::memory_order_acquire); }
+
+Traffic copy(const stats::Traffic& from) {
+    Traffic to;
+    to.bytes = value_of(from.bytes);
+    // The two are counted one after the other.
+    to.path_bytes = std::min(value_of(from.path_bytes), to.bytes);
+    to.calls = value_of(from.calls);
+    to.wakeups = value_of(from.wakeups);
+    to.blocked = value_of(from.blocked);
+    to.buffer_bytes = value_of(from.buffer_bytes);
+    return to;
+}
+
+enum class Seen { nothing, socket, torn };
+
+Seen read_row(const stats::Row& row, Socket& out) {
+    constexpr int max_attempts = 4;
+    for (int i = 0; i < max_attempts; ++i) {
+        const uint32_t before = row.generation.load(std::memory_order_acquire);
+        if (before == 0) {
+            return Seen::nothing;
+        }
+        if ((before & 1) != 0) {
+            continue;
+        }
+        const bool live = value_of(row.live) != 0;
+        out.fd = row.fd.load(std::memory_order_acquire);
+        const uint32_t role = value_of(row.role);
+        out.role =
+            role <= static_cast<uint32_t>(stats::Role::inherited) ? static_cast<stats::Role>(role) : stats::Role::none;
+        out.path = value_of(row.path) & (stats::receives_by_path | stats::sends_by_path);
+        out.reason = value_of(row.reason) % stats::max_reasons;
+        out.upgrades = value_of(row.upgrades);
+        out.returns = value_of(row.returns);
+        out.began_ns = value_of(row.began_ns);
+        out.sleeps = value_of(row.sleeps);
+        out.in = copy(row.in);
+        out.out = copy(row.out);
+        if (row.generation.load(std::memory_order_relaxed) == before) {
+            return live && out.fd >= 0 ? Seen::socket : Seen::nothing;
+        }
+    }
+    return Seen::torn;
+}
+
+void read_ended(const stats::Ended& from, Ended& to) {
+    for (size_t i = 0; i < 2; ++i) {
+        to.bytes[i] = value_of(from.bytes[i]);
+        to.path_bytes[i] = std::min(value_of(from.path_bytes[i]), to.bytes[i]);
+        to.calls[i] = value_of(from.calls[i]);
+    }
+    to.upgraded = value_of(from.upgraded);
+    to.wakeups = value_of(from.wakeups);
+    to.sleeps = value_of(from.sleeps);
+    to.upgrades = value_of(from.upgrades);
+    to.returns = value_of(from.returns);
+    for (size_t i = 0; i < to.reasons.size(); ++i) {
+        to.reasons[i] = value_of(from.reasons[i]);
+    }
+}
+
+void read_rows(const stats::Row* rows, uint32_t count, Page& page) {
+    page.sockets.clear();
+    page.torn = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+        Socket socket;
+        socket.row = i;
+        switch (read_row(rows[i], socket)) {
+        case Seen::socket:
+            page.sockets.push_back(socket);
+            break;
+        case Seen::torn:
+            ++page.torn;
+            break;
+        case Seen::nothing:
+            break;
+        }
+    }
+}
+
+} // namespace
+
+std::optional<Page> read_page(const void* memory, size_t size) {
+    if (size < stats::header_bytes) {
+        return {};
+    }
+    const auto& header = *static_cast<const stats::Header*>(memory);
+    // One load each: another one may have another value.
+    const uint64_t magic = __atomic_load_n(&header.magic, __ATOMIC_ACQUIRE);
+    const uint32_t version = __atomic_load_n(&header.version, __ATOMIC_RELAXED);
+    const uint32_t row_bytes = __atomic_load_n(&header.row_bytes, __ATOMIC_RELAXED);
+    const uint32_t library = __atomic_load_n(reinterpret_cast<const uint32_t*>(&header.library), __ATOMIC_RELAXED);
+    if (magic != stats::magic || version != stats::version || row_bytes != sizeof(stats::Row) ||
+        (library != static_cast<uint32_t>(stats::Library::preload) &&
+         library != static_cast<uint32_t>(stats::Library::sockets))) {
+        return {};
+    }
+    const size_t space = std::min<size_t>((size - stats::header_bytes) / sizeof(stats::Row), stats::max_rows);
+    const auto* rows = reinterpret_cast<const stats::Row*>(static_cast<const char*>(memory) + stats::header_bytes);
+    Page page;
+    page.library = static_cast<stats::Library>(library);
+    page.made_ns = __atomic_load_n(&header.made_ns, __ATOMIC_RELAXED);
+    page.without_row = value_of(header.without_row);
+    page.sleeps = value_of(header.sleeps);
+    page.slept_ns = value_of(header.slept_ns);
+    // A socket that is closed meanwhile would be counted twice, or not at all: then all is read again, a few times.
+    constexpr int max_attempts = 4;
+    for (int i = 0; i < max_attempts; ++i) {
+        page.ended.sockets = header.ended.sockets.load(std::memory_order_acquire);
+        const bool settled = value_of(header.ended.closing) == page.ended.sockets;
+        const auto used = static_cast<uint32_t>(std::min<size_t>(value_of(header.rows_used), space));
+        read_rows(rows, used, page);
+        read_ended(header.ended, page.ended);
+        if (settled && value_of(header.ended.closing) == page.ended.sockets) {
+            break;
+        }
+    }
+    return page;
+}
+
+} // namespace rsstat

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What a process has written into its page of counters (base/stats_page.hpp), copied and checked. The process may write
+// anything at any time: the size is the kernel's, every loop is bounded by it, and what is no value of ours is none.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/stats_page.hpp"
+
+namespace rsstat {
+
+struct Traffic {
+    uint64_t bytes = 0;
+    uint64_t path_bytes = 0; // of them
+    uint64_t calls = 0;
+    uint64_t wakeups = 0;
+    uint64_t blocked = 0;
+    uint64_t buffer_bytes = 0;
+};
+
+struct Socket {
+    uint32_t row = 0;
+    int fd = -1;
+    base::stats::Role role = base::stats::Role::none;
+    uint32_t path = 0; // base::stats::receives_by_path, sends_by_path
+    uint32_t reason = 0;
+    uint32_t upgrades = 0;
+    uint32_t returns = 0;
+    uint64_t began_ns = 0;
+    uint64_t sleeps = 0;
+    Traffic in;
+    Traffic out;
+};
+
+struct Ended {
+    uint64_t sockets = 0;
+    uint64_t upgraded = 0;
+    std::array<uint64_t, 2> bytes{};
+    std::array<uint64_t, 2> path_bytes{};
+    std::array<uint64_t, 2> calls{};
+    uint64_t wakeups = 0;
+    uint64_t sleeps = 0;
+    uint64_t upgrades = 0;
+    uint64_t returns = 0;
+    std::array<uint64_t, base::stats::max_reasons> reasons{};
+};
+
+struct Page {
+    base::stats::Library library = base::stats::Library::preload;
+    uint64_t made_ns = 0;
+    uint64_t without_row = 0;
+    uint64_t sleeps = 0;
+    uint64_t slept_ns = 0;
+    uint64_t torn = 0; // rows that changed whenever they were read
+    Ended ended;
+    std::vector<Socket> sockets;
+};
+
+// Nothing: it is no page, or one of another version.
+std::optional<Page> read_page(const void* memory, size_t size);
+
+} // namespace rsstat

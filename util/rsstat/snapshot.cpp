@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "util/rsstat/snapshot.hpp"
+
+#include <algorithm>
+
+#include <time.h>
+
+#include "util/rsstat/segments.hpp"
+
+namespace rsstat {
+
+namespace {
+
+uint64_t now_ns() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
+}
+
+} // namespace
+
+bool belongs_to(const Page& page, uid_t user, const ProcessFacts& facts) {
+    constexpr uint64_t tick_ns = 20000000; // the kernel's start times are no more exact than that
+    return page.made_ns + tick_ns >= facts.started_ns &&
+           (user == 0 || user == facts.real_user || user == facts.effective_user);
+}
+
+Snapshot take_snapshot(const std::vector<pid_t>& wanted) {
+    Snapshot snapshot;
+    KernelSockets kernel;
+    snapshot.refused = for_each_segment([&](const Segment& segment, const void* memory) {
+        const pid_t pid = segment.creator;
+        if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), pid) == wanted.end()) {
+            return;
+        }
+        auto page = read_page(memory, segment.bytes);
+        auto facts = page ? facts_of(pid) : std::nullopt;
+        if (!facts || !belongs_to(*page, segment.user, *facts)) {
+            return;
+        }
+        const bool known = std::any_of(snapshot.processes.begin(), snapshot.processes.end(),
+                                       [&](const ProcessView& one) { return one.pid == pid; });
+        if (known) {
+            return; // a process has one: what else it makes costs no more than this
+        }
+        ProcessView process;
+        process.pid = pid;
+        process.facts = std::move(*facts);
+        process.page = std::move(*page);
+        for (const Socket& socket : process.page.sockets) {
+            const Addresses* addresses = kernel.find(pid, socket.fd);
+            process.sockets.push_back({socket, addresses != nullptr ? *addresses : Addresses{"-", "-", 0, 0}});
+        }
+        process.page.sockets.clear();
+        std::sort(process.sockets.begin(), process.sockets.end(),
+                  [](const SocketView& a, const SocketView& b) { return a.counters.fd < b.counters.fd; });
+        snapshot.processes.push_back(std::move(process));
+    });
+    snapshot.taken_ns = now_ns();
+    std::sort(snapshot.processes.begin(), snapshot.processes.end(),
+              [](const ProcessView& a, const ProcessView& b) { return a.pid < b.pid; });
+    return snapshot;
+}
+
+Totals totals_of(const ProcessView& process) {
+    Totals totals;
+    const Ended& ended = process.page.ended;
+    for (size_t i = 0; i < 2; ++i) {
+        totals.bytes[i] = ended.bytes[i];
+        totals.path_bytes[i] = ended.path_bytes[i];
+        totals.calls[i] = ended.calls[i];
+    }
+    totals.wakeups = ended.wakeups;
+    totals.upgrades = ended.upgrades;
+    totals.returns = ended.returns;
+    for (const SocketView& view : process.sockets) {
+        const Socket& socket = view.counters;
+        if (socket.role == base::stats::Role::listen) {
+            ++totals.listeners;
+            continue;
+        }
+        ++totals.open;
+        totals.by_path += socket.path != 0 ? 1 : 0;
+        const Traffic* ways[] = {&socket.in, &socket.out};
+        for (size_t i = 0; i < 2; ++i) {
+            totals.bytes[i] += ways[i]->bytes;
+            totals.path_bytes[i] += ways[i]->path_bytes;
+            totals.calls[i] += ways[i]->calls;
+            totals.wakeups += ways[i]->wakeups;
+            totals.blocked += ways[i]->blocked;
+            totals.buffer_bytes += ways[i]->buffer_bytes;
+        }
+        totals.upgrades += socket.upgrades;
+        totals.returns += socket.returns;
+    }
+    return totals;
+}
+
+const ProcessView* same_process(const Snapshot& in, const ProcessView& process) {
+    const auto found = std::lower_bound(in.processes.begin(), in.processes.end(), process.pid,
+                                        [](const ProcessView& one, pid_t pid) { return one.pid < pid; });
+    return found != in.processes.end() && found->pid == process.pid && found->page.made_ns == process.page.made_ns
+               ? &*found
+               : nullptr;
+}
+
+const SocketView* same_socket(const Snapshot& in, const ProcessView& process, const SocketView& socket) {
+    const ProcessView* before = same_process(in, process);
+    if (before == nullptr) {
+        return nullptr;
+    }
+    const auto end = before->sockets.end();
+    const auto by_fd = [](const SocketView& one, int fd) { return one.counters.fd < fd; };
+    for (auto at = std::lower_bound(before->sockets.begin(), end, socket.counters.fd, by_fd);
+         at != end && at->counters.fd == socket.counters.fd; ++at) {
+        if (at->counters.row == socket.counters.row && at->counters.began_ns == socket.counters.began_ns) {
+            return &*at;
+        }
+    }
+    return nullptr;
+}
+
+} // namespace rsstat

@@ -3,7 +3,7 @@
 # SPDX-FileCopyrightText: The rstream authors
 #
 # check-packages.sh ARCHIVE DIR: builds Debian packages and an RPM package from an archive of `make dist`, in DIR, lets
-# lintian and rpmlint judge them, installs the Debian packages in a clean system made by mmdebstrap, and runs there
+# lintian judge the former and rpmlint the spec, installs the Debian packages in a clean system made by mmdebstrap, and runs there
 # debian/tests/installed. What this machine cannot do is skipped by name; exit status 77 if it can do nothing.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -49,6 +49,7 @@ try() { # NAME COMMAND...
 
 # What lintian and rpmlint find: nothing is overridden.
 judge_debs() { lintian --fail-on error,warning --no-tag-display-limit "$work"/debs/rstream_*.changes; }
+# The spec alone: what Debian's rpm builds has its man pages and binaries as no distribution with rpm has them.
 judge_rpm() {
     rpmlint -c "$here/../packaging/rpmlint.toml" "$@" >"$work/rpmlint.log" 2>&1
     status=$?
@@ -72,8 +73,7 @@ if has rpmbuild rpmlint; then
     # What the build needs is installed by dpkg, of which rpm does not know. The code was tested above, so that it need
     # not be optimized.
     try "rpmbuild" rpmbuild -bb --nodeps --define "_topdir $work/rpm" --define "_sourcedir $(dirname "$archive")" \
-        --define "_smp_mflags -j$(nproc)" --define "optflags -O0 -g1" --without check "$here/../packaging/rstream.spec" &&
-        try "rpmlint: the packages" judge_rpm "$work"/rpm/RPMS/*/*.rpm
+        --define "_smp_mflags -j$(nproc)" --define "optflags -O0 -g1" --without check "$here/../packaging/rstream.spec"
 else
     skip "the RPM package: $missing is missing: scripts/install-deps.sh --packages"
 fi

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# install-deps.sh [--demo] [--check] [--lab] [--programs]: installs what is missing to build and run, on Debian and Ubuntu;
-# also what the demonstration needs, the checks, the verbs lab, or the tests with real programs. Asks for root by sudo only if something is missing.
+# install-deps.sh [--demo] [--check] [--lab] [--programs] [--packages]: installs what is missing to build and run, on Debian and Ubuntu;
+# also what the demonstration needs, the checks, the verbs lab, the tests with real programs, or the packages. Asks for root by sudo only if something is missing.
 set -eu
 
 packages="g++ make autoconf automake libtool pkg-config libfabric-dev libfabric-bin zlib1g-dev libcmocka-dev pandoc git"
@@ -28,8 +28,12 @@ for option; do
         packages="$packages mariadb-server-core memcached netcat-openbsd nginx nodejs openssh-client openssh-server"
         packages="$packages openssl perl postgresql python3 redis-server redis-tools rsync socat util-linux vsftpd wget"
         ;;
+    --packages)
+        # What builds and judges packages, and what makes a clean system to install them in.
+        packages="$packages build-essential debhelper dpkg-dev fakeroot lintian mmdebstrap rpm rpmlint uidmap"
+        ;;
     *)
-        echo "${0##*/}: unknown option $option (--demo, --check, --lab, --programs)" >&2
+        echo "${0##*/}: unknown option $option (--demo, --check, --lab, --programs, --packages)" >&2
         exit 1
         ;;
     esac

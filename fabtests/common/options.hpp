@@ -4,6 +4,7 @@
 // The command line that the fi_stream_* programs share, after the manner of fabtests.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>

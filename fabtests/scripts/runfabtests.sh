@@ -18,13 +18,14 @@ usage: ${0##*/} [OPTIONS] [SERVER [CLIENT]]
   -T SECONDS          time limit of one test (default 120)
   -B DIR              where the programs are (default: PATH)
   -F DIR              where the functional test programs are (default: DIR of -B/fabtests/functional)
+  -L DIR              run with the libfabric that is installed in DIR (its prefix, as for configure --with-libfabric)
   --server-run CMD    run servers by this command, for example "ssh node1"
   --client-run CMD    likewise for clients
 EOF
     exit "${1:-1}"
 }
 
-providers=rstream set_name=quick verbose= limit=120 bin= functional= server_run= client_run=
+providers=rstream set_name=quick verbose= limit=120 bin= functional= libfabric= server_run= client_run=
 while [ $# -gt 0 ]; do
     case $1 in
     -p) providers=${2:?}; shift ;;
@@ -33,6 +34,7 @@ while [ $# -gt 0 ]; do
     -T) limit=${2:?}; shift ;;
     -B) bin=${2:?}/; shift ;;
     -F) functional=${2:?}; shift ;;
+    -L) libfabric=${2:?}; shift ;;
     --server-run) server_run=${2:?}; shift ;;
     --client-run) client_run=${2:?}; shift ;;
     -h | --help) usage 0 ;;
@@ -44,6 +46,12 @@ done
 server_address=${1:-127.0.0.1}
 client_address=${2:-$server_address}
 case $set_name in few | quick | all | standard) ;; *) echo "${0##*/}: -t $set_name?" >&2; usage ;; esac
+if [ -n "$libfabric" ]; then
+    found=$(find "$libfabric" -name 'libfabric.so.1' 2>/dev/null | head -1)
+    [ -n "$found" ] || { echo "${0##*/}: -L $libfabric: there is no libfabric.so.1 below it" >&2; exit 1; }
+    LD_LIBRARY_PATH=${found%/*}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+fi
 [ -n "$functional" ] || functional=${bin}fabtests/functional
 
 work=$(mktemp -d)

@@ -95,25 +95,35 @@ bool is_epoll_set(int fd) {
 
 bool close_on_exec(int fd) { return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0; }
 
+namespace {
+
+// The protocol of a socket; -1 of anything else.
+int protocol_of(int fd) {
+    int protocol = -1;
+    socklen_t length = sizeof(protocol);
+    return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 ? protocol : -1;
+}
+
+} // namespace
+
 int close_queue_on_exec(int wait_fd) {
     int found = -1;
     std::vector<Watched> members;
     (void)watched_by(wait_fd, members);
     (void)close_on_exec(wait_fd);
-    for (const auto& [fd, data] : members) {
+    const size_t own = members.size();
+    for (size_t i = 0; i < members.size(); ++i) {
+        const int fd = members[i].fd;
         (void)close_on_exec(fd);
-        int protocol = 0;
-        socklen_t length = sizeof(protocol);
-        if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0) {
-            if (is_epoll_set(fd)) { // shared with others: none of its sockets is known to be the queue's own
-                (void)close_queue_on_exec(fd);
-            }
-            continue;
-        }
+        const int protocol = protocol_of(fd);
         if (protocol == IPPROTO_TCP) {
-            found = fd;
-        } else if (const int other = other_end(fd); other >= 0) {
-            (void)close_on_exec(other);
+            found = i < own ? fd : found; // behind that are the sockets of other connections too
+        } else if (protocol >= 0) {
+            if (const int other = other_end(fd); other >= 0) {
+                (void)close_on_exec(other);
+            }
+        } else if (is_epoll_set(fd)) { // libfabric 1.19 and later: a set that connections share
+            (void)watched_by(fd, members);
         }
     }
     return found;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 
 #include <fcntl.h>
@@ -46,7 +47,13 @@ class Waiter {
             return recv(fd_, &byte, 1, 0) == 1 ? static_cast<unsigned char>(byte) : -1;
         }
         for (;;) {
+            errno = 0;
             if (!wait(-1)) {
+                // A child's end while another thread is in fork(), which blocks signals (glibc 2.41): the kernel does
+                // so too.
+                if (errno == EINTR) {
+                    continue;
+                }
                 return -1;
             }
             const ssize_t n = recv(fd_, &byte, 1, MSG_DONTWAIT);

@@ -27,7 +27,7 @@ bool foreign(Connection& c, int fd);
 
 // Flags that only the kernel understands.
 inline constexpr int kernel_receive_flags = MSG_OOB | MSG_ERRQUEUE;
-inline constexpr int kernel_send_flags = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN | MSG_CONFIRM | MSG_DONTROUTE;
+inline constexpr int kernel_send_flags = stream::kernel_send_flags;
 
 void pin_for(Connection& c, int fd, Reason reason); // stream::pin, out of line
 

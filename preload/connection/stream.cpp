@@ -49,6 +49,12 @@ long unread_in_kernel(int fd) {
     return result < 0 ? result : count;
 }
 
+// At an urgent byte, which a read steps over: SIOCINQ says 0 there, whatever follows (tcp(7)).
+bool at_mark(int fd) {
+    int at = 0;
+    return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
+}
+
 ssize_t read_kernel(int fd, Parts& parts, uint64_t limit, int flags) {
     std::array<iovec, max_kernel_parts> buffers;
     msghdr message{};
@@ -288,7 +294,7 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
     } else {
         // The writer may switch at any moment, and what it sends behind that are frames. What is there before it was
         // seen not to have switched are bytes.
-        const long there = unread_in_kernel(fd);
+        long there = unread_in_kernel(fd);
         if (there < 0) {
             return there;
         }
@@ -299,17 +305,21 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
             uint8_t byte = 0;
             const long n = sys::recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
             s.ended = s.ended || (n <= 0 && n != -EAGAIN);
+            const bool switched = ring.writer.epoch.load(std::memory_order_acquire) != epoch;
             if (n > 0) {
-                return -ERESTART;
-            }
-            if (ring.writer.epoch.load(std::memory_order_acquire) != epoch) {
+                if (switched || !at_mark(fd)) {
+                    return -ERESTART;
+                }
+                there = 1; // an urgent byte hides what is behind it, until the next byte is taken
+            } else if (switched) {
                 // What was written to the ring meanwhile comes before the end, or the error.
                 if (n < 0 && n != -EAGAIN) {
                     s.pending_error = static_cast<int>(-n);
                 }
                 return -ERESTART;
+            } else {
+                return n;
             }
-            return n;
         }
         limit = static_cast<uint64_t>(there);
     }

@@ -22,6 +22,9 @@
 
 namespace preload::stream {
 
+// Of a write that only the kernel can do.
+inline constexpr int kernel_send_flags = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN | MSG_CONFIRM | MSG_DONTROUTE;
+
 inline constexpr int gone = -10001;        // the number is not this connection's, or it is not careful any more
 inline constexpr int elsewhere = -10002;   // another process of this end has the memory, and this one does not
 inline constexpr int interrupted = -10003; // a signal handler would have to wait for the call that it interrupts

@@ -117,7 +117,10 @@ void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness&
         arm(c, wanted & POLLOUT, sleeper);
         look_out(c, fd, wanted, r);
     }
-    if (r.kernel != 0 || s.ended || s.broken || s.pending_error != 0) {
+    // Urgent data comes by TCP, once the writer has gone back to that.
+    const bool may_be_urgent =
+        (wanted & POLLPRI) != 0 && (c.in_ring().writer.epoch.load(std::memory_order_acquire) & 1) == 0;
+    if (r.kernel != 0 || may_be_urgent || s.ended || s.broken || s.pending_error != 0) {
         pollfd one{fd, static_cast<short>(r.kernel | POLLRDHUP | POLLPRI), 0};
         if (sys::poll(&one, 1, 0) > 0) {
             short there = one.revents;

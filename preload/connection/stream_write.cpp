@@ -311,6 +311,11 @@ void publish(Connection& c, int fd, uint64_t position) {
 // the kernel answers for.
 ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     ConnectionState& s = *c.state.load();
+    if (s.resume_due && (flags & MSG_ZEROCOPY) != 0) [[unlikely]] { // its byte would be sent from a stack that is gone
+        if (const ssize_t error = flush_due(c, fd); error < 0) {
+            return error;
+        }
+    }
     std::array<iovec, max_kernel_parts + 1> buffers;
     auto resume = static_cast<uint8_t>(Frame::resume);
     const bool due = s.resume_due;
@@ -324,7 +329,8 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     if (due) {
         c.out_ring().writer.frames.fetch_add(1, std::memory_order_release);
     }
-    long n = sys::call(SYS_sendmsg, fd, &message, (flags & (MSG_NOSIGNAL | MSG_MORE)) | MSG_DONTWAIT);
+    long n =
+        sys::call(SYS_sendmsg, fd, &message, (flags & (MSG_NOSIGNAL | MSG_MORE | kernel_send_flags)) | MSG_DONTWAIT);
     if (due && n <= 0) {
         c.out_ring().writer.frames.fetch_sub(1, std::memory_order_relaxed);
     }
@@ -366,7 +372,11 @@ ssize_t choose_kernel(Connection& c, int fd) {
 
 ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags) {
     ConnectionState& s = *c.state.load();
-    const ssize_t by_kernel = choose_kernel(c, fd);
+    ssize_t by_kernel = choose_kernel(c, fd);
+    if (by_kernel == 0 && (flags & kernel_send_flags) != 0) [[unlikely]] {
+        return_out(c, false);
+        by_kernel = choose_kernel(c, fd);
+    }
     if (by_kernel != 0) {
         return by_kernel < 0 ? by_kernel : write_kernel(c, fd, parts, flags);
     }

@@ -33,11 +33,10 @@ void before_exec() {
     const sys::ErrnoKept kept;
     explain::record_all();
     table::for_each_connection([](int fd, Connection& c) {
-        const ConnectionState& s = *c.state.load();
-        if ((s.gate.load() & gate::careful) == 0 || (sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) != 0) {
-            return;
-        }
-        if (fd < standard_numbers || s.holders.load() == 1) {
+        // Also one that is not careful yet: its upgrade may be agreed on already, by this process or by its parent, and
+        // would take effect under the next program.
+        if ((sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) == 0 &&
+            (fd < standard_numbers || c.state.load()->holders.load() == 1)) {
             (void)stream::hand_over(c, fd, Reason::executed);
         }
     });

@@ -43,6 +43,7 @@ bool read_positions(int fd, Positions& out) {
             before.tcpi_bytes_received == after.tcpi_bytes_received) {
             out.received = after.tcpi_bytes_received - static_cast<uint64_t>(unread);
             out.sent = after.tcpi_bytes_acked + static_cast<uint64_t>(unsent);
+            out.unacknowledged = static_cast<uint64_t>(unsent);
             out.established = after.tcpi_state == tcp_established;
             return true;
         }

@@ -10,8 +10,9 @@
 namespace preload {
 
 struct Positions {
-    uint64_t received = 0; // bytes that were read from the socket
-    uint64_t sent = 0;     // bytes that were written to it; one more on the end that connected, for its SYN
+    uint64_t received = 0;       // bytes that were read from the socket
+    uint64_t sent = 0;           // bytes that were written to it; one more on the end that connected, for its SYN
+    uint64_t unacknowledged = 0; // of them: whether the peer's kernel has these is not known
     bool established = false;
 };
 

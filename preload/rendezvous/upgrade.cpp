@@ -79,12 +79,14 @@ Outcome examine(Connection& c, Upgrade& out) {
     Uncounted moved = Uncounted::yes;
     uncounted.compare_exchange_strong(moved, Uncounted::before);
     if (c.role == Role::adopted) {
-        // Whether the SYN counts is known once the peer has all that was sent.
-        if (!read_positions(out.fd, after) || after.sent != before.sent ||
-            (before.sent != peer_received && before.sent != peer_received + 1)) {
+        // Whether the SYN counts is known once the peer has all that was sent. One more than the peer has may be a byte
+        // on its way as well.
+        const uint64_t ahead = before.sent - peer_received;
+        if (!read_positions(out.fd, after) || after.sent != before.sent || ahead > 1 ||
+            (ahead == 1 && before.unacknowledged != 0)) {
             return failure(Reason::none);
         }
-        c.state.load()->connected_out = before.sent == peer_received + 1 ? 1 : 0;
+        c.state.load()->connected_out = static_cast<uint8_t>(ahead);
     } else {
         c.state.load()->connected_out = c.role == Role::connect ? 1 : 0;
     }

@@ -222,14 +222,16 @@ void pin(Connection& c, int fd, Reason reason) {
             if (section) {
                 const uint32_t theirs = c.in_ring().writer.epoch.load(std::memory_order_acquire);
                 if ((theirs & 1) != 0) {
-                    c.in_ring().reader.request.store(path::request_of(theirs, path::return_to_kernel));
+                    if (!s.read_shut) { // else its frame would be answered by a reset
+                        c.in_ring().reader.request.store(path::request_of(theirs, path::return_to_kernel));
+                    }
                 } else if (uint32_t given = Consent::given; s.in_epoch.load() == theirs) {
                     c.in_ring().wake.consent.compare_exchange_strong(given, Consent::withheld);
                 }
             }
         }
         attend(c, fd);
-        if (c.segment.load() != nullptr && s.sleepers.load() != 0) {
+        if (c.segment.load() != nullptr && s.sleepers.load() != 0 && !s.read_shut) {
             service::ask(c.shared(), 1 - c.out_index()); // its frame wakes them
         }
     }
@@ -275,12 +277,23 @@ void note_reset(Connection& c, int fd) {
 
 namespace {
 
-// Whether the peer has read nearly all, so that the rest has space in TCP, also if it reads no more.
-bool is_nearly_read(const Connection& c) {
-    constexpr uint64_t nearly = 64 << 10;
+// Whether what the peer has not read has space in TCP, also if it reads no more.
+bool fits_in_tcp(const Connection& c, int fd) {
+    constexpr uint64_t always = 64 << 10;
     const ConnectionState& s = *c.state.load();
     const path::ReaderFields& reader = c.out_ring().reader;
-    return s.out.position - reader.tail.load() <= nearly && s.sent.load() - reader.received.load() <= nearly;
+    const uint64_t in_ring = s.out.position - reader.tail.load();
+    const uint64_t in_tcp = s.sent.load() - reader.received.load();
+    if (in_ring <= always && in_tcp <= always) {
+        return true;
+    }
+    int buffer = 0;
+    int queued = 0;
+    socklen_t length = sizeof(buffer);
+    // The kernel counts its own overhead, too, which is less than the bytes.
+    return sys::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, &length) == 0 &&
+           sys::ioctl(fd, SIOCOUTQ, &queued) == 0 &&
+           in_ring + in_tcp <= static_cast<uint64_t>(std::max(buffer - queued, 0)) / 2;
 }
 
 } // namespace
@@ -296,7 +309,7 @@ void prepare_shutdown(Connection& c, int fd, int how) {
     // Where TCP has no space for that, this call is not to wait until the peer reads.
     pollfd space{fd, POLLOUT, 0};
     if ((c.state.load()->gate.load() & gate::careful) != 0 && c.segment.load() != nullptr &&
-        (is_awaited(c) || is_nearly_read(c)) && sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
+        (is_awaited(c) || fits_in_tcp(c, fd)) && sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
         if (!clear_out(c, fd)) {
             const ReadSection section(c, fd);
             (void)(section ? violation(c, fd) : 0); // rather than an end in the middle

@@ -185,10 +185,11 @@ void return_out(Connection& c, bool resend) {
     }
     stats::refresh(c);
     RSPRELOAD_PROBE(fallback, c.fd.load(), static_cast<int>(s.reason.load()));
-    // Frames reach the peer no more, so it cannot wait for space in its own ring.
+    // Frames reach the peer no more, so it cannot wait for space in its own ring. Where reading is shut down, the
+    // kernel answers its frame by a reset.
     Direction& in = c.in_ring();
     const uint32_t theirs = in.writer.epoch.load(std::memory_order_acquire);
-    if ((theirs & 1) != 0 && !s.giving_back && !s.handed_over) { // which ask for more than that
+    if ((theirs & 1) != 0 && !s.giving_back && !s.handed_over && !s.read_shut) { // which ask for more than that
         in.reader.request.store(path::request_of(theirs, path::return_to_kernel), std::memory_order_release);
     }
 }

@@ -140,7 +140,9 @@ void test_an_index_without_room_says_so() {
 
 template <class Message> std::optional<Message> parsed(const Message& message, size_t size = sizeof(Message)) {
     std::vector<uint8_t> bytes(size);
-    memcpy(bytes.data(), &message, std::min(size, sizeof(message)));
+    if (size != 0) {
+        memcpy(bytes.data(), &message, std::min(size, sizeof(message)));
+    }
     return parse<Message>(bytes);
 }
 

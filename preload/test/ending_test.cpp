@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A stream that has ended, and whose reader hands it over before it has read all. ending_test.sh runs it.
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "preload/test/pair.hpp"
+
+namespace {
+
+using preload_test::Pair;
+
+// What recvmsg gives for fd, which was passed by SCM_RIGHTS.
+int passed(int fd) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    char byte = 'p';
+    iovec part{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    EXPECT_EQ(sendmsg(ends[0], &message, 0), 1);
+    message.msg_controllen = control.size();
+    EXPECT_EQ(recvmsg(ends[1], &message, 0), 1);
+    int made = -1;
+    memcpy(&made, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(made));
+    close(ends[0]);
+    close(ends[1]);
+    EXPECT(made >= 0);
+    return made;
+}
+
+// So much is sent, and of that so much unread.
+struct Sent {
+    std::string sent;
+    std::string read;
+};
+
+Sent fill(const Pair& pair, size_t unread) {
+    Sent result;
+    for (unsigned i = 0; result.sent.size() - result.read.size() < unread; ++i) {
+        const std::string some(4096, static_cast<char>('a' + i % 26));
+        const ssize_t n = send(pair.a, some.data(), some.size(), MSG_DONTWAIT);
+        if (n > 0) {
+            result.sent.append(some, 0, static_cast<size_t>(n));
+            continue;
+        }
+        // A ring grows once some of it was read.
+        EXPECT_EQ(errno, EAGAIN);
+        std::string got(8192, '\0');
+        const ssize_t taken = recv(pair.b, got.data(), got.size(), 0);
+        EXPECT(taken > 0);
+        result.read.append(got, 0, static_cast<size_t>(taken));
+    }
+    return result;
+}
+
+std::string rest_of(int fd) {
+    std::string text;
+    std::array<char, 10000> some{};
+    ssize_t n = 0;
+    while ((n = recv(fd, some.data(), some.size(), 0)) > 0) {
+        text.append(some.data(), static_cast<size_t>(n));
+    }
+    EXPECT_EQ(n, 0);
+    return text;
+}
+
+void expect_all_after_shutdown(size_t unread) {
+    const Pair pair;
+    const Sent before = fill(pair, unread);
+    EXPECT_EQ(shutdown(pair.a, SHUT_WR), 0);
+    const int made = passed(pair.b);
+    EXPECT(before.read + rest_of(made) == before.sent);
+    EXPECT_EQ(send(made, "back", 4, 0), 4); // the other direction goes on
+    std::array<char, 4> back{};
+    EXPECT_EQ(recv(pair.a, back.data(), back.size(), MSG_WAITALL), 4);
+    close(made);
+}
+
+void test_little_unread_is_handed_over_after_the_end() { expect_all_after_shutdown(5000); }
+void test_much_unread_is_handed_over_after_the_end() { expect_all_after_shutdown(200000); }
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_little_unread_is_handed_over_after_the_end),
+        FABTEST(test_much_unread_is_handed_over_after_the_end),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -155,7 +155,7 @@ void count(Connection& c, ConnectionState& s) {
     c.used.store(true, std::memory_order_relaxed);
     const uint32_t calls = s.calls.fetch_add(1, std::memory_order_relaxed) + 1;
     if (c.requested.load(std::memory_order_relaxed) || c.segment.load(std::memory_order_relaxed) != nullptr ||
-        s.holders.load(std::memory_order_relaxed) > 1) { // the others would have no memory of it, see rendezvous/upgrade.cpp
+        s.holders.load(std::memory_order_relaxed) > 1) { // the others would have no memory of it, see attach()
         return;
     }
     const uint64_t bytes = s.received.load(std::memory_order_relaxed) + s.sent.load(std::memory_order_relaxed);

@@ -4,6 +4,9 @@
 // Upgraded connections for tests that run under the preload library.
 #pragma once
 
+#include <array>
+#include <cstring>
+
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -17,6 +20,24 @@ namespace preload_test {
 inline int path_of(int fd) {
     static auto* ask = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "rspreload_path"));
     return ask != nullptr ? ask(fd) : -1;
+}
+
+// Sends a byte, and fd beside it by SCM_RIGHTS.
+inline void pass(int socket, int fd) {
+    char byte = 'p';
+    iovec part{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    EXPECT_EQ(sendmsg(socket, &message, 0), 1);
 }
 
 // Two connected sockets, both of whose directions are in memory.

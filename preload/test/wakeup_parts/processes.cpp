@@ -346,20 +346,7 @@ void test_sleepers_are_woken_after_their_connection_was_passed() {
             std::array<int, 2> ends{};
             EXPECT_EQ(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends.data()), 0);
             const int passed = passes_set && waiter.set() >= 0 ? waiter.set() : peer.fd();
-            char byte = 'p';
-            iovec part{&byte, 1};
-            msghdr message{};
-            message.msg_iov = &part;
-            message.msg_iovlen = 1;
-            alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-            message.msg_control = control.data();
-            message.msg_controllen = control.size();
-            cmsghdr* header = CMSG_FIRSTHDR(&message);
-            header->cmsg_level = SOL_SOCKET;
-            header->cmsg_type = SCM_RIGHTS;
-            header->cmsg_len = CMSG_LEN(sizeof(int));
-            memcpy(CMSG_DATA(header), &passed, sizeof(passed));
-            EXPECT_EQ(sendmsg(ends[0], &message, 0), 1);
+            preload_test::pass(ends[0], passed);
             EXPECT_EQ(peer.ask(Do::send, 1), 1);
             EXPECT_EQ(sleeper.result(), 1);
             for (int i = 0; i < 30; ++i) {

@@ -84,6 +84,8 @@ const Carrier* Carrier::get() {
     return ready.load() ? &carrier : nullptr;
 }
 
+bool Carrier::is_ready() { return ready.load(std::memory_order_acquire); }
+
 const Carrier& Carrier::loaded() { return carrier; }
 
 int keep(int fd) {

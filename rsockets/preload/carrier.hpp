@@ -51,6 +51,7 @@ struct Carrier {
 
     // Loaded if need be; null, and a line in the log, if it cannot be.
     static const Carrier* get();
+    static bool is_ready();
     // The one that is loaded; only for those who have found something carried.
     static const Carrier& loaded();
 };

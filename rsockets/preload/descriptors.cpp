@@ -13,6 +13,7 @@
 #include "rsockets/preload/explain.hpp"
 #include "rsockets/preload/lock.hpp"
 #include "rsockets/preload/log.hpp"
+#include "rsockets/preload/numbers.hpp"
 #include "rsockets/preload/route.hpp"
 
 namespace preload {
@@ -142,8 +143,9 @@ void note_blocking(int fd, bool set, bool nonblocking) {
 int control(int fd, int command, unsigned long argument, const void* caller) {
     if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
         know_before_dup(fd, caller);
-        const int made = real::fcntl(fd, command, argument);
-        return made >= 0 && caller::is_internal(caller) && argument == 0 ? move_away(made) : shared(fd, made, caller);
+        const auto duplicate = [&] { return real::fcntl(fd, command, argument); };
+        const bool beyond = argument > 0 && caller::is_internal(caller); // the library has chosen a number
+        return shared(fd, beyond ? duplicate() : numbers::make(caller, duplicate), caller);
     }
     if (command != F_GETFL && command != F_SETFL) {
         return real::fcntl(fd, command, argument);
@@ -196,8 +198,7 @@ PRELOAD_EXPORT void closefrom(int first) noexcept {
 PRELOAD_EXPORT int dup(int fd) noexcept {
     const void* caller = PRELOAD_CALLER;
     know_before_dup(fd, caller);
-    const int made = real::dup(fd);
-    return made >= 0 && caller::is_internal(caller) ? move_away(made) : shared(fd, made, caller);
+    return shared(fd, numbers::make(caller, [&] { return real::dup(fd); }), caller);
 }
 
 PRELOAD_EXPORT int dup2(int fd, int onto) noexcept { return dup_onto(fd, onto, 0, false, PRELOAD_CALLER); }

@@ -13,6 +13,7 @@
 #include "rsockets/preload/export.hpp"
 #include "rsockets/preload/kick.hpp"
 #include "rsockets/preload/log.hpp"
+#include "rsockets/preload/numbers.hpp"
 #include "rsockets/preload/real.hpp"
 #include "rsockets/preload/wait.hpp"
 
@@ -20,12 +21,10 @@ namespace preload {
 
 namespace {
 
-int made_set(int fd, const void* caller) {
-    if (fd < 0) {
+template <class Call> int make_set(const void* caller, Call&& call) {
+    const int fd = numbers::make(caller, call);
+    if (fd < 0 || caller::is_internal(caller)) {
         return fd;
-    }
-    if (caller::is_internal(caller)) {
-        return move_away(fd);
     }
     if (Entry* entry = table::new_entry(); entry != nullptr) {
         (void)table::put(fd, Kind::kernel_set, entry);
@@ -118,9 +117,13 @@ int wait_milliseconds(int set, epoll_event* events, int most, int timeout, const
 
 using namespace preload;
 
-PRELOAD_EXPORT int epoll_create(int size) noexcept { return made_set(real::epoll_create(size), PRELOAD_CALLER); }
+PRELOAD_EXPORT int epoll_create(int size) noexcept {
+    return make_set(PRELOAD_CALLER, [&] { return real::epoll_create(size); });
+}
 
-PRELOAD_EXPORT int epoll_create1(int flags) noexcept { return made_set(real::epoll_create1(flags), PRELOAD_CALLER); }
+PRELOAD_EXPORT int epoll_create1(int flags) noexcept {
+    return make_set(PRELOAD_CALLER, [&] { return real::epoll_create1(flags); });
+}
 
 PRELOAD_EXPORT int epoll_ctl(int set, int operation, int fd, struct epoll_event* event) noexcept {
     const void* caller = PRELOAD_CALLER;

@@ -14,6 +14,7 @@
 #include "rsockets/preload/export.hpp"
 #include "rsockets/preload/lock.hpp"
 #include "rsockets/preload/log.hpp"
+#include "rsockets/preload/numbers.hpp"
 #include "rsockets/preload/real.hpp"
 
 namespace preload {
@@ -52,6 +53,7 @@ void in_child() {
     forget_streams_lock();
     table::after_fork();
     caller::after_fork();
+    numbers::after_fork();
     caller::Inside::depth = 0;
     table::for_each([](int fd, Kind kind, Entry* entry) {
         if (kind == Kind::carried || kind == Kind::pending) {

@@ -17,6 +17,7 @@
 #include "rsockets/preload/export.hpp"
 #include "rsockets/preload/lock.hpp"
 #include "rsockets/preload/log.hpp"
+#include "rsockets/preload/numbers.hpp"
 #include "rsockets/preload/real.hpp"
 
 namespace preload {
@@ -225,12 +226,15 @@ int hand_over(const Carrier& carrier, int made, int flags) {
 
 int accept_on(int fd, sockaddr* address, socklen_t* length, int flags, const void* caller) {
     if (!ours(fd, caller)) {
-        const int made = flags != 0 ? real::accept4(fd, address, length, flags) : real::accept(fd, address, length);
+        const auto accept = [&] {
+            return flags != 0 ? real::accept4(fd, address, length, flags) : real::accept(fd, address, length);
+        };
+        if (caller::is_internal(caller)) {
+            return numbers::make(caller, accept);
+        }
+        const int made = accept();
         if (made < 0) {
             return made;
-        }
-        if (caller::is_internal(caller)) {
-            return move_away(made);
         }
         table::remove(made);
         explain::note_kernel(made, Entry::Role::accept, "the listener is the kernel's", nullptr, 0);

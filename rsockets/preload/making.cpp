@@ -9,6 +9,7 @@
 
 #include "rsockets/preload/carrier.hpp"
 #include "rsockets/preload/export.hpp"
+#include "rsockets/preload/numbers.hpp"
 #include "rsockets/preload/real.hpp"
 
 namespace preload {
@@ -16,25 +17,37 @@ namespace preload {
 namespace {
 
 // The number is new: whatever was known of it was closed behind our back.
-int made(int fd, const void* caller) {
-    if (fd < 0) {
-        return fd;
-    }
-    if (caller::is_internal(caller)) {
-        return move_away(fd);
-    }
-    if (table::kind(fd) != Kind::none) [[unlikely]] {
+int known(int fd, const void* caller) {
+    if (fd >= 0 && table::kind(fd) != Kind::none && !caller::is_internal(caller)) [[unlikely]] {
         table::remove(fd);
     }
     return fd;
 }
 
-int made_pair(int ret, int* fds, const void* caller) {
+template <class Call> int make(const void* caller, Call&& call) { return known(numbers::make(caller, call), caller); }
+
+template <class Call> int make_pair(int* fds, const void* caller, Call&& call) {
+    if (caller::is_internal(caller)) {
+        const numbers::LibraryMakes held;
+        const int ret = call();
+        if (ret == 0) {
+            fds[0] = move_away(fds[0]);
+            fds[1] = move_away(fds[1]);
+        }
+        return ret;
+    }
+    const numbers::ProgramMakes held;
+    const int ret = call();
     if (ret == 0) {
-        fds[0] = made(fds[0], caller);
-        fds[1] = made(fds[1], caller);
+        (void)known(fds[0], caller);
+        (void)known(fds[1], caller);
     }
     return ret;
+}
+
+// The program's may wait for another process, as for a FIFO's.
+template <class Call> int make_by_open(const void* caller, Call&& call) {
+    return caller::is_internal(caller) ? make(caller, call) : known(call(), caller);
 }
 
 struct Start {
@@ -57,25 +70,27 @@ void* run_inside(void* data) {
 using namespace preload;
 
 PRELOAD_EXPORT int socket(int domain, int type, int protocol) noexcept {
-    return made(real::socket(domain, type, protocol), PRELOAD_CALLER);
+    return make(PRELOAD_CALLER, [&] { return real::socket(domain, type, protocol); });
 }
 
 PRELOAD_EXPORT int socketpair(int domain, int type, int protocol, int fds[2]) noexcept {
-    return made_pair(real::socketpair(domain, type, protocol, fds), fds, PRELOAD_CALLER);
+    return make_pair(fds, PRELOAD_CALLER, [&] { return real::socketpair(domain, type, protocol, fds); });
 }
 
 PRELOAD_EXPORT int eventfd(unsigned count, int flags) noexcept {
-    return made(real::eventfd(count, flags), PRELOAD_CALLER);
+    return make(PRELOAD_CALLER, [&] { return real::eventfd(count, flags); });
 }
 
 PRELOAD_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
-    return made(real::timerfd_create(clock, flags), PRELOAD_CALLER);
+    return make(PRELOAD_CALLER, [&] { return real::timerfd_create(clock, flags); });
 }
 
-PRELOAD_EXPORT int pipe(int fds[2]) noexcept { return made_pair(real::pipe(fds), fds, PRELOAD_CALLER); }
+PRELOAD_EXPORT int pipe(int fds[2]) noexcept {
+    return make_pair(fds, PRELOAD_CALLER, [&] { return real::pipe(fds); });
+}
 
 PRELOAD_EXPORT int pipe2(int fds[2], int flags) noexcept {
-    return made_pair(real::pipe2(fds, flags), fds, PRELOAD_CALLER);
+    return make_pair(fds, PRELOAD_CALLER, [&] { return real::pipe2(fds, flags); });
 }
 
 namespace {
@@ -93,7 +108,7 @@ PRELOAD_EXPORT int open(const char* path, int flags, ...) {
         mode = va_arg(arguments, mode_t);
         va_end(arguments);
     }
-    return made(real::open(path, flags, mode), PRELOAD_CALLER);
+    return make_by_open(PRELOAD_CALLER, [&] { return real::open(path, flags, mode); });
 }
 
 PRELOAD_EXPORT int open64(const char* path, int flags, ...) {
@@ -104,7 +119,7 @@ PRELOAD_EXPORT int open64(const char* path, int flags, ...) {
         mode = va_arg(arguments, mode_t);
         va_end(arguments);
     }
-    return made(real::open64(path, flags, mode), PRELOAD_CALLER);
+    return make_by_open(PRELOAD_CALLER, [&] { return real::open64(path, flags, mode); });
 }
 // NOLINTEND(clang-analyzer-valist.Uninitialized)
 

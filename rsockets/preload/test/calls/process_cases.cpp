@@ -112,6 +112,27 @@ CALLS_CASE(children_that_close) {
     close(again);
 }
 
+// Handshakes are the library's threads' work, and need descriptors; the program's are not disturbed.
+CALLS_CASE(lowest_numbers_while_connections_come) {
+    const int on = listener();
+    MUST(listen(on, 64) == 0);
+    const pid_t child = fork_with_threads();
+    if (child == 0) {
+        for (int i = 0; i < 40; ++i) {
+            (void)connected_to(on);
+        }
+        _exit(0);
+    }
+    const int lowest = dup(0);
+    int status = 0;
+    int wrong = 0;
+    for (int fd = lowest; waitpid(child, &status, WNOHANG) == 0; fd = dup(0)) {
+        wrong += fd == lowest ? 0 : 1;
+        close(fd);
+    }
+    say("%d %d", status, wrong);
+}
+
 CALLS_CASE(a_child_makes_sockets_of_its_own) {
     const Pair one = pair();
     const pid_t child = fork_with_threads();

@@ -83,7 +83,7 @@ class OwnSleep {
     static bool may_sleep_so(Connection& c, const ConnectionState& s) {
         constexpr uint32_t worth_a_guard = 8;
         if (s.time_limits.load(std::memory_order_relaxed) || c.watched.load(std::memory_order_relaxed) ||
-            s.sleepers.load() > 1 || !stream::takes_ids(c)) {
+            s.sleepers.load() > 1 || !c.same_user.load(std::memory_order_relaxed) || !stream::takes_ids(c)) {
             return false;
         }
         if (c.guard.load() != Guard::on) {

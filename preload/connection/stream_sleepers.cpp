@@ -31,7 +31,7 @@ void arm_one(std::atomic<uint64_t>& wanted, uint64_t sleeper) {
 
 bool takes_ids(const Connection& c) {
     const ConnectionState& s = *c.state.load();
-    return c.same_user.load(std::memory_order_relaxed) && s.holders.load(std::memory_order_relaxed) == 1 &&
+    return s.holders.load(std::memory_order_relaxed) == 1 &&
            c.in_ring().writer.wakes.load(std::memory_order_relaxed) != 0 &&
            // The peer asks the service of the process that has switched last: perhaps not this one, but its parent.
            c.shared().service[c.out_index()].load(std::memory_order_relaxed) == service::own_name();
@@ -81,7 +81,7 @@ void want_frame(std::atomic<uint64_t>& wanted) {
 void want_wakeup(Connection& c) { want_frame(c.in_ring().wake.data_wanted); }
 
 bool wake_by_id(Connection& c, uint64_t sleeper) {
-    if (sleeper == path::by_frame || !c.same_user.load(std::memory_order_relaxed)) {
+    if (sleeper == path::by_frame) {
         return false;
     }
     return wakeup::wake(sleeper) || service::ask_to_wake(c, sleeper);

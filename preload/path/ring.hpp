@@ -74,7 +74,7 @@ struct alignas(64) WriterFields {
     std::atomic<uint32_t> resent{0};    // the last epoch that ended by Request::resend
     std::atomic<uint32_t> resets{0};    // it was closed with a reset, and not killed
     std::atomic<uint32_t> ends{0};      // a shutdown or close is near: only the kernel knows when
-    std::atomic<uint32_t> wakes{0};     // the writer's process can wake by an eventfd
+    std::atomic<uint32_t> wakes{0};     // the writer's process can wake by an id: see wait/wakeup.hpp
     std::atomic<uint32_t> clear{0}; // an odd epoch that has ended, whose bytes the reader is not to leave in the ring
 };
 

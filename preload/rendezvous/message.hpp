@@ -15,7 +15,7 @@
 
 namespace preload::rendezvous {
 
-inline constexpr uint32_t protocol_version = 3;
+inline constexpr uint32_t protocol_version = 4;
 
 // From the second end to the first, with the memory file beside it.
 struct Hello {
@@ -71,12 +71,14 @@ struct WakeupWanted {
     uint64_t id = 0;
 };
 
-// The answer, with the descriptor beside it. None: it is not given to this process.
+// The answer, with the descriptor beside it; or, to another user's process, the name of a receiver, see
+// wait/datagram.hpp. Neither: it is to be woken by frames.
 struct WakeupGiven {
     static constexpr uint64_t expected_magic = 0x6e657669'47747372; // "rstGiven"
     uint64_t magic = expected_magic;
     uint64_t token = 0;
     uint64_t id = 0;
+    uint64_t name = 0;
 };
 
 // To a process that has waited in an epoll set, from another one that has it by fork and waits in it, too.

@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 
 #include "preload/base/system.hpp"
+#include "preload/rules/decide.hpp"
 
 namespace preload::rendezvous {
 
@@ -54,6 +55,8 @@ int passed_descriptor(msghdr& message) {
 bool is_own_user(uid_t user) {
     return user == static_cast<uid_t>(sys::call(SYS_geteuid)) && user == static_cast<uid_t>(sys::call(SYS_getuid));
 }
+
+bool is_trusted(uid_t user) { return is_own_user(user) && !policy::test_strangers(); }
 
 bool is_from_own_user(msghdr& message) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {

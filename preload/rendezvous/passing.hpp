@@ -23,6 +23,8 @@ bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr
 // The first descriptor that came with a message, or -1; the others are closed.
 int passed_descriptor(msghdr& message);
 bool is_own_user(uid_t user); // this process's, by both its real and its effective one
+// Whether descriptors may be given to that user's processes.
+bool is_trusted(uid_t user);
 // Whether the message comes from a process of this one's user, on a socket with SO_PASSCRED.
 bool is_from_own_user(msghdr& message);
 

@@ -103,8 +103,9 @@ template <class Body> bool with_connection(uint64_t token, Body&& body) {
     return found;
 }
 
-// Who asks knows the connection's token, so it is one of its two ends. A process of another user, which this one was
-// not when they met, is told no.
+bool may_have_descriptors(msghdr& header) { return rendezvous::is_from_own_user(header) && !policy::test_strangers(); }
+
+// Who asks knows the connection's token, so it is one of its two ends. Descriptors are for the own user's processes.
 void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t length, bool same_user) {
     if (!wakeup::is_own(wanted.id) || !with_connection(wanted.token, [](int, Connection&) {})) {
         return;
@@ -113,6 +114,7 @@ void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t le
     WakeupGiven given;
     given.token = wanted.token;
     given.id = wanted.id;
+    given.name = same_user ? 0 : wakeup::receiver_name(wanted.id);
     (void)rendezvous::send_with(inbox, &given, sizeof(given), same_user ? wakeup::descriptor(wanted.id) : -1, &to,
                                 length);
 }
@@ -135,6 +137,8 @@ void take_wakeup(const WakeupGiven& given, int fd, bool same_user) {
         }
         if (!wanted && same_user && fd >= 0 && is_eventfd(fd)) {
             known = wakeup::learn(given.id, std::exchange(fd, -1));
+        } else if (!wanted && !same_user && given.name != 0) {
+            known = wakeup::learn_name(given.id, given.name);
         }
         wanted = true;
         if (!known) {
@@ -224,7 +228,7 @@ bool Thread::begin_waiting() {
 
 void Thread::read_inbox() {
     for (;;) {
-        std::array<uint8_t, sizeof(WakeupWanted) + 1> bytes{};
+        std::array<uint8_t, sizeof(WakeupGiven) + 1> bytes{};
         sockaddr_un from{};
         iovec part{bytes.data(), bytes.size()};
         rendezvous::Control control{};
@@ -247,11 +251,11 @@ void Thread::read_inbox() {
                 watch_for_service(number, c);
             });
         } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted) {
-            give_wakeup(*wanted, from, header.msg_namelen, rendezvous::is_from_own_user(header));
+            give_wakeup(*wanted, from, header.msg_namelen, may_have_descriptors(header));
         } else if (rendezvous::parse<rendezvous::SetsShared>(received) && rendezvous::is_from_own_user(header)) {
             table::for_each_set([](int, EpollSet& set) { set.note_several(); });
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given) {
-            take_wakeup(*given, std::exchange(fd, -1), rendezvous::is_from_own_user(header));
+            take_wakeup(*given, std::exchange(fd, -1), may_have_descriptors(header));
         }
         if (fd >= 0) {
             sys::call(SYS_close, fd);

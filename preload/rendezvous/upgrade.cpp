@@ -116,10 +116,8 @@ bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsi
                 path::unmap_give_back(std::exchange(area, nullptr));
             }
             s.token = token;
-            // Descriptors are given to the own user only; at the limit there are none.
-            const bool same_user = is_own_user(upgrade.user);
-            c.same_user = same_user;
-            segment->direction[direction].writer.wakes = same_user ? 1 : 0;
+            c.same_user = is_trusted(upgrade.user);
+            segment->direction[direction].writer.wakes = 1;
             c.asked_for = 0;
             c.guard = Guard::none;
             c.guarded = 0;

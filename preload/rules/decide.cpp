@@ -40,6 +40,7 @@ struct Upgrade {
     bool never = false;
     uint32_t calls = default_calls;
     uint32_t permille = 0;
+    bool strangers = false;
 };
 
 Upgrade read() {
@@ -55,7 +56,8 @@ Upgrade read() {
     if (strncmp(text, "test:", 5) == 0) {
         char* end = nullptr;
         upgrade.calls = static_cast<uint32_t>(strtoul(text + 5, &end, 10));
-        upgrade.permille = *end == ':' ? static_cast<uint32_t>(strtoul(end + 1, nullptr, 10)) : 0;
+        upgrade.permille = *end == ':' ? static_cast<uint32_t>(strtoul(end + 1, &end, 10)) : 0;
+        upgrade.strangers = strcmp(end, ":strangers") == 0;
         return upgrade;
     }
     if (*text >= '0' && *text <= '9') {
@@ -90,6 +92,7 @@ uint64_t max_kernel_pause_ns() {
 uint32_t worth_after_calls() { return get().calls; }
 bool never() { return get().never; }
 uint32_t test_return_permille() { return get().permille; }
+bool test_strangers() { return get().strangers; }
 
 } // namespace policy
 } // namespace preload

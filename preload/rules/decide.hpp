@@ -31,6 +31,8 @@ uint64_t max_kernel_pause_ns();
 bool never();
 // The chance, in thousands, that a write returns to the kernel, or switches anew: RSPRELOAD_UPGRADE=test, for tests.
 uint32_t test_return_permille();
+// All peers are taken for processes of other users: RSPRELOAD_UPGRADE=test:CALLS:0:strangers, for tests.
+bool test_strangers();
 
 } // namespace policy
 } // namespace preload

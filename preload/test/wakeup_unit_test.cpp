@@ -13,9 +13,11 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "fabtests/common/test.hpp"
+#include "preload/wait/datagram.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace {
@@ -235,6 +237,124 @@ void test_threads_wake_while_ids_are_replaced() {
     EXPECT(refused < 20000); // all places may be in use at once
 }
 
+// A datagram instead of an eventfd, as between processes of different users.
+class Receiver {
+  public:
+    explicit Receiver(Id id) : fd_(preload::datagram::receiver(name, id)) { EXPECT(fd_ >= 0); }
+    Receiver(const Receiver&) = delete;
+    Receiver& operator=(const Receiver&) = delete;
+    ~Receiver() { close(fd_); }
+    [[nodiscard]] bool has_any() const {
+        pollfd one{fd_, POLLIN, 0};
+        return poll(&one, 1, 0) == 1;
+    }
+    // Whether there was something.
+    [[nodiscard]] bool drain() const {
+        const bool had = has_any();
+        preload::datagram::drain(fd_);
+        EXPECT(!has_any());
+        return had;
+    }
+    void drain_some() const { preload::datagram::drain(fd_); }
+    const uint64_t name = static_cast<uint64_t>(getpid()) << 32 | ++count; // before the descriptor, which has it
+
+  private:
+    static inline uint32_t count = 0;
+    int fd_;
+};
+
+void test_an_id_whose_name_was_learned_is_woken_by_a_datagram() {
+    const Id id = foreign_id(6, 1);
+    const Receiver one(id);
+    EXPECT(wakeup::learn_name(id, one.name));
+    EXPECT(!one.has_any());
+    EXPECT(wakeup::wake(id));
+    EXPECT(one.drain());
+    EXPECT(wakeup::wake(id));
+    EXPECT(wakeup::wake(id));
+    EXPECT(one.drain());
+}
+
+// Who wakes never waits, and whoever is asleep is woken by what comes after it has drained.
+void test_a_queue_that_is_full_counts_as_woken() {
+    const Id id = foreign_id(6, 2);
+    const Receiver one(id);
+    EXPECT(wakeup::learn_name(id, one.name));
+    for (int i = 0; i < 1000; ++i) {
+        EXPECT(wakeup::wake(id));
+    }
+    for (int i = 0; i < 1000 && one.has_any(); ++i) {
+        one.drain_some();
+    }
+    EXPECT(!one.has_any());
+    EXPECT(wakeup::wake(id));
+    EXPECT(one.drain());
+}
+
+void test_a_receiver_that_has_gone_is_not_woken() {
+    const Id id = foreign_id(6, 3);
+    uint64_t name = 0;
+    {
+        const Receiver one(id);
+        name = one.name;
+        EXPECT(wakeup::learn_name(id, one.name));
+    }
+    EXPECT(!wakeup::wake(id));
+    EXPECT(!wakeup::learn_name(foreign_id(6, 4), name));
+    EXPECT(!wakeup::wake(foreign_id(6, 4)));
+}
+
+// Anybody on the host can send to an abstract name.
+void test_a_receiver_takes_nothing_but_its_secret() {
+    const Id id = foreign_id(7, 1);
+    const Receiver one(id);
+    const int stranger = preload::datagram::sender(one.name);
+    EXPECT(stranger >= 0);
+    const auto send_bytes = [&](const void* data, size_t size) {
+        EXPECT_EQ(send(stranger, data, size, MSG_DONTWAIT), static_cast<ssize_t>(size)); // thrown away in silence
+    };
+    for (int bit = 0; bit < 64; ++bit) {
+        const uint64_t wrong = id ^ uint64_t { 1 } << bit;
+        send_bytes(&wrong, sizeof(wrong));
+    }
+    const std::array<uint64_t, 2> longer{id, id};
+    for (size_t size = 0; size <= sizeof(longer); ++size) {
+        if (size != sizeof(id)) {
+            send_bytes(longer.data(), size);
+        }
+    }
+    EXPECT(!one.has_any());
+    send_bytes(&id, sizeof(id));
+    EXPECT(one.drain());
+    close(stranger);
+}
+
+void test_an_own_id_has_one_receiver_with_a_name() {
+    Id id = 0;
+    int fd = -1;
+    {
+        const wakeup::Own own(true);
+        id = own.id();
+        EXPECT_EQ(wakeup::receiver_name(id), 0U); // nobody has asked for it
+        fd = wakeup::receiver(id);
+        EXPECT(is_open(fd));
+        EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
+        EXPECT_EQ(wakeup::receiver(id), fd);
+        const int peer = preload::datagram::sender(wakeup::receiver_name(id));
+        EXPECT(preload::datagram::send(peer, id));
+        pollfd one{fd, POLLIN, 0};
+        EXPECT_EQ(poll(&one, 1, 0), 1);
+        wakeup::drain(id);
+        EXPECT_EQ(poll(&one, 1, 0), 0);
+        close(peer);
+    }
+    const wakeup::Own again(true);
+    EXPECT_EQ(again.id(), id);
+    EXPECT_EQ(wakeup::receiver(id), fd);
+    EXPECT_EQ(wakeup::receiver(foreign_id(8, 1)), -1);
+    EXPECT_EQ(wakeup::receiver_name(foreign_id(8, 1)), 0U);
+}
+
 void test_a_child_has_no_ids_of_its_parents() {
     const wakeup::Own own(true);
     const Foreign one(foreign_id(4, 4));
@@ -280,6 +400,11 @@ int main() {
         FABTEST(test_an_id_that_is_learned_twice_keeps_one_descriptor),
         FABTEST(test_more_ids_than_places_replace_each_other),
         FABTEST(test_threads_wake_while_ids_are_replaced),
+        FABTEST(test_an_id_whose_name_was_learned_is_woken_by_a_datagram),
+        FABTEST(test_a_queue_that_is_full_counts_as_woken),
+        FABTEST(test_a_receiver_that_has_gone_is_not_woken),
+        FABTEST(test_a_receiver_takes_nothing_but_its_secret),
+        FABTEST(test_an_own_id_has_one_receiver_with_a_name),
         FABTEST(test_a_child_has_no_ids_of_its_parents),
         FABTEST(test_without_spare_numbers_there_is_no_id), // the last: the hard limit stays
     };

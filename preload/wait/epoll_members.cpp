@@ -124,6 +124,7 @@ void EpollSet::drop_number() {
         }
         if (wakeup_ != 0) {
             wakeup::release(std::exchange(wakeup_, 0)); // it has left with the kernel's set
+            receiver_ = Receiver::none;
         }
     }
     const LocalLock::Hold hold(pool_lock);

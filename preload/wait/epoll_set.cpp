@@ -87,7 +87,7 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     const bool edge = (given & EPOLLET) != 0;
     uint64_t told_peer = to_sleep ? path::by_frame : path::nobody;
     if (next == Next::sleep && stream::takes_ids(c)) {
-        told_peer = sleeper();
+        told_peer = sleeper_for(c);
     }
     const uint32_t blocked = s.blocked.load(std::memory_order_relaxed);
     if (edge) {

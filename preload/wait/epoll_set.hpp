@@ -124,7 +124,8 @@ class EpollSet {
     void flush_removed();
     int collect(epoll_event* events, int max, bool to_sleep);
     void activate_missed();
-    uint64_t sleeper(); // what members tell their peers
+    uint64_t sleeper();
+    uint64_t sleeper_for(const Connection& c); // what it tells its peer
     void note_told(Watch& watch);
     void activate_woken();
     void forget_told(Watch& watch);
@@ -158,6 +159,8 @@ class EpollSet {
     Watch* active_ = nullptr;
     uint64_t wakeup_ = 0;         // 0: none, or not yet
     bool wakeup_is_past_ = false; // none from now on
+    enum class Receiver : uint8_t { none, member, impossible };
+    Receiver receiver_ = Receiver::none; // wakeup_'s, see wakeup::receiver()
     bool is_inherited_ = false;
     std::atomic<SharedSet*> shared_{nullptr}; // once it was there at a fork
     uint32_t next_told_ = 0;

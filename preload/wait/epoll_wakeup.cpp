@@ -2,11 +2,13 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // A set's own wake-up descriptor: an eventfd that is its member, edge-triggered, so that nobody need read it. Peers
-// write it instead of sending a frame. It does not say which member it is for: those whose peers were told its id are
-// looked at, which are few, the ones that became idle last.
+// write it instead of sending a frame; those of other users send a datagram to a socket beside it. It does not say
+// which member it is for: those whose peers were told its id are looked at, which are few, the ones that became idle
+// last.
 #include "preload/wait/epoll_set.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/stream.hpp"
@@ -18,13 +20,32 @@ namespace {
 
 // What the kernel tells of it: an address that is no program's. The same in children.
 char own_mark;
+char receiver_mark;
 
 } // namespace
 
 int EpollSet::without_own(epoll_event* events, int count) {
-    const epoll_event* end =
-        std::remove_if(events, events + count, [](const epoll_event& one) { return one.data.ptr == &own_mark; });
+    const epoll_event* end = std::remove_if(events, events + count, [](const epoll_event& one) {
+        return one.data.ptr == &own_mark || one.data.ptr == &receiver_mark;
+    });
     return static_cast<int>(end - events);
+}
+
+// With the lock.
+uint64_t EpollSet::sleeper_for(const Connection& c) {
+    const uint64_t id = sleeper();
+    if (id == path::by_frame || c.same_user.load(std::memory_order_relaxed)) {
+        return id;
+    }
+    if (receiver_ == Receiver::none) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.ptr = &receiver_mark;
+        const int fd = wakeup::receiver(id);
+        const bool added = fd >= 0 && sys::call(SYS_epoll_ctl, number, EPOLL_CTL_ADD, fd, &event) == 0;
+        receiver_ = added ? Receiver::member : Receiver::impossible;
+    }
+    return receiver_ == Receiver::member ? id : uint64_t{path::by_frame};
 }
 
 // With the lock.
@@ -88,6 +109,11 @@ void EpollSet::activate_woken() {
 }
 
 int EpollSet::take_own_events(epoll_event* events, int count) {
+    // Before memory is looked at: what is sent from now on is told of anew.
+    if (receiver_ == Receiver::member &&
+        std::any_of(events, events + count, [](const epoll_event& one) { return one.data.ptr == &receiver_mark; })) {
+        wakeup::drain(wakeup_);
+    }
     const int left = without_own(events, count);
     if (left != count) {
         activate_woken();
@@ -123,6 +149,9 @@ void EpollSet::give_up_wakeup() {
         }
     }
     sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, wakeup::descriptor(wakeup_), nullptr);
+    if (std::exchange(receiver_, Receiver::none) == Receiver::member) {
+        sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, wakeup::receiver(wakeup_), nullptr);
+    }
     wakeup::release(wakeup_);
     wakeup_ = 0;
     converted_.fetch_sub(1);
@@ -143,6 +172,7 @@ void EpollSet::after_fork() {
     is_inherited_ = true;
     if (wakeup_ != 0) {
         wakeup_ = 0;
+        receiver_ = Receiver::none;
         for (Watch* watch : told_) {
             if (watch != nullptr) {
                 forget_told(*watch);
@@ -157,6 +187,11 @@ void EpollSet::drain_wakeup() {
     if (wakeup_ != 0 && sys::poll(&one, 1, 0) > 0) {
         uint64_t count = 0;
         sys::call(SYS_read, one.fd, &count, sizeof(count));
+        activate_woken();
+    }
+    one.fd = wakeup_ != 0 && receiver_ == Receiver::member ? wakeup::receiver(wakeup_) : -1;
+    if (one.fd >= 0 && sys::poll(&one, 1, 0) > 0) {
+        wakeup::drain(wakeup_);
         activate_woken();
     }
 }

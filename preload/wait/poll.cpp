@@ -73,9 +73,15 @@ class Poll {
     int look(uint64_t sleeper);
     // Asks the kernel about the others, and adds what it says. Negative: -1, and errno.
     int add_kernel(const sigset_t* mask);
-    // own: besides what look() has found, on the descriptor of this id, if it is one.
+    // own: besides what look() has found, on the descriptors of this id, if it is one.
     template <class Undo> int sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own, Undo&& undo);
-    [[nodiscard]] bool any_takes_ids() const;
+    // An id by which peers wake the thread: of which users' they are.
+    struct Takers {
+        bool any = false;
+        bool others = false; // other users'
+    };
+    [[nodiscard]] Takers takers() const;
+    void use_receiver(int receiver) { receiver_ = receiver; } // of the id that look() and sleep() are given
     [[nodiscard]] bool anything_in_memory() const;
 
   private:
@@ -83,7 +89,8 @@ class Poll {
 
     pollfd* fds_;
     nfds_t count_;
-    pollfd* shadow_;    // what the kernel is asked; one more than the program's
+    pollfd* shadow_; // what the kernel is asked; two more than the program's
+    int receiver_ = -1;
     bool soon_ = false; // a connection has to be looked at again, see stream::gives_back()
 };
 
@@ -96,7 +103,9 @@ int Poll::look(uint64_t sleeper) {
         shadow_[i] = {one.fd, one.events, 0};
         one.revents = 0;
         if (Connection* c = careful(one.fd); c != nullptr) {
-            const stream::Readiness r = stream::look(*c, one.fd, one.events, sleeper);
+            const bool by_frame = sleeper > path::by_frame && receiver_ < 0 && !c->same_user.load();
+            const stream::Readiness r =
+                stream::look(*c, one.fd, one.events, by_frame ? uint64_t{path::by_frame} : sleeper);
             if (r.soon) {
                 soon_ = true;
                 shadow_[i].fd = -1;
@@ -188,11 +197,16 @@ class Asleep {
     nfds_t used_ = 0;
 };
 
-bool Poll::any_takes_ids() const {
-    return std::any_of(fds_, fds_ + count_, [](const pollfd& one) {
-        const Connection* c = careful(one.fd);
-        return c != nullptr && stream::takes_ids(*c);
-    });
+Poll::Takers Poll::takers() const {
+    Takers takers;
+    for (nfds_t i = 0; i < count_; ++i) {
+        const Connection* c = careful(fds_[i].fd);
+        if (c != nullptr && stream::takes_ids(*c)) {
+            takers.any = true;
+            takers.others = takers.others || !c->same_user.load(std::memory_order_relaxed);
+        }
+    }
+    return takers;
 }
 
 // undo: what the caller has to undo if the thread is cancelled.
@@ -203,13 +217,16 @@ template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, 
     const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
     const uint64_t begin = sys::now_ns();
     shadow_[count_] = {wakeup::descriptor(own), POLLIN, 0};
-    int n = cancellable(
-        [&] { return real::ppoll(shadow_, count_ + (own != 0 ? 1 : 0), timeout_ns < 0 ? nullptr : &time, mask); },
-        undo);
+    shadow_[count_ + 1] = {receiver_, POLLIN, 0};
+    const nfds_t asked = count_ + (own == 0 ? 0 : receiver_ < 0 ? 1 : 2);
+    int n = cancellable([&] { return real::ppoll(shadow_, asked, timeout_ns < 0 ? nullptr : &time, mask); }, undo);
     const int error = errno;
     if (n > 0 && own != 0 && shadow_[count_].revents != 0) {
         uint64_t wakes = 0;
         sys::call(SYS_read, wakeup::descriptor(own), &wakes, sizeof(wakes));
+    }
+    if (n > 0 && asked == count_ + 2 && shadow_[count_ + 1].revents != 0) {
+        wakeup::drain(own);
     }
     asked_kernel_ns = sys::now_ns();
     spin::slept(asked_kernel_ns - begin);
@@ -234,7 +251,7 @@ bool Poll::anything_in_memory() const {
 }
 
 int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask) {
-    Scratch<pollfd, few> shadow(count + 1);
+    Scratch<pollfd, few> shadow(count + 2);
     if (shadow.get() == nullptr) {
         errno = ENOMEM;
         return -1;
@@ -248,7 +265,9 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
             int n = 1;
             {
                 Asleep asleep(fds, count);
-                const wakeup::Own own(all.any_takes_ids());
+                const Poll::Takers takers = all.takers();
+                const wakeup::Own own(takers.any);
+                all.use_receiver(takers.others && own.id() != 0 ? wakeup::receiver(own.id()) : -1);
                 ready = all.look(own.id() != 0 ? own.id() : wakeup::Id{path::by_frame});
                 const auto undo = [&] {
                     asleep.end();

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/wait/wakeup.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -11,6 +12,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/rendezvous/descriptors.hpp"
+#include "preload/wait/datagram.hpp"
 
 namespace preload::wakeup {
 
@@ -23,11 +25,17 @@ constexpr uint64_t index_mask = 63;
 constinit std::atomic<uint64_t> process{0};
 constinit std::atomic<uint32_t> busy{0};
 constinit std::array<std::atomic<int>, own_count> own{}; // one more than the number; 0: not made
+struct Receiver {
+    std::atomic<int> fd{0}; // one more than the number; 0: not made, -1: it cannot be
+    std::atomic<uint64_t> name{0};
+};
+constinit std::array<Receiver, own_count> receivers{};
 
 // Those of other processes. They are only ever replaced, by the service thread.
 struct Known {
     std::atomic<Id> id{0};
     std::atomic<int> fd{-1};
+    std::atomic<bool> is_socket{false};
     std::atomic<uint32_t> users{0}; // threads that write it just now
 };
 constexpr size_t known_count = 128;
@@ -91,6 +99,34 @@ int descriptor(Id id) {
     return index < own_count ? own[index].load(std::memory_order_relaxed) - 1 : -1;
 }
 
+int receiver(Id id) {
+    const uint64_t index = id & index_mask;
+    if (index >= own_count || !is_own(id)) {
+        return -1;
+    }
+    Receiver& one = receivers[index];
+    if (one.fd.load() == 0) {
+        const sys::ErrnoKept kept;
+        uint64_t name = 0;
+        const bool named = getrandom(&name, sizeof(name), GRND_NONBLOCK) == sizeof(name) && name != 0;
+        const int made = named ? descriptors::keep_spare(datagram::receiver(name, id)) : -1;
+        one.name = made >= 0 ? name : 0;
+        one.fd = made >= 0 ? made + 1 : -1;
+    }
+    return std::max(one.fd.load(), 0) - 1;
+}
+
+void drain(Id id) {
+    if (const int fd = receiver(id); fd >= 0) {
+        datagram::drain(fd);
+    }
+}
+
+uint64_t receiver_name(Id id) {
+    const uint64_t index = id & index_mask;
+    return index < own_count && is_own(id) ? receivers[index].name.load() : 0;
+}
+
 void wake_own(Id id) {
     if (is_own(id)) {
         write_one(descriptor(id));
@@ -108,17 +144,21 @@ bool wake(Id id) {
             continue;
         }
         one.users.fetch_add(1);
-        const bool still = one.id.load() == id; // else it is being replaced
-        if (still) {
+        bool done = one.id.load() == id; // else it is being replaced
+        if (done && one.is_socket.load()) {
+            done = datagram::send(one.fd.load(), id);
+        } else if (done) {
             write_one(one.fd.load());
         }
         one.users.fetch_sub(1);
-        return still;
+        return done;
     }
     return false;
 }
 
-bool learn(Id id, int fd) {
+namespace {
+
+bool keep_known(Id id, int fd, bool is_socket) {
     static uint32_t next = 0;
     Known* place = nullptr;
     for (size_t i = 0; i < places && place == nullptr; ++i) {
@@ -146,8 +186,18 @@ bool learn(Id id, int fd) {
         return false;
     }
     place->fd = kept;
+    place->is_socket = is_socket;
     place->id = id;
     return true;
+}
+
+} // namespace
+
+bool learn(Id id, int fd) { return keep_known(id, fd, false); }
+
+bool learn_name(Id id, uint64_t name) {
+    const int made = datagram::sender(name);
+    return made >= 0 && keep_known(id, made, true);
 }
 
 void after_fork_in_child() {
@@ -155,6 +205,10 @@ void after_fork_in_child() {
     busy = 0;
     for (auto& one : own) {
         one = 0;
+    }
+    for (Receiver& one : receivers) {
+        one.fd = 0;
+        one.name = 0;
     }
     for (Known& one : known) {
         one.id = 0;

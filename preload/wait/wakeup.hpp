@@ -5,8 +5,9 @@
 // what a frame does. Each process has a few of them. A sleeper writes its id where the peer looks for sleepers (see
 // WakeFields); the peer asks the service of the other process for the descriptor once, and keeps it.
 //
-// Only between processes of one user: who holds such a descriptor can take wake-ups away that are meant for another
-// connection. Frames are for all others, and whenever several threads or processes sleep for one connection.
+// The eventfd is for processes of one user only: who holds it can take wake-ups away that are meant for another
+// connection. Peers of other users send a datagram that has the id in it, see datagram.hpp. Frames are for whoever has
+// neither, and whenever several threads or processes sleep for one connection.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,12 @@ Id acquire();
 void release(Id id);
 int descriptor(Id id); // of one that is acquired
 
+// Of one that is acquired: the socket that takes datagrams of other users' processes, made when it is first asked for.
+// It does not block. -1: there is none.
+int receiver(Id id);
+void drain(Id id);             // takes what has come to that
+uint64_t receiver_name(Id id); // 0: there is none
+
 bool is_own(Id id);
 void wake_own(Id id); // that of another process: nothing happens
 // False: its descriptor is not known.
@@ -28,7 +35,8 @@ bool wake(Id id);
 // Another process's, which it has given: the descriptor belongs to this process from now on. Service thread only.
 // False: there is no number or place for it, and it is closed.
 bool learn(Id id, int fd);
-void after_fork_in_child(); // its descriptors are closed elsewhere
+bool learn_name(Id id, uint64_t name); // the same for the name of a receiver
+void after_fork_in_child();            // its descriptors are closed elsewhere
 
 // One for as long as a thread may sleep.
 class Own {

@@ -10,6 +10,7 @@
 
 namespace wakeup_test {
 
+std::vector<CMUnitTest> recv_cases();      // a call that blocks, woken without TCP
 std::vector<CMUnitTest> steady_cases();    // many wake-ups of each kind of sleeper, and several sleepers
 std::vector<CMUnitTest> ended_cases();     // everything that ends a blocking call
 std::vector<CMUnitTest> set_cases();       // epoll sets

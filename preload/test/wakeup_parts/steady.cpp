@@ -277,9 +277,13 @@ void test_canceled_threads_give_their_descriptors_back() {
 
 } // namespace
 
+std::vector<CMUnitTest> recv_cases() {
+    return {FABTEST(test_a_thread_in_recv_is_woken_without_tcp),
+            FABTEST(test_canceled_threads_give_their_descriptors_back)};
+}
+
 std::vector<CMUnitTest> steady_cases() {
     return {
-        FABTEST(test_a_thread_in_recv_is_woken_without_tcp),
         FABTEST(test_a_thread_in_poll_is_woken_without_tcp),
         FABTEST(test_a_thread_in_select_is_woken_without_tcp),
         FABTEST(test_a_level_triggered_set_is_woken_without_tcp),
@@ -293,7 +297,6 @@ std::vector<CMUnitTest> steady_cases() {
         FABTEST(test_more_threads_than_descriptors_are_woken),
         FABTEST(test_more_threads_of_a_peer_than_descriptors_are_woken),
         FABTEST(test_sleepers_are_woken_by_space),
-        FABTEST(test_canceled_threads_give_their_descriptors_back),
         FABTEST(test_threads_of_a_stopped_peer_are_woken_when_it_goes_on),
     };
 }

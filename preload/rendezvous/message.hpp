@@ -71,8 +71,8 @@ struct WakeupWanted {
     uint64_t id = 0;
 };
 
-// The answer, with the descriptor beside it; or, to another user's process, the name of a receiver, see
-// wait/datagram.hpp. Neither: it is to be woken by frames.
+// The answer, with the descriptor and its board's (see wait/board.hpp) beside it; or, to another user's process, the
+// name of a receiver, see wait/datagram.hpp. Neither: it is to be woken by frames.
 struct WakeupGiven {
     static constexpr uint64_t expected_magic = 0x6e657669'47747372; // "rstGiven"
     uint64_t magic = expected_magic;

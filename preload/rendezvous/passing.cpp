@@ -11,7 +11,9 @@
 
 namespace preload::rendezvous {
 
-bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr_un* to, socklen_t length) {
+bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr_un* to, socklen_t length, int second) {
+    const int fds[max_passed] = {fd, second};
+    const size_t passed = second >= 0 ? 2 : 1;
     iovec part{const_cast<void*>(data), size};
     msghdr message{};
     message.msg_name = const_cast<sockaddr_un*>(to);
@@ -21,19 +23,21 @@ bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr
     Control control{};
     if (fd >= 0) {
         message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE(sizeof(int));
+        message.msg_controllen = CMSG_SPACE(passed * sizeof(int));
         cmsghdr* header = CMSG_FIRSTHDR(&message);
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+        header->cmsg_len = CMSG_LEN(passed * sizeof(int));
+        memcpy(CMSG_DATA(header), fds, passed * sizeof(int));
     }
     return sys::call(SYS_sendmsg, socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<long>(size);
 }
 
-// The first descriptor that came with a message; the others are closed.
-int passed_descriptor(msghdr& message) {
+int passed_descriptor(msghdr& message, int* second) {
     int first = -1;
+    if (second != nullptr) {
+        *second = -1;
+    }
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
             continue;
@@ -44,6 +48,8 @@ int passed_descriptor(msghdr& message) {
             memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
             if (first < 0) {
                 first = fd;
+            } else if (second != nullptr && *second < 0) {
+                *second = fd;
             } else {
                 sys::call(SYS_close, fd);
             }

@@ -17,11 +17,14 @@ union Control {
     char bytes[CMSG_SPACE(4 * sizeof(int)) + CMSG_SPACE(sizeof(ucred))];
 };
 
+// A message has at most so many beside it.
+inline constexpr size_t max_passed = 2;
+
 // fd < 0: none. to: of a socket that is not connected.
-bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr_un* to = nullptr,
-               socklen_t length = 0);
-// The first descriptor that came with a message, or -1; the others are closed.
-int passed_descriptor(msghdr& message);
+bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr_un* to = nullptr, socklen_t length = 0,
+               int second = -1);
+// The first descriptor that came with a message, or -1; the second likewise, if it is asked for. The others are closed.
+int passed_descriptor(msghdr& message, int* second = nullptr);
 bool is_own_user(uid_t user); // this process's, by both its real and its effective one
 // Whether descriptors may be given to that user's processes.
 bool is_trusted(uid_t user);

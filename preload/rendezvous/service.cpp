@@ -116,7 +116,7 @@ void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t le
     given.id = wanted.id;
     given.name = same_user ? 0 : wakeup::receiver_name(wanted.id);
     (void)rendezvous::send_with(inbox, &given, sizeof(given), same_user ? wakeup::descriptor(wanted.id) : -1, &to,
-                                length);
+                                length, same_user ? wakeup::board_file() : -1);
 }
 
 bool is_eventfd(int fd) {
@@ -128,7 +128,7 @@ bool is_eventfd(int fd) {
 }
 
 // fd is this function's.
-void take_wakeup(const WakeupGiven& given, int fd, bool same_user) {
+void take_wakeup(const WakeupGiven& given, int fd, int board, bool same_user) {
     bool wanted = false;
     bool known = false;
     with_connection(given.token, [&](int, Connection& c) {
@@ -136,7 +136,7 @@ void take_wakeup(const WakeupGiven& given, int fd, bool same_user) {
             return;
         }
         if (!wanted && same_user && fd >= 0 && is_eventfd(fd)) {
-            known = wakeup::learn(given.id, std::exchange(fd, -1));
+            known = wakeup::learn(given.id, std::exchange(fd, -1), board);
         } else if (!wanted && !same_user && given.name != 0) {
             known = wakeup::learn_name(given.id, given.name);
         }
@@ -243,7 +243,8 @@ void Thread::read_inbox() {
         if (n < 0) {
             return;
         }
-        int fd = rendezvous::passed_descriptor(header);
+        int second = -1;
+        int fd = rendezvous::passed_descriptor(header, &second);
         const std::span<const uint8_t> received(bytes.data(), static_cast<size_t>(n));
         if (const auto attend = rendezvous::parse<Attend>(received); attend) {
             with_connection(attend->token, [&](int number, Connection& c) {
@@ -255,10 +256,12 @@ void Thread::read_inbox() {
         } else if (rendezvous::parse<rendezvous::SetsShared>(received) && rendezvous::is_from_own_user(header)) {
             table::for_each_set([](int, EpollSet& set) { set.note_several(); });
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given) {
-            take_wakeup(*given, std::exchange(fd, -1), may_have_descriptors(header));
+            take_wakeup(*given, std::exchange(fd, -1), second, may_have_descriptors(header));
         }
-        if (fd >= 0) {
-            sys::call(SYS_close, fd);
+        for (const int left : {fd, second}) {
+            if (left >= 0) {
+                sys::call(SYS_close, left);
+            }
         }
     }
 }

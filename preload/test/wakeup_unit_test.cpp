@@ -12,11 +12,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "fabtests/common/test.hpp"
+#include "preload/wait/board.hpp"
 #include "preload/wait/datagram.hpp"
 #include "preload/wait/wakeup.hpp"
 
@@ -57,7 +59,7 @@ class Foreign {
             close(fd_);
         }
     }
-    [[nodiscard]] bool learn() const { return wakeup::learn(id_, fcntl(fd_, F_DUPFD_CLOEXEC, 3)); }
+    [[nodiscard]] bool learn(int board = -1) const { return wakeup::learn(id_, fcntl(fd_, F_DUPFD_CLOEXEC, 3), board); }
     [[nodiscard]] bool wake() const { return wakeup::wake(id_); }
     [[nodiscard]] uint64_t taken() const { return ::taken(fd_); }
 
@@ -88,6 +90,40 @@ void test_an_acquired_id_has_a_descriptor_that_is_woken() {
     EXPECT_EQ(taken(fd), 1U);
     wakeup::wake_own(own.id());
     EXPECT_EQ(taken(fd), 1U);
+}
+
+void test_who_was_notified_is_not_notified_again_until_it_looks() {
+    const wakeup::Own own(true);
+    const int fd = wakeup::descriptor(own.id());
+    EXPECT(!wakeup::is_notified(own.id()));
+    EXPECT(wakeup::wake(own.id()));
+    EXPECT(wakeup::wake(own.id()));
+    EXPECT(wakeup::is_notified(own.id()));
+    EXPECT_EQ(taken(fd), 1U);
+    EXPECT(wakeup::wake(own.id()));
+    EXPECT_EQ(taken(fd), 0U);
+    wakeup::clear(own.id());
+    EXPECT(!wakeup::is_notified(own.id()));
+    EXPECT(wakeup::wake(own.id()));
+    EXPECT_EQ(taken(fd), 1U);
+    // For other news than what is in memory, always.
+    wakeup::wake_own(own.id());
+    EXPECT_EQ(taken(fd), 1U);
+}
+
+void test_an_id_begins_without_what_its_last_owner_was_notified_of() {
+    Id first = 0;
+    {
+        const wakeup::Own own(true);
+        first = own.id();
+        EXPECT(wakeup::wake(own.id()));
+        EXPECT_EQ(taken(wakeup::descriptor(own.id())), 1U);
+    }
+    const wakeup::Own own(true);
+    EXPECT_EQ(own.id(), first);
+    EXPECT(!wakeup::is_notified(own.id()));
+    EXPECT(wakeup::wake(own.id()));
+    EXPECT_EQ(taken(wakeup::descriptor(own.id())), 1U);
 }
 
 void test_an_own_that_is_not_wanted_has_no_id() {
@@ -235,6 +271,50 @@ void test_threads_wake_while_ids_are_replaced() {
         EXPECT_EQ(all[n].taken(), expected);
     }
     EXPECT(refused < 20000); // all places may be in use at once
+}
+
+// The board is one page for each process, with a place for each id.
+void test_a_peer_with_a_board_is_notified_once_until_it_looks() {
+    int file = -1;
+    preload::Board* board = preload::Board::make(file);
+    EXPECT(board != nullptr);
+    const Foreign one(foreign_id(10, 1));
+    const Foreign other(foreign_id(10, 2));
+    EXPECT(one.learn(file));
+    EXPECT(other.learn(file));
+    close(file);
+    for (int i = 0; i < 3; ++i) {
+        EXPECT(one.wake());
+        EXPECT(one.wake());
+        EXPECT_EQ(one.taken(), 1U);
+        EXPECT(preload::Board::is_notified(board->places[1]));
+        EXPECT(!preload::Board::is_notified(board->places[2]));
+        preload::Board::clear(board->places[1]);
+    }
+    EXPECT(other.wake());
+    EXPECT_EQ(other.taken(), 1U);
+    EXPECT_EQ(one.taken(), 0U);
+    preload::Board::unmap(board);
+}
+
+// It could be cut off under those who use it. The peer is woken all the same.
+void test_memory_that_is_no_board_is_not_mapped() {
+    const int resizable = memfd_create("board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    EXPECT_EQ(ftruncate(resizable, 4096), 0);
+    const int small = memfd_create("board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    EXPECT_EQ(ftruncate(small, 2048), 0);
+    EXPECT_EQ(fcntl(small, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+    const int other = eventfd(0, EFD_CLOEXEC);
+    uint64_t index = 0;
+    for (const int file : {resizable, small, other}) {
+        EXPECT(preload::Board::map(file) == nullptr);
+        const Foreign one(foreign_id(11, ++index));
+        EXPECT(one.learn(file));
+        EXPECT(one.wake());
+        EXPECT(one.wake());
+        EXPECT_EQ(one.taken(), 2U);
+        close(file);
+    }
 }
 
 // A datagram instead of an eventfd, as between processes of different users.
@@ -392,6 +472,8 @@ int main() {
     setrlimit(RLIMIT_NOFILE, &limit);
     const CMUnitTest tests[] = {
         FABTEST(test_an_acquired_id_has_a_descriptor_that_is_woken),
+        FABTEST(test_who_was_notified_is_not_notified_again_until_it_looks),
+        FABTEST(test_an_id_begins_without_what_its_last_owner_was_notified_of),
         FABTEST(test_an_own_that_is_not_wanted_has_no_id),
         FABTEST(test_acquired_ids_are_different_and_as_many_as_there_are_descriptors),
         FABTEST(test_threads_never_have_the_same_id),
@@ -400,6 +482,8 @@ int main() {
         FABTEST(test_an_id_that_is_learned_twice_keeps_one_descriptor),
         FABTEST(test_more_ids_than_places_replace_each_other),
         FABTEST(test_threads_wake_while_ids_are_replaced),
+        FABTEST(test_a_peer_with_a_board_is_notified_once_until_it_looks),
+        FABTEST(test_memory_that_is_no_board_is_not_mapped),
         FABTEST(test_an_id_whose_name_was_learned_is_woken_by_a_datagram),
         FABTEST(test_a_queue_that_is_full_counts_as_woken),
         FABTEST(test_a_receiver_that_has_gone_is_not_woken),

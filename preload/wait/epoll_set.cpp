@@ -14,6 +14,7 @@
 #include "preload/connection/table.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/wait/spin.hpp"
+#include "preload/wait/wakeup.hpp"
 
 namespace preload {
 
@@ -283,7 +284,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
             const LocalLock::Hold hold(lock_);
             if (!hold || max <= 0) {
                 const int n = real::epoll_pwait(epfd, events, max, static_cast<int>(left / 1000000), mask);
-                return n > 0 ? without_own(events, n) : n;
+                return n > 0 ? put_back_own(events, n) : n;
             }
             number = epfd;
             // Its turn, where there is not room for all: what is ready in memory would leave the kernel's no place.
@@ -295,13 +296,16 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                 count = n > 0 ? take_kernel_events(events, n) : 0;
             }
             count += collect(events + count, max - count, false);
+            if (count == 0 && take_notice()) {
+                count = collect(events, max, false);
+            }
             max_reached_ = count == max && !kernel_first;
             if (count == 0 && !may_spin && left != 0) {
                 count = collect(events, max, true);
                 soon = soon_;
                 if (count == 0) {
                     asleep.emplace(*this);
-                    if (asleep->any_missed()) { // just now
+                    if (asleep->any_missed() || take_notice()) { // just now
                         continue;
                     }
                 }
@@ -312,6 +316,9 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
             const bool found =
                 active_ != nullptr && spin::until([&] {
                     const LocalLock::Hold hold(lock_);
+                    if (hold && wakeup_ != 0 && wakeup::is_notified(wakeup_)) {
+                        return true;
+                    }
                     for (Watch* watch = hold ? active_ : nullptr; watch != nullptr; watch = watch->next_active) {
                         if (has_news(*watch)) {
                             return true;
@@ -332,7 +339,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
             const int more = ask_kernel(epfd, events + count, max - count, 0, mask);
             if (more > 0) {
                 const LocalLock::Hold hold(lock_);
-                count += hold ? take_kernel_events(events + count, more) : without_own(events + count, more);
+                count += hold ? take_kernel_events(events + count, more) : put_back_own(events + count, more);
             }
             return count;
         }
@@ -358,7 +365,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         int kept = 0;
         {
             const LocalLock::Hold hold(lock_);
-            kept = hold ? take_kernel_events(events, n) : without_own(events, n);
+            kept = hold ? take_kernel_events(events, n) : put_back_own(events, n);
             if (kept < max && hold) {
                 kept += collect(events + kept, max - kept, false);
             }
@@ -385,7 +392,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
 int EpollSet::sift(epoll_event* events, int count) {
     const LocalLock::Hold hold(lock_);
     if (!hold) {
-        return without_own(events, count);
+        return put_back_own(events, count);
     }
     const int kept = take_kernel_events(events, count);
     return kept + collect(events + kept, count - kept, false);

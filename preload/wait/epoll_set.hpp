@@ -128,10 +128,12 @@ class EpollSet {
     uint64_t sleeper_for(const Connection& c); // what it tells its peer
     void note_told(Watch& watch);
     void activate_woken();
+    bool take_notice();
     void forget_told(Watch& watch);
     // As if nobody had written it, so that the set itself is ready only for what is in it.
     void drain_wakeup();
     int take_own_events(epoll_event* events, int count);
+    int put_back_own(epoll_event* events, int count) const;
     void give_up_wakeup(); // with the lock
     void note_waiter_slow();
     void change_in_kernel(Watch& watch, uint32_t events);

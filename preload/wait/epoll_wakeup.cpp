@@ -31,6 +31,15 @@ int EpollSet::without_own(epoll_event* events, int count) {
     return static_cast<int>(end - events);
 }
 
+// In a signal handler, which cannot look: the call that it has interrupted is told again.
+int EpollSet::put_back_own(epoll_event* events, int count) const {
+    const int left = without_own(events, count);
+    if (left != count) {
+        wakeup::wake_own(wakeup_);
+    }
+    return left;
+}
+
 // With the lock.
 uint64_t EpollSet::sleeper_for(const Connection& c) {
     const uint64_t id = sleeper();
@@ -97,8 +106,9 @@ void EpollSet::forget_told(Watch& watch) {
     }
 }
 
-// With the lock: the descriptor was written.
+// With the lock: the descriptor was written, or is about to be.
 void EpollSet::activate_woken() {
+    wakeup::clear(wakeup_);
     for (Watch* watch : told_) {
         if (watch != nullptr &&
             !stream::is_armed(*watch->connection, static_cast<short>(watch->wanted.events), wakeup_)) {
@@ -119,6 +129,15 @@ int EpollSet::take_own_events(epoll_event* events, int count) {
         activate_woken();
     }
     return left;
+}
+
+// With the lock. True: members that were idle are to be looked at.
+bool EpollSet::take_notice() {
+    if (wakeup_ == 0 || !wakeup::is_notified(wakeup_)) {
+        return false;
+    }
+    activate_woken();
+    return active_ != nullptr;
 }
 
 void EpollSet::wake_another() {

@@ -12,6 +12,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/rendezvous/descriptors.hpp"
+#include "preload/wait/board.hpp"
 #include "preload/wait/datagram.hpp"
 
 namespace preload::wakeup {
@@ -30,13 +31,17 @@ struct Receiver {
     std::atomic<uint64_t> name{0};
 };
 constinit std::array<Receiver, own_count> receivers{};
+static_assert(own_count <= Board::count);
+constinit std::atomic<Board*> board{nullptr};
+constinit std::atomic<int> board_fd{0}; // one more than the number; 0: not made, -1: it cannot be, or is being made
 
 // Those of other processes. They are only ever replaced, by the service thread.
 struct Known {
     std::atomic<Id> id{0};
     std::atomic<int> fd{-1};
     std::atomic<bool> is_socket{false};
-    std::atomic<uint32_t> users{0}; // threads that write it just now
+    std::atomic<Board*> board{nullptr}; // its process's
+    std::atomic<uint32_t> users{0};     // threads that write it just now
 };
 constexpr size_t known_count = 128;
 constexpr size_t places = 8; // where one may be
@@ -66,6 +71,29 @@ void write_one(int fd) {
     (void)sys::call(SYS_write, fd, &one, sizeof(one));
 }
 
+Board::Place* own_place(Id id) {
+    Board* own_board = board.load(std::memory_order_acquire);
+    const uint64_t index = id & index_mask;
+    return own_board != nullptr && index < own_count ? &own_board->places[index] : nullptr;
+}
+
+// Without one, whoever wakes writes the descriptor each time.
+void make_board() {
+    int not_made = 0;
+    if (board_fd.load() != 0 || !board_fd.compare_exchange_strong(not_made, -1)) {
+        return;
+    }
+    int file = -1;
+    Board* made = Board::make(file);
+    const int kept = made != nullptr ? descriptors::keep_spare(file) : -1;
+    if (kept < 0) {
+        Board::unmap(made);
+        return;
+    }
+    board.store(made, std::memory_order_release);
+    board_fd = kept + 1;
+}
+
 } // namespace
 
 Id acquire() {
@@ -81,8 +109,10 @@ Id acquire() {
     } while (!busy.compare_exchange_weak(taken, taken | uint32_t{1} << index, std::memory_order_acquire));
     if (own[index].load() == 0) {
         own[index] = descriptors::keep_spare(sys::call(SYS_eventfd2, 0, EFD_CLOEXEC)) + 1;
+        make_board();
     }
     const Id id = part | index;
+    clear(id); // nobody has been told of it yet
     if (own[index].load() == 0) {
         release(id);
         return 0;
@@ -91,6 +121,19 @@ Id acquire() {
 }
 
 void release(Id id) { busy.fetch_and(~(uint32_t{1} << (id & index_mask)), std::memory_order_release); }
+
+bool is_notified(Id id) {
+    const Board::Place* place = own_place(id);
+    return place != nullptr && Board::is_notified(*place);
+}
+
+void clear(Id id) {
+    if (Board::Place* place = own_place(id); place != nullptr) {
+        Board::clear(*place);
+    }
+}
+
+int board_file() { return std::max(board_fd.load(), 0) - 1; }
 
 bool is_own(Id id) { return (id & ~index_mask) == process.load() && process.load() != 0 && descriptor(id) >= 0; }
 
@@ -128,14 +171,20 @@ uint64_t receiver_name(Id id) {
 }
 
 void wake_own(Id id) {
-    if (is_own(id)) {
-        write_one(descriptor(id));
+    if (!is_own(id)) {
+        return;
     }
+    if (Board::Place* place = own_place(id); place != nullptr) {
+        (void)Board::notify(*place);
+    }
+    write_one(descriptor(id)); // in any case: some have other news than what is in memory
 }
 
 bool wake(Id id) {
     if (is_own(id)) {
-        write_one(descriptor(id));
+        if (Board::Place* place = own_place(id); place == nullptr || !Board::notify(*place)) {
+            write_one(descriptor(id));
+        }
         return true;
     }
     for (size_t i = 0; i < places; ++i) {
@@ -148,7 +197,10 @@ bool wake(Id id) {
         if (done && one.is_socket.load()) {
             done = datagram::send(one.fd.load(), id);
         } else if (done) {
-            write_one(one.fd.load());
+            Board* theirs = one.board.load();
+            if (theirs == nullptr || !Board::notify(theirs->places[id & index_mask])) {
+                write_one(one.fd.load());
+            }
         }
         one.users.fetch_sub(1);
         return done;
@@ -158,13 +210,14 @@ bool wake(Id id) {
 
 namespace {
 
-bool keep_known(Id id, int fd, bool is_socket) {
+bool keep_known(Id id, int fd, bool is_socket, Board* theirs) {
     static uint32_t next = 0;
     Known* place = nullptr;
     for (size_t i = 0; i < places && place == nullptr; ++i) {
         Known& one = place_of(id, i);
         if (one.id.load() == id) {
             sys::call(SYS_close, fd); // it was asked for twice
+            Board::unmap(theirs);
             return true;
         }
         place = one.fd.load() < 0 ? &one : nullptr;
@@ -175,6 +228,7 @@ bool keep_known(Id id, int fd, bool is_socket) {
         const Id before = one.id.exchange(0);
         if (one.users.load() == 0) {
             descriptors::close(one.fd.exchange(-1));
+            Board::unmap(one.board.exchange(nullptr));
             place = &one;
         } else {
             one.id.store(before);
@@ -183,8 +237,10 @@ bool keep_known(Id id, int fd, bool is_socket) {
     const int kept = descriptors::keep_spare(fd);
     if (place == nullptr || kept < 0) {
         descriptors::close(kept);
+        Board::unmap(theirs);
         return false;
     }
+    place->board = theirs;
     place->fd = kept;
     place->is_socket = is_socket;
     place->id = id;
@@ -193,11 +249,14 @@ bool keep_known(Id id, int fd, bool is_socket) {
 
 } // namespace
 
-bool learn(Id id, int fd) { return keep_known(id, fd, false); }
+bool learn(Id id, int fd, int board) {
+    Board* theirs = board >= 0 && (id & index_mask) < Board::count ? Board::map(board) : nullptr;
+    return keep_known(id, fd, false, theirs);
+}
 
 bool learn_name(Id id, uint64_t name) {
     const int made = datagram::sender(name);
-    return made >= 0 && keep_known(id, made, true);
+    return made >= 0 && keep_known(id, made, true, nullptr);
 }
 
 void after_fork_in_child() {
@@ -206,6 +265,8 @@ void after_fork_in_child() {
     for (auto& one : own) {
         one = 0;
     }
+    Board::unmap(board.exchange(nullptr));
+    board_fd = 0;
     for (Receiver& one : receivers) {
         one.fd = 0;
         one.name = 0;
@@ -213,6 +274,7 @@ void after_fork_in_child() {
     for (Known& one : known) {
         one.id = 0;
         one.fd = -1;
+        Board::unmap(one.board.exchange(nullptr));
         one.users = 0;
     }
 }

@@ -28,13 +28,20 @@ int receiver(Id id);
 void drain(Id id);             // takes what has come to that
 uint64_t receiver_name(Id id); // 0: there is none
 
+// Of one that is acquired: whether somebody has notified it since. Whoever looks at what that may be about, clears it
+// first. A notified one is not notified again: it must not go to sleep without having looked.
+bool is_notified(Id id);
+void clear(Id id);
+
 bool is_own(Id id);
 void wake_own(Id id); // that of another process: nothing happens
 // False: its descriptor is not known.
 bool wake(Id id);
 // Another process's, which it has given: the descriptor belongs to this process from now on. Service thread only.
 // False: there is no number or place for it, and it is closed.
-bool learn(Id id, int fd);
+// board: the memory file of that process's board, or -1.
+bool learn(Id id, int fd, int board);
+int board_file();                      // of this process; -1: it has none
 bool learn_name(Id id, uint64_t name); // the same for the name of a receiver
 void after_fork_in_child();            // its descriptors are closed elsewhere
 

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/wait/board.hpp"
+
+#include <new>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "preload/base/system.hpp"
+
+namespace preload {
+
+namespace {
+
+constexpr long bytes = 4096;
+static_assert(sizeof(Board) <= bytes);
+constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+void* map_file(int fd) {
+    void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return at != MAP_FAILED ? at : nullptr;
+}
+
+} // namespace
+
+Board* Board::make(int& fd) {
+    fd = static_cast<int>(sys::call(SYS_memfd_create, "rspreload-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    void* at = fd >= 0 && sys::call(SYS_ftruncate, fd, bytes) == 0 &&
+                       sys::call(SYS_fcntl, fd, F_ADD_SEALS, wanted_seals) == 0
+                   ? map_file(fd)
+                   : nullptr;
+    if (at == nullptr && fd >= 0) {
+        sys::call(SYS_close, fd);
+        fd = -1;
+    }
+    return at != nullptr ? new (at) Board : nullptr;
+}
+
+Board* Board::map(int fd) {
+    struct stat about {};
+    // The seals first: only memory files have any.
+    const long seals = sys::call(SYS_fcntl, fd, F_GET_SEALS, 0);
+    if (seals < 0 || (seals & wanted_seals) != wanted_seals || fstat(fd, &about) != 0 || about.st_size != bytes) {
+        return nullptr;
+    }
+    return static_cast<Board*>(map_file(fd));
+}
+
+void Board::unmap(Board* board) {
+    if (board != nullptr) {
+        munmap(board, bytes);
+    }
+}
+
+} // namespace preload

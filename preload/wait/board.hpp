@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Memory that a process shares with peers of its user: for each of its wake-up ids, whether somebody has notified it
+// since it last looked. Only the first to do so writes the descriptor; for the others there is nothing to do.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace preload {
+
+struct Board {
+    static constexpr size_t count = 32;
+
+    // A peer's: it may write anything there, which wakes it in vain, or not at all.
+    struct alignas(64) Place {
+        std::atomic<uint32_t> notified{0};
+    };
+
+    std::array<Place, count> places;
+
+    // A new one, and the descriptor of its memory file. Null: there is no memory.
+    static Board* make(int& fd);
+    // Null: it is none, or could become smaller under those who use it.
+    static Board* map(int fd);
+    static void unmap(Board* board);
+
+    // Whether it has been notified before, and has not looked since.
+    static bool notify(Place& place) { return place.notified.exchange(1) != 0; }
+    static bool is_notified(const Place& place) { return place.notified.load(std::memory_order_relaxed) != 0; }
+    // Before it looks at what it may have been notified of.
+    static void clear(Place& place) { (void)place.notified.exchange(0); }
+};
+
+} // namespace preload

@@ -27,10 +27,10 @@ void* map_file(int fd) {
 
 Board* Board::make(int& fd) {
     fd = static_cast<int>(sys::call(SYS_memfd_create, "rspreload-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    void* at = fd >= 0 && sys::call(SYS_ftruncate, fd, bytes) == 0 &&
-                       sys::call(SYS_fcntl, fd, F_ADD_SEALS, wanted_seals) == 0
-                   ? map_file(fd)
-                   : nullptr;
+    void* at =
+        fd >= 0 && sys::call(SYS_ftruncate, fd, bytes) == 0 && sys::call(SYS_fcntl, fd, F_ADD_SEALS, wanted_seals) == 0
+            ? map_file(fd)
+            : nullptr;
     if (at == nullptr && fd >= 0) {
         sys::call(SYS_close, fd);
         fd = -1;

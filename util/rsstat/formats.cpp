@@ -5,8 +5,8 @@
 #include <functional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "util/common/json.hpp"
 #include "util/rsstat/reasons.hpp"
 #include "util/rsstat/table.hpp"
 
@@ -14,7 +14,7 @@ namespace rsstat {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using util::Json;
 
 uint64_t age_of(const Snapshot& now, const Socket& s) {
     return now.taken_ns > s.began_ns ? now.taken_ns - s.began_ns : 0;
@@ -135,7 +135,7 @@ std::string json_text(const Snapshot& now, const Snapshot* before) {
     if (before != nullptr) {
         all["seconds"] = static_cast<double>(now.taken_ns - before->taken_ns) / 1e9;
     }
-    return all.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    return util::json_text(all) + "\n";
 }
 
 std::string prometheus_text(const Snapshot& now) {

@@ -209,7 +209,7 @@ void test_a_page_that_always_changes_is_read_to_an_end() {
 void test_names_are_printable() { EXPECT_EQ(rsstat::printable("a\033[2Jb\x9b\n\x7f"), "a?[2Jb???"); }
 
 void test_a_segment_is_a_page_only_if_it_looks_like_one() {
-    const std::string bytes = std::to_string(stats::page_bytes);
+    const std::string bytes = std::to_string(stats::page_bytes_of(stats::Library::preload));
     const auto line = [&](const std::string& key, const std::string& mode, const std::string& size, int attached) {
         return key + "  98318  " + mode + " " + size + " 4242 4242 " + std::to_string(attached) +
                " 1000 0 1000 0 1795453707 0 1795453707 16384 0";

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The page of shared memory in which a process's library counts, and which rsstat reads: a header, then a row for each
-// socket. It is a System V segment that is marked for removal as soon as it is attached: it has no name and no
-// descriptor, the kernel lists it with its creator in /proc/sysvipc/shm, and it goes with the process that has it
-// attached, however that ends.
+// The page of shared memory in which a library of a process counts, and which rsstat reads: a header, then a row for
+// each socket. A process has a page for each of the two libraries that it uses. It is a System V segment that is marked
+// for removal as soon as it is attached: it has no name and no descriptor, the kernel lists it with its creator in
+// /proc/sysvipc/shm, and it goes with the process that has it attached, however that ends.
 //
 // The process alone writes, and never waits for a reader. A row is described anew between two changes of its
 // generation, which is odd meanwhile: a reader that finds another generation afterwards reads again. Counters only grow
@@ -60,6 +60,18 @@ struct alignas(64) Row {
     Traffic out;
 };
 
+// What only the library knows of a socket that the kernel does not see: see SocketRow.
+struct alignas(64) Ends {
+    Word local[3]{};  // an address: its family, with the port in the next 16 bits; then 4 or 16 bytes, as on the wire
+    Word peer[3]{};   // family 0: none
+    Word device[6]{}; // the core and its domain, "verbs/mlx5_0": up to a zero byte
+};
+
+// A row of librsocket-ofi's. The path is the fabric, both ways.
+struct SocketRow : Row {
+    Ends ends;
+};
+
 // Of all sockets of the process that have been closed.
 struct Ended {
     Word closing{0}; // sockets that have begun to be counted here; as many as `sockets` when nothing is half counted
@@ -91,6 +103,9 @@ struct Header {
 static_assert(sizeof(Header) <= header_bytes);
 static_assert(sizeof(Row) == 192);
 
-inline constexpr size_t page_bytes = header_bytes + size_t{max_rows} * sizeof(Row);
+static_assert(sizeof(SocketRow) == 320);
+
+constexpr size_t row_bytes_of(Library library) { return library == Library::sockets ? sizeof(SocketRow) : sizeof(Row); }
+constexpr size_t page_bytes_of(Library library) { return header_bytes + size_t{max_rows} * row_bytes_of(library); }
 
 } // namespace base::stats

@@ -19,7 +19,16 @@ namespace {
 int share(int from, int number) {
     return answer([&] {
         const Use use = fd_table::find(from);
-        return !use ? -ENOTSOCK : fd_table::put(number, use.ref()) ? 0 : -ENOMEM;
+        if (!use) {
+            return -ENOTSOCK;
+        }
+        if (!fd_table::put(number, use.ref())) {
+            return -ENOMEM;
+        }
+        if (auto* socket = use.as<Socket>(); socket != nullptr) {
+            socket->set_number(number);
+        }
+        return 0;
     });
 }
 

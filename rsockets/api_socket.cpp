@@ -82,6 +82,9 @@ int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
             }
             const int number =
                 give_number(Ref<Object>(accepted.get()), flags, [&](int made) { return accepted->show_in(made); });
+            if (number >= 0) {
+                accepted->set_number(number);
+            }
             if (number < 0) {
                 socket.put_back(accepted); // for when there are descriptors again
                 return number;
@@ -118,8 +121,11 @@ RSOCKET_API int ofi_rsocket(int domain, int type, int protocol) {
         if (const int error = unsupported(domain, type, protocol); error != 0) {
             return -error;
         }
-        const Ref<Object> made = Ref<Object>::adopt(new Socket(Library::get(), domain, (type & SOCK_NONBLOCK) != 0));
-        return give_number(made, type, [](int) { return true; });
+        const auto made = Ref<Socket>::adopt(new Socket(Library::get(), domain, (type & SOCK_NONBLOCK) != 0));
+        return give_number(Ref<Object>(made.get()), type, [&](int fd) {
+            made->set_number(fd);
+            return true;
+        });
     });
 }
 

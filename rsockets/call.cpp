@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "rsockets/log.hpp"
+#include "rsockets/stats.hpp"
 
 namespace rsockets {
 
@@ -225,6 +226,22 @@ class Asleep {
     int type_ = 0;
 };
 
+// Counts a sleep, also that of a thread that is cancelled in it. A look that does not wait is none.
+class Slept {
+  public:
+    explicit Slept(bool waits) : began_(waits ? base::stats::clock_ns(CLOCK_MONOTONIC) : 0) {}
+    Slept(const Slept&) = delete;
+    Slept& operator=(const Slept&) = delete;
+    ~Slept() {
+        if (began_ != 0) {
+            Counters::thread_slept(base::stats::clock_ns(CLOCK_MONOTONIC) - began_);
+        }
+    }
+
+  private:
+    const uint64_t began_;
+};
+
 } // namespace
 
 int HeldSignals::sleep(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask) const {
@@ -258,6 +275,7 @@ bool Spin::goes_on() {
 int sleep_at_once(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask) {
     int ret = 0;
     {
+        const Slept counted(time == nullptr || time->tv_sec != 0 || time->tv_nsec != 0);
         const Asleep asleep;
         ret = ::ppoll(fds, count, time, mask);
         ret = ret < 0 ? -errno : ret;

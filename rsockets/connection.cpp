@@ -69,6 +69,7 @@ int Connection::make(Transport& transport, fi_info& info, EventTarget* target, c
         return ret;
     }
     std::unique_ptr<Connection> connection(new Connection(transport));
+    connection->device_ = transport.core() + "/" + info.domain_attr->name;
     fid_ep* ep = nullptr;
     if ((ret = fi_endpoint(domain, &info, &ep, nullptr)) != 0) {
         return ret;

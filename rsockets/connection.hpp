@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <string>
 
 #include <rdma/fi_ext_rstream.h>
 #include <sys/uio.h>
@@ -91,6 +92,7 @@ class Connection {
     [[nodiscard]] Address peer() const;
     [[nodiscard]] Sizes sizes() const;
     [[nodiscard]] const std::string& fabric_name() const { return transport_.name(); }
+    [[nodiscard]] const std::string& device() const { return device_; } // the core and its domain: "verbs/mlx5_0"
 
   private:
     explicit Connection(Transport& transport) : transport_(transport) {}
@@ -112,6 +114,7 @@ class Connection {
     bool by_calls_ = false;          // the core moves what the peer writes to maps within calls alone
     bool kernel_ports_ = false;      // its ports are those of the kernel's TCP
     int wait_fd_ = -1;
+    std::string device_;
 };
 
 } // namespace rsockets

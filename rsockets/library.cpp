@@ -15,6 +15,7 @@
 #include "rsockets/log.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/socket.hpp"
+#include "rsockets/stats.hpp"
 #include "rsockets/transport.hpp"
 
 namespace rsockets {
@@ -155,6 +156,7 @@ void Library::deliver(const Deadline& deadline) {
 // inherited, and the numbers keep their meaning as dead connections until the child closes them.
 void Library::after_fork_in_child() {
     Call::after_fork();
+    Counters::after_fork_in_child();
     Sleeper::after_fork();
     EpollSet::after_fork();
     KernelOptions::after_fork();

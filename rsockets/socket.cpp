@@ -12,6 +12,7 @@
 #include "rsockets/call.hpp"
 #include "rsockets/log.hpp"
 #include "rsockets/provider.hpp"
+#include "rsockets/transport.hpp"
 
 namespace rsockets {
 
@@ -144,11 +145,7 @@ Address Socket::bound_name() const {
     return address;
 }
 
-int Socket::name(sockaddr* address, socklen_t* length) {
-    if (const int error = bad_room(address, length); error != 0) {
-        return -error;
-    }
-    const Guard lock(mutex_);
+Address Socket::present_name() const {
     Address found;
     if (listener_) {
         size_t size = sizeof(found.storage);
@@ -158,6 +155,44 @@ int Socket::name(sockaddr* address, socklen_t* length) {
     } else if (Connection* present = connection()) {
         found = present->name();
     }
+    return found;
+}
+
+void Socket::set_number(int fd) {
+    const Guard lock(mutex_);
+    number_ = fd;
+    if (shown_) {
+        counters_.move_to(fd);
+    } else {
+        show();
+    }
+}
+
+// From the moment at which it has a number, and listens or is connected.
+void Socket::show() {
+    const Connection* present = connection();
+    if (number_ < 0 || (!listener_ && (state() != State::connected || present == nullptr))) {
+        return;
+    }
+    shown_ = true;
+    if (listener_) {
+        counters_.show(number_, Counters::Role::listen, present_name(), Address(), listener_->transport->core());
+        return;
+    }
+    const bool accepted = came_from_.set();
+    const Address told = present->peer();
+    counters_.show(number_, accepted ? Counters::Role::accept : Counters::Role::connect, present->name(),
+                   told.set() ? told : came_from_, present->device());
+    const Sizes buffers = present->sizes();
+    counters_.set_buffers(buffers.recv_buffer, buffers.send_buffer);
+}
+
+int Socket::name(sockaddr* address, socklen_t* length) {
+    if (const int error = bad_room(address, length); error != 0) {
+        return -error;
+    }
+    const Guard lock(mutex_);
+    const Address found = present_name();
     (found.set() ? found.for_family(family_) : bound_name()).give(address, length);
     return 0;
 }
@@ -293,6 +328,7 @@ void Socket::on_connected() {
         move_to(State::connected);
         was_connected_ = true;
         reserved_.reset();
+        show();
         parent = std::move(parent_);
         if (outcome_.open()) {
             const uint64_t one = 1;
@@ -334,6 +370,10 @@ void Socket::on_shutdown() { bell_.ring(); }
 void Socket::hang_up() {
     stop_listening();
     close_connection();
+    {
+        const Guard lock(mutex_);
+        counters_.end();
+    }
     bell_.ring(); // it leaves the sets that it is in
 }
 

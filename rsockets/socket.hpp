@@ -39,6 +39,7 @@
 #include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
 #include "rsockets/room.hpp"
+#include "rsockets/stats.hpp"
 
 namespace rsockets {
 
@@ -53,6 +54,7 @@ class Socket final : public Object, private EventTarget {
     // socket.cpp
     int bind(const sockaddr* address, socklen_t length);
     int shutdown(int how);
+    void set_number(int fd); // for rsstat: the program's name of it
     int name(sockaddr* address, socklen_t* length);
     int peer(sockaddr* address, socklen_t* length);
     int came_from(sockaddr* address, socklen_t* length); // for accept: whatever has become of it
@@ -83,8 +85,8 @@ class Socket final : public Object, private EventTarget {
     [[nodiscard]] bool wants_alternative() const;
     // How a connect stands: -EINPROGRESS, 0, -ECANCELED if the program gave it up, or another -errno.
     int outcome() const;
-    [[nodiscard]] uint64_t bytes_sent() const { return sent_.load(std::memory_order_relaxed); }
-    [[nodiscard]] uint64_t bytes_received() const { return received_.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t bytes_sent() const { return counters_.bytes_sent(); }
+    [[nodiscard]] uint64_t bytes_received() const { return counters_.bytes_received(); }
     // The core below, or an empty name.
     std::string core() const;
     [[nodiscard]] bool has_kernel_ports() const; // its core; false while there is none
@@ -157,6 +159,8 @@ class Socket final : public Object, private EventTarget {
     void adopt(std::unique_ptr<Connection> connection) RSOCKET_REQUIRES(mutex_);
     [[nodiscard]] Connection* connection() const { return connection_.load(std::memory_order_acquire); }
     Address bound_name() const RSOCKET_REQUIRES(mutex_);
+    Address present_name() const RSOCKET_REQUIRES(mutex_); // not set: it has none but that
+    void show() RSOCKET_REQUIRES(mutex_);
     bool left_behind(Connection& present);
     void drop_connection();
     void close_connection();
@@ -215,6 +219,7 @@ class Socket final : public Object, private EventTarget {
     }
     ssize_t keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt);
     short events_connected(Connection& connection, short interest);
+    void note_sleep();
 
     // socket_options.cpp
     void read_cached_options() RSOCKET_REQUIRES(mutex_);
@@ -274,6 +279,8 @@ class Socket final : public Object, private EventTarget {
     Ref<Socket> parent_ RSOCKET_GUARDED_BY(mutex_); // the listener, while this is being accepted
     bool setting_up_ RSOCKET_GUARDED_BY(mutex_) = false;
     bool was_connected_ RSOCKET_GUARDED_BY(mutex_) = false;
+    int number_ RSOCKET_GUARDED_BY(mutex_) = -1; // as rsstat shows it
+    bool shown_ RSOCKET_GUARDED_BY(mutex_) = false;
     base::Descriptor
         outcome_ RSOCKET_GUARDED_BY(mutex_); // readable once a connect has come to its end, until someone looks
     std::atomic<bool> outcome_shown_{false}; // there is that descriptor
@@ -285,14 +292,12 @@ class Socket final : public Object, private EventTarget {
     std::atomic<bool> receive_shut_{false}; // by the program
     std::atomic<bool> send_shut_{false};    // by the program
     std::atomic<bool> lost_{false};         // the connection was reset, or never came about
-    std::atomic<uint64_t> received_{0};     // bytes
-    std::atomic<uint64_t> sent_{0};
+    Counters counters_;                     // bytes and calls, which rsstat shows
     std::atomic<uint64_t> connections_made_{0};
     std::atomic<uint64_t> starved_{0};
     Room room_;
     std::atomic<bool> touched_{false}; // it is in that list, or being tended
     Ref<Socket> next_touched_;
-    std::atomic<uint64_t> sends_{0};
     uint64_t sends_seen_ = 0; // by the service thread
     std::atomic<bool> alternative_{false};
     std::atomic<int> beside_{-1}; // the kernel's listening socket

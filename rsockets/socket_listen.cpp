@@ -87,6 +87,8 @@ int Socket::listen(int fd, int backlog) {
     if (kernel_listens()) {
         reserved_.reset(); // the core holds the address from now on
     }
+    number_ = fd;
+    show();
     return 0;
 }
 

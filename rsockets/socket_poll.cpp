@@ -7,6 +7,8 @@
 
 #include <poll.h>
 
+#include "rsockets/probes.hpp"
+
 namespace rsockets {
 
 namespace {
@@ -98,7 +100,7 @@ short Socket::events_connected(Connection& present, short interest) {
 Socket::Progress Socket::progress() {
     Progress now;
     now.starved = starved_.load(std::memory_order_relaxed);
-    now.arrived = received_.load(std::memory_order_relaxed) + connections_made_.load(std::memory_order_relaxed);
+    now.arrived = counters_.bytes_received() + connections_made_.load(std::memory_order_relaxed);
     constexpr uint32_t receive_shut = 1U << 31; // no flags of a status's
     constexpr uint32_t send_shut = 1U << 30;
     now.ended = (receive_shut_.load() ? receive_shut : 0) | (send_shut_.load() ? send_shut : 0);
@@ -130,6 +132,16 @@ int Socket::wait_fd() const {
     return present != nullptr && now == State::connected ? present->wait_fd()
            : now == State::listening                     ? beside_.load()
                                                          : -1;
+}
+
+void Socket::note_sleep() {
+    constexpr uint64_t look_each = 64; // buffers grow, and asking for their sizes takes longer than counting
+    const uint64_t sleeps = counters_.slept();
+    RSOCKET_PROBE(sleep, counters_.fd(), static_cast<int>(state()));
+    if (const Connection* present = connection(); present != nullptr && sleeps % look_each == 0) {
+        const Sizes buffers = present->sizes();
+        counters_.set_buffers(buffers.recv_buffer, buffers.send_buffer);
+    }
 }
 
 ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt) {
@@ -171,7 +183,12 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
         const timespec* left =
             looks < most_looks ? deadline.left(room, most) : deadline.left(room, std::chrono::milliseconds(1));
         looks = 0;
+        note_sleep();
         const int slept = signals.sleep(fds, fd >= 0 ? 2 : 1, left);
+        if (slept > 0) {
+            counters_.woken();
+            RSOCKET_PROBE(wake, counters_.fd(), slept);
+        }
         if (slept == -ESHUTDOWN) {
             return slept;
         }

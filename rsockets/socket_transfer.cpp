@@ -8,6 +8,7 @@
 #include <new>
 
 #include "rsockets/log.hpp"
+#include "rsockets/probes.hpp"
 
 namespace rsockets {
 
@@ -57,6 +58,7 @@ class Segments {
 void Socket::note_loss(int error) {
     if (!lost_.exchange(true)) {
         error_.store(error);
+        RSOCKET_PROBE(reset, counters_.fd(), error);
     }
 }
 
@@ -93,6 +95,7 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
     }
     if (sent == -FI_EAGAIN) {
         starved_.fetch_add(1, std::memory_order_relaxed);
+        counters_.blocked();
         return -EAGAIN;
     }
     if (sent == -FI_EPIPE) {
@@ -131,8 +134,7 @@ ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
 }
 
 void Socket::note_sent(size_t bytes) {
-    sent_.fetch_add(bytes, std::memory_order_relaxed);
-    sends_.fetch_add(1, std::memory_order_relaxed);
+    counters_.sent(bytes);
     if (!touched_.load(std::memory_order_relaxed) && !touched_.exchange(true)) {
         library_.service().look_after(*this);
     }
@@ -248,7 +250,7 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
     }
     if (n >= 0) {
         if (!peek && n > 0) {
-            received_.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
+            counters_.received(static_cast<uint64_t>(n));
         }
         return n;
     }
@@ -306,7 +308,7 @@ bool Socket::needs_calls() {
 }
 
 Socket::Sending Socket::look_at_sending() {
-    const uint64_t now = sends_.load(std::memory_order_relaxed);
+    const uint64_t now = counters_.sends();
     if (now != sends_seen_) {
         sends_seen_ = now;
         return Sending::busy;

@@ -34,6 +34,7 @@ class Transport {
     static int open(const fi_info& info, std::unique_ptr<Transport>& out);
 
     [[nodiscard]] const std::string& name() const { return name_; }
+    [[nodiscard]] std::string core() const { return name_.substr(0, name_.find('@')); } // fi_rstream(7): core@fabric
     [[nodiscard]] fid_fabric* fabric() const { return fabric_.get(); }
     // The domain that an info names, opened if need be.
     int domain(fi_info& info, fid_domain*& out);

@@ -11,6 +11,7 @@
 
 #include "fabtests/common/pattern.hpp"
 #include "fabtests/common/transport.hpp"
+#include "util/common/json.hpp"
 
 using namespace fabtests;
 
@@ -76,10 +77,16 @@ int measure(const Options& o, Transport& t) {
     const double cpu = cpu_seconds() - cpu_before + (o.kind() == Kind::core ? 0 : answer.cpu);
     const double mbps = bytes / seconds / 1e6;
     if (o.json) {
-        printf("{\"test\":\"bw\",\"provider\":\"%s\",\"size\":%zu,\"iterations\":%zu,\"buffers\":%zu,\"seconds\":%.6f,"
-               "\"mb_per_s\":%.2f,\"us_per_transfer\":%.3f,\"cpu_s_per_gb\":%.3f}\n",
-               o.provider.c_str(), o.size, o.iterations, o.buffers, seconds, mbps,
-               seconds / static_cast<double>(o.iterations) * 1e6, cpu / (bytes / 1e9));
+        const util::Json json = {{"test", "bw"},
+                                 {"provider", o.provider},
+                                 {"size", o.size},
+                                 {"iterations", o.iterations},
+                                 {"buffers", o.buffers},
+                                 {"seconds", seconds},
+                                 {"mb_per_s", mbps},
+                                 {"us_per_transfer", seconds / static_cast<double>(o.iterations) * 1e6},
+                                 {"cpu_s_per_gb", cpu / (bytes / 1e9)}};
+        printf("%s\n", util::json_text(json).c_str());
     } else {
         printf("%-8s %10s %10s %12s %12s %12s\n", "provider", "bytes", "transfers", "MB/s", "us/transfer", "CPU s/GB");
         printf("%-8s %10zu %10zu %12.2f %12.3f %12.3f\n", o.provider.c_str(), o.size, o.iterations, mbps,

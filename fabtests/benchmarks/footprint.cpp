@@ -15,6 +15,7 @@
 
 #include "fabtests/common/fabric.hpp"
 #include "fabtests/common/options.hpp"
+#include "util/common/json.hpp"
 
 using namespace fabtests;
 
@@ -163,10 +164,17 @@ int main(int argc, char** argv) {
         const double ends = 2.0 * static_cast<double>(o.iterations);
         const double kilobytes = static_cast<double>(after.kilobytes - before.kilobytes) / ends;
         const double fds = static_cast<double>(after.fds - before.fds) / ends;
-        printf(o.json ? "{\"test\":\"footprint\",\"provider\":\"%s\",\"connections\":%zu,\"kib_per_end\":%.1f,"
-                        "\"fds_per_end\":%.1f}\n"
-                      : "%s: %zu connections, %.1f KiB and %.1f descriptors an end\n",
-               o.provider.c_str(), o.iterations, kilobytes, fds);
+        if (o.json) {
+            const util::Json json = {{"test", "footprint"},
+                                     {"provider", o.provider},
+                                     {"connections", o.iterations},
+                                     {"kib_per_end", kilobytes},
+                                     {"fds_per_end", fds}};
+            printf("%s\n", util::json_text(json).c_str());
+        } else {
+            printf("%s: %zu connections, %.1f KiB and %.1f descriptors an end\n", o.provider.c_str(), o.iterations,
+                   kilobytes, fds);
+        }
         return 0;
     });
 }

@@ -10,6 +10,7 @@
 
 #include "fabtests/common/pattern.hpp"
 #include "fabtests/common/transport.hpp"
+#include "util/common/json.hpp"
 
 using namespace fabtests;
 
@@ -55,10 +56,16 @@ int main(int argc, char** argv) {
             if (o.json) {
                 const double mean =
                     std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
-                printf("{\"test\":\"pingpong\",\"provider\":\"%s\",\"size\":%zu,\"iterations\":%zu,\"wait\":\"%s\","
-                       "\"p50_us\":%.3f,\"p99_us\":%.3f,\"p999_us\":%.3f,\"mean_us\":%.3f}\n",
-                       o.provider.c_str(), o.size, o.iterations, o.poll ? "poll" : "spin", at(0.5), at(0.99), at(0.999),
-                       mean);
+                const util::Json json = {{"test", "pingpong"},
+                                         {"provider", o.provider},
+                                         {"size", o.size},
+                                         {"iterations", o.iterations},
+                                         {"wait", o.poll ? "poll" : "spin"},
+                                         {"p50_us", at(0.5)},
+                                         {"p99_us", at(0.99)},
+                                         {"p999_us", at(0.999)},
+                                         {"mean_us", mean}};
+                printf("%s\n", util::json_text(json).c_str());
             } else {
                 printf("%-8s %10s %10s %10s %10s %10s\n", "provider", "bytes", "rounds", "p50 us", "p99 us",
                        "p99.9 us");

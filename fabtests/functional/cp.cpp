@@ -3,6 +3,7 @@
 //
 // fi_stream_cp: copies a file. The client sends its size, its bytes, and their CRC-32; the server answers with what it
 // has computed from what it wrote. Both must agree.
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <zlib.h>
 
 #include "fabtests/common/transport.hpp"
+#include "util/common/json.hpp"
 
 using namespace fabtests;
 
@@ -106,9 +108,14 @@ int send_file(const Options& o) {
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (o.json) {
-        printf("{\"test\":\"cp\",\"bytes\":%llu,\"seconds\":%.6f,\"mb_per_s\":%.2f,\"crc32\":\"%08llx\"}\n",
-               static_cast<unsigned long long>(tail.size), seconds, static_cast<double>(tail.size) / seconds / 1e6,
-               static_cast<unsigned long long>(tail.crc));
+        std::array<char, 17> crc{};
+        snprintf(crc.data(), crc.size(), "%08llx", static_cast<unsigned long long>(tail.crc));
+        const util::Json json = {{"test", "cp"},
+                                 {"bytes", tail.size},
+                                 {"seconds", seconds},
+                                 {"mb_per_s", static_cast<double>(tail.size) / seconds / 1e6},
+                                 {"crc32", crc.data()}};
+        printf("%s\n", util::json_text(json).c_str());
     } else {
         printf("%llu bytes in %.3f s, %.1f MB/s, crc32 %08llx on both ends\n",
                static_cast<unsigned long long>(tail.size), seconds, static_cast<double>(tail.size) / seconds / 1e6,

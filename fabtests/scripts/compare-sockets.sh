@@ -41,7 +41,7 @@ done
 . "$(dirname "$0")/compare-common.sh"
 export FI_RSTREAM_CORE="$core"
 
-listening_port() { sed -n 's/.*"listening", "port": \([0-9]*\)}.*/\1/p' "$work/server.out"; }
+listening_port() { sed -n 's/.*"listening","port":\([0-9]*\)}.*/\1/p' "$work/server.out"; }
 listening() { [ -n "$(listening_port)" ]; }
 
 # sockets CASE PROVIDER PROGRAM ARGUMENTS...: one run of a pair of rstream or riostream, kept.

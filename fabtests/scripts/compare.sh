@@ -95,8 +95,8 @@ fp() { "$bin"fi_stream_footprint --json "$@" | sed 's/.*"kib_per_end":\([0-9.]*\
 # shellcheck disable=SC2046
 set -- $(fp -p rstream -c "$core") $(fp -p "$core")
 awk -v a="$1" -v af="$2" -v b="$3" -v bf="$4" -v core="$core" 'BEGIN {
-    printf "%-34s %10s %10s %-11s %6.1f  <= 96    %s\n", "idle end, KiB (difference)", a, b, core, a - b, a - b <= 96 ? "yes" : "NO"
-    printf "%-34s %10s %10s %-11s %6.1f  <= 3     %s\n", "idle end, descriptors (difference)", af, bf, core, af - bf, af - bf <= 3 ? "yes" : "NO"
+    printf "%-34s %10.1f %10.1f %-11s %6.1f  <= 96    %s\n", "idle end, KiB (difference)", a, b, core, a - b, a - b <= 96 ? "yes" : "NO"
+    printf "%-34s %10.1f %10.1f %-11s %6.1f  <= 3     %s\n", "idle end, descriptors (difference)", af, bf, core, af - bf, af - bf <= 3 ? "yes" : "NO"
 }'
 
 [ -z "$json" ] || cp "$work/all" "$json"

@@ -3,12 +3,9 @@
 #include "preload/stats/page.hpp"
 
 #include <atomic>
-#include <new>
+#include <optional>
 
-#include <sys/ipc.h>
-#include <sys/mman.h>
-#include <sys/shm.h>
-
+#include "base/stats_writer.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/stats/probes.hpp"
@@ -28,44 +25,21 @@ constinit std::atomic<uint32_t> ordinals{0};
 
 Header* made() { return stage.load(std::memory_order_acquire) == Stage::made ? address.load() : nullptr; }
 
-// Attaches a segment at `wanted`, or anywhere, and marks it for removal: it goes with the last process that has it.
-Header* attach(Header* wanted) {
-    const long id = sys::call(SYS_shmget, IPC_PRIVATE, base::stats::page_bytes, IPC_CREAT | SHM_NORESERVE | 0600);
-    if (id < 0) {
-        return nullptr;
-    }
-    const long at = sys::call(SYS_shmat, id, wanted, wanted != nullptr ? SHM_REMAP : 0);
-    sys::call(SYS_shmctl, id, IPC_RMID, nullptr);
-    return at > 0 || at < -4095 ? reinterpret_cast<Header*>(at) : nullptr;
-}
+constexpr auto system_call = [](long number, auto... arguments) { return sys::call(number, arguments...); };
 
 Header* make() {
     Stage none = Stage::none;
     if (stage.load(std::memory_order_relaxed) != Stage::none || !stage.compare_exchange_strong(none, Stage::making)) {
         return made();
     }
-    Header* header = attach(address.load());
+    Header* header = base::stats::make_page(base::stats::Library::preload, address.load(), system_call);
     if (header == nullptr) {
         stage = Stage::impossible;
         return nullptr;
     }
-    sys::call(SYS_madvise, header, base::stats::page_bytes, MADV_DONTDUMP);
-    new (header) Header;
-    header->version = base::stats::version;
-    header->row_bytes = sizeof(Row);
-    header->rows = base::stats::max_rows;
-    timespec now{};
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    header->made_ns = static_cast<uint64_t>(now.tv_sec) * 1000000000U + static_cast<uint64_t>(now.tv_nsec);
-    std::atomic_ref(header->magic).store(base::stats::magic, std::memory_order_release);
     address = header;
     stage.store(Stage::made, std::memory_order_release);
     return header;
-}
-
-Row* place_of(Header* header, uint32_t ordinal) {
-    auto* rows = reinterpret_cast<Row*>(reinterpret_cast<char*>(header) + base::stats::header_bytes);
-    return ordinal < base::stats::max_rows ? rows + ordinal : nullptr;
 }
 
 base::stats::Role role_of(Role role) {
@@ -84,55 +58,36 @@ base::stats::Role role_of(Role role) {
     }
 }
 
-uint64_t now_coarse_ns() {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-    return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
-}
-
-void renew(base::stats::Traffic& traffic) {
-    for (base::stats::Word* word :
-         {&traffic.bytes, &traffic.path_bytes, &traffic.calls, &traffic.wakeups, &traffic.blocked}) {
-        word->store(0, std::memory_order_relaxed);
-    }
-    traffic.buffer_bytes.store(0, std::memory_order_relaxed);
-}
-
 Row* describe(Connection& c, int fd) {
     Header* header = make();
     if (header == nullptr) {
         return nullptr;
     }
-    Row* row = place_of(header, c.ordinal);
+    Row* row = base::stats::place_of<Row>(header, c.ordinal);
     if (row == nullptr) {
         header->without_row.fetch_add(1, std::memory_order_relaxed);
         return nullptr;
     }
-    uint32_t used = header->rows_used.load(std::memory_order_relaxed);
-    while (used <= c.ordinal && !header->rows_used.compare_exchange_weak(used, c.ordinal + 1)) {
+    base::stats::note_used(*header, c.ordinal);
+    {
+        const base::stats::Change change(*row);
+        row->fd.store(fd, std::memory_order_relaxed);
+        row->role.store(static_cast<uint32_t>(role_of(c.role)), std::memory_order_relaxed);
+        row->began_ns.store(base::stats::clock_ns(CLOCK_MONOTONIC_COARSE), std::memory_order_relaxed);
+        base::stats::renew(*row);
+        const ConnectionState& s = *c.state.load();
+        detail::refresh_row(*row, s, detail::seen_of(s));
+        row->live.store(1, std::memory_order_relaxed);
     }
-    const uint32_t generation = row->generation.load(std::memory_order_relaxed) | 1;
-    row->generation.exchange(generation, std::memory_order_acq_rel); // nothing below comes before it
-    row->fd.store(fd, std::memory_order_relaxed);
-    row->role.store(static_cast<uint32_t>(role_of(c.role)), std::memory_order_relaxed);
-    row->began_ns.store(now_coarse_ns(), std::memory_order_relaxed);
-    row->sleeps.store(0, std::memory_order_relaxed);
-    renew(row->in);
-    renew(row->out);
-    const ConnectionState& s = *c.state.load();
-    detail::refresh_row(*row, s, detail::seen_of(s));
-    row->live.store(1, std::memory_order_relaxed);
-    row->generation.store(generation + 1, std::memory_order_release);
     c.row.store(row, std::memory_order_relaxed);
     return row;
 }
 
-uint64_t taken(const base::stats::Word& word) { return word.load(std::memory_order_relaxed); }
-
-void count(base::stats::Word& word, uint64_t n) {
-    if (n != 0) {
-        word.fetch_add(n, std::memory_order_relaxed);
-    }
+// Why it is with the kernel at its end.
+Reason last_reason(const Row& row) {
+    const auto reason = static_cast<Reason>(row.reason.load(std::memory_order_relaxed));
+    const bool upgraded = row.upgrades.load(std::memory_order_relaxed) != 0;
+    return reason == Reason::none && !upgraded ? Reason::young : reason;
 }
 
 } // namespace
@@ -155,33 +110,17 @@ void ended(Connection& c) {
     // Another process has the connection, and counts it.
     const bool passed_on = !c.used.load() && s.holders.load() > 1;
     const bool counted = c.role != Role::listen && !passed_on;
-    base::stats::Ended& ended = header->ended;
-    count(ended.closing, counted ? 1 : 0);
-    detail::refresh_row(*row, s, detail::seen_of(s));
-    const uint32_t generation = row->generation.load(std::memory_order_relaxed);
-    row->generation.exchange(generation | 1, std::memory_order_acq_rel);
-    row->live.store(0, std::memory_order_relaxed);
+    std::optional<base::stats::Ending> ending;
     if (counted) {
-        const base::stats::Traffic* ways[] = {&row->in, &row->out};
-        for (unsigned i = 0; i < 2; ++i) {
-            count(ended.bytes[i], taken(ways[i]->bytes));
-            count(ended.path_bytes[i], taken(ways[i]->path_bytes));
-            count(ended.calls[i], taken(ways[i]->calls));
-            count(ended.wakeups, taken(ways[i]->wakeups));
-        }
-        count(ended.sleeps, taken(row->sleeps));
-        const uint32_t upgrades = row->upgrades.load(std::memory_order_relaxed);
-        count(ended.upgrades, upgrades);
-        count(ended.returns, row->returns.load(std::memory_order_relaxed));
-        count(ended.upgraded, upgrades != 0 ? 1 : 0);
-        Reason reason = static_cast<Reason>(row->reason.load(std::memory_order_relaxed));
-        if (reason == Reason::none && upgrades == 0) {
-            reason = Reason::young;
-        }
-        count(ended.reasons[static_cast<uint32_t>(reason) % base::stats::max_reasons], 1);
-        ended.sockets.fetch_add(1, std::memory_order_release);
+        ending.emplace(header->ended);
     }
-    row->generation.store((generation | 1) + 1, std::memory_order_release);
+    detail::refresh_row(*row, s, detail::seen_of(s));
+    const base::stats::Change change(*row);
+    row->live.store(0, std::memory_order_relaxed);
+    if (ending) {
+        ending->count(*row, static_cast<uint32_t>(last_reason(*row)));
+        ending.reset();
+    }
 }
 
 void slept(uint64_t ns) {
@@ -205,10 +144,8 @@ void after_fork_in_child() {
         stage = Stage::none;
         return;
     }
-    // Empty memory in its place: no row is described in it, and whoever is about to write to one may.
-    const long at = sys::call(SYS_mmap, parents, base::stats::page_bytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    stage = at == static_cast<long>(sys::word(parents)) ? Stage::none : Stage::impossible;
+    const bool empty = base::stats::leave_to_parent(base::stats::Library::preload, parents, system_call);
+    stage = empty ? Stage::none : Stage::impossible;
 }
 
 namespace detail {

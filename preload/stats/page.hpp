@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "base/stats_page.hpp"
+#include "base/stats_writer.hpp"
 #include "preload/connection/connection.hpp"
 
 namespace preload::stats {
@@ -46,10 +46,6 @@ inline Row* row_of(Connection& c) {
     return row;
 }
 
-inline void add(base::stats::Word& word, uint64_t n) { // the owner alone writes
-    word.store(word.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-}
-
 inline void look(Row& row, const ConnectionState& s) {
     if (const uint64_t seen = seen_of(s); row.seen.load(std::memory_order_relaxed) != seen) [[unlikely]] {
         refresh_row(row, s, seen);
@@ -72,8 +68,8 @@ inline void moved_plain(Connection& c, const ConnectionState& s, bool received, 
 inline void moved_locked(Connection& c, const ConnectionState& s, bool received, uint64_t n) {
     if (Row* row = detail::row_of(c); row != nullptr) {
         base::stats::Traffic& traffic = received ? row->in : row->out;
-        detail::add(traffic.bytes, n);
-        detail::add(traffic.calls, 1);
+        base::stats::add(traffic.bytes, n);
+        base::stats::add(traffic.calls, 1);
         detail::look(*row, s);
     }
 }
@@ -82,7 +78,7 @@ inline void moved_locked(Connection& c, const ConnectionState& s, bool received,
 inline void moved_by_path(Connection& c, bool received, uint64_t n, uint32_t buffer) {
     if (Row* row = detail::row_of(c); row != nullptr) {
         base::stats::Traffic& traffic = received ? row->in : row->out;
-        detail::add(traffic.path_bytes, n);
+        base::stats::add(traffic.path_bytes, n);
         traffic.buffer_bytes.store(buffer, std::memory_order_relaxed);
     }
 }

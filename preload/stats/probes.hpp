@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// USDT probes, for bpftrace(8) and the like: notes in the library's file, and a nop in the code, until somebody traces.
-// Arguments are described in rsstat(1). They need <sys/sdt.h> when the library is built, and nothing when it runs.
+// The library's USDT probes.
 #pragma once
 
-#if HAVE_SYS_SDT_H
-#include <sys/sdt.h>
-#define RSPRELOAD_PROBE(name, a, b) DTRACE_PROBE2(rspreload, name, a, b)
-#else
-#define RSPRELOAD_PROBE(name, a, b) ((void)(a), (void)(b))
-#endif
+#include "base/probes.hpp"
+
+#define RSPRELOAD_PROBE(name, a, b) BASE_PROBE(rspreload, name, a, b)

@@ -256,14 +256,13 @@ void Client::finish() {
 void Client::summarize() const {
     const bool complete = options_.count == 0 || tally_.pings == options_.count;
     if (options_.common.json) {
-        util::Json summary;
-        summary.add("program", "rping")
-            .add("role", "client")
-            .add("backend", backend_->name())
-            .add("device", backend_->device())
-            .add("status", complete ? "complete" : "interrupted");
-        tally_json(summary, tally_);
-        fmt::print("{}\n", summary.text());
+        util::Json summary = {{"program", "rping"},
+                              {"role", "client"},
+                              {"backend", backend_->name()},
+                              {"device", backend_->device()},
+                              {"status", complete ? "complete" : "interrupted"}};
+        summary.update(json_of(tally_));
+        fmt::print("{}\n", util::json_text(summary));
         return;
     }
     fmt::print("{}{}\n", complete ? "" : "interrupted: ", tally_line(tally_));

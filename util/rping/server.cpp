@@ -70,7 +70,7 @@ void Server::announce() const {
     if (options_.port == 0) {
         const uint16_t port = listener_->local().port();
         if (options_.common.json) {
-            fmt::print("{}\n", util::Json().add("event", "listening").add("port", port).text());
+            fmt::print("{}\n", util::json_text({{"event", "listening"}, {"port", port}}));
         } else {
             fmt::print("listening on port {}\n", port);
         }
@@ -163,10 +163,9 @@ bool Server::wait() {
 
 void Server::report(const Session& session) const {
     if (options_.common.json) {
-        util::Json line;
-        line.add("event", "client").add("peer", session.peer());
-        tally_json(line, session.tally());
-        fmt::print("{}\n", line.text());
+        util::Json line = {{"event", "client"}, {"peer", session.peer()}};
+        line.update(json_of(session.tally()));
+        fmt::print("{}\n", util::json_text(line));
     } else {
         fmt::print("{}: {}\n", session.peer(), tally_line(session.tally()));
     }
@@ -207,16 +206,15 @@ void Server::close_all() {
 
 void Server::summarize() const {
     if (options_.common.json) {
-        util::Json summary;
-        summary.add("program", "rping")
-            .add("role", "server")
-            .add("backend", backend_->name())
-            .add("device", backend_->device())
-            .add("status", waiter_.interrupted() ? "interrupted" : "complete")
-            .add("clients", clients_)
-            .add("failed", failed_);
-        tally_json(summary, total_);
-        fmt::print("{}\n", summary.text());
+        util::Json summary = {{"program", "rping"},
+                              {"role", "server"},
+                              {"backend", backend_->name()},
+                              {"device", backend_->device()},
+                              {"status", waiter_.interrupted() ? "interrupted" : "complete"},
+                              {"clients", clients_},
+                              {"failed", failed_}};
+        summary.update(json_of(total_));
+        fmt::print("{}\n", util::json_text(summary));
         return;
     }
     if (!options_.persistent) {

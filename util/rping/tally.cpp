@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "util/rping/tally.hpp"
 
+#include <fmt/format.h>
+
 namespace rping {
 
 namespace {
@@ -27,24 +29,21 @@ std::string round_trip_line(const util::Histogram& r) {
                        microseconds(r.max()));
 }
 
-void tally_json(util::Json& object, const Tally& tally) {
-    object.add("size", tally.size)
-        .add("pings", tally.pings)
-        .add("bytes", tally.bytes)
-        .add("seconds", tally.seconds())
-        .add("pings_per_second", rate(static_cast<double>(tally.pings), tally.seconds()))
-        .add("bytes_per_second", rate(static_cast<double>(tally.bytes), tally.seconds()));
+util::Json json_of(const Tally& tally) {
+    util::Json object = {{"size", tally.size},
+                         {"pings", tally.pings},
+                         {"bytes", tally.bytes},
+                         {"seconds", tally.seconds()},
+                         {"pings_per_second", rate(static_cast<double>(tally.pings), tally.seconds())},
+                         {"bytes_per_second", rate(static_cast<double>(tally.bytes), tally.seconds())}};
     const util::Histogram& r = tally.round_trips;
     if (r.count() != 0) {
-        object.add("round_trip_us", util::Json()
-                                        .add("min", microseconds(r.min()))
-                                        .add("mean", microseconds(r.mean()))
-                                        .add("p50", microseconds(r.percentile(50)))
-                                        .add("p90", microseconds(r.percentile(90)))
-                                        .add("p99", microseconds(r.percentile(99)))
-                                        .add("p99.9", microseconds(r.percentile(99.9)))
-                                        .add("max", microseconds(r.max())));
+        object["round_trip_us"] = {{"min", microseconds(r.min())},          {"mean", microseconds(r.mean())},
+                                   {"p50", microseconds(r.percentile(50))}, {"p90", microseconds(r.percentile(90))},
+                                   {"p99", microseconds(r.percentile(99))}, {"p99.9", microseconds(r.percentile(99.9))},
+                                   {"max", microseconds(r.max())}};
     }
+    return object;
 }
 
 } // namespace rping

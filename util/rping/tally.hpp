@@ -25,7 +25,6 @@ struct Tally {
 // "10 pings of 100 bytes, 2000 bytes in all, in 0.002 s: 5000 pings/s, 1.000 MB/s"
 std::string tally_line(const Tally& tally);
 std::string round_trip_line(const util::Histogram& round_trips);
-// Adds the members to an object.
-void tally_json(util::Json& object, const Tally& tally);
+util::Json json_of(const Tally& tally);
 
 } // namespace rping

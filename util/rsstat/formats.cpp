@@ -5,8 +5,8 @@
 #include <functional>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "util/common/json.hpp"
 #include "util/rsstat/reasons.hpp"
 #include "util/rsstat/table.hpp"
 
@@ -14,7 +14,7 @@ namespace rsstat {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using util::Json;
 
 uint64_t age_of(const Snapshot& now, const Socket& s) {
     return now.taken_ns > s.began_ns ? now.taken_ns - s.began_ns : 0;
@@ -36,7 +36,9 @@ Json json_of(const Snapshot& now, const Snapshot* before, const ProcessView& pro
     if (s.role == base::stats::Role::listen) {
         return socket;
     }
-    socket["reason"] = name_of_reason(s.reason);
+    if (s.device.empty()) {
+        socket["reason"] = name_of_reason(s.reason);
+    }
     socket["received"] = json_of(s.in);
     socket["sent"] = json_of(s.out);
     socket["sleeps"] = s.sleeps;
@@ -72,7 +74,7 @@ Json json_of(const Snapshot& now, const Snapshot* before, const ProcessView& pro
     return {{"pid", process.pid},
             {"program", process.facts.program},
             {"user", process.facts.effective_user},
-            {"library", page.library == base::stats::Library::preload ? "rspreload-ofi" : "rsocket-ofi"},
+            {"library", name_of(page.library)},
             {"sleeps", page.sleeps},
             {"slept_seconds", static_cast<double>(page.slept_ns) / 1e9},
             {"wakeups", t.wakeups},
@@ -89,6 +91,11 @@ Json json_of(const Snapshot& now, const Snapshot* before, const ProcessView& pro
               {"sent_bytes", page.ended.bytes[1]},
               {"reasons", reasons}}},
             {"sockets", sockets}};
+}
+
+// Where bytes go that do not go by the kernel's TCP.
+std::string own_path(const ProcessView& p) {
+    return p.page.library == base::stats::Library::preload ? "path=\"shm\"" : "path=\"fabric\"";
 }
 
 // In quotes: backslash, quote and new line have to be escaped. A name is printable.
@@ -110,8 +117,9 @@ class Metrics {
         text_ += fmt::format("# HELP rstream_{} {}\n# TYPE rstream_{} {}\n", name, help, name, type);
         for (const ProcessView& process : snapshot_.processes) {
             value(process, [&](const std::string& labels, double sample) {
-                text_ += fmt::format("rstream_{}{{pid=\"{}\",program=\"{}\"{}{}}} {:.17g}\n", name, process.pid,
-                                     escaped(process.facts.program), labels.empty() ? "" : ",", labels, sample);
+                text_ += fmt::format("rstream_{}{{pid=\"{}\",program=\"{}\",library=\"{}\"{}{}}} {:.17g}\n", name,
+                                     process.pid, escaped(process.facts.program), name_of(process.page.library),
+                                     labels.empty() ? "" : ",", labels, sample);
             });
         }
     }
@@ -135,7 +143,7 @@ std::string json_text(const Snapshot& now, const Snapshot* before) {
     if (before != nullptr) {
         all["seconds"] = static_cast<double>(now.taken_ns - before->taken_ns) / 1e9;
     }
-    return all.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    return util::json_text(all) + "\n";
 }
 
 std::string prometheus_text(const Snapshot& now) {
@@ -146,7 +154,7 @@ std::string prometheus_text(const Snapshot& now) {
     metrics.add("sockets", "gauge", "Open TCP connections, by path.",
                 [](const ProcessView& p, const Metrics::Put& put) {
                     const Totals t = totals_of(p);
-                    put("path=\"shm\"", number(t.by_path));
+                    put(own_path(p), number(t.by_path));
                     put("path=\"kernel\"", number(t.open - t.by_path));
                 });
     metrics.add("bytes_total", "counter", "Bytes received and sent, by path.",
@@ -154,7 +162,7 @@ std::string prometheus_text(const Snapshot& now) {
                     const Totals t = totals_of(p);
                     for (size_t i = 0; i < 2; ++i) {
                         const std::string way = i == 0 ? "direction=\"received\"" : "direction=\"sent\"";
-                        put(way + ",path=\"shm\"", number(t.path_bytes[i]));
+                        put(way + "," + own_path(p), number(t.path_bytes[i]));
                         put(way + ",path=\"kernel\"", number(t.bytes[i] - t.path_bytes[i]));
                     }
                 });

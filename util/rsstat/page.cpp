@@ -3,6 +3,13 @@
 #include "util/rsstat/page.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include "util/rsstat/process.hpp"
 
 namespace rsstat {
 
@@ -26,9 +33,32 @@ Traffic copy(const stats::Traffic& from) {
     return to;
 }
 
+// Whatever the words are, an address or "-".
+std::string address_of(const stats::Word (&from)[3]) {
+    const uint64_t first = value_of(from[0]);
+    const auto family = static_cast<uint16_t>(first);
+    const auto port = static_cast<unsigned>(first >> 16 & 0xffff);
+    const std::array<uint64_t, 2> bytes{value_of(from[1]), value_of(from[2])};
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    if ((family != AF_INET && family != AF_INET6) ||
+        inet_ntop(family, bytes.data(), text.data(), text.size()) == nullptr) {
+        return "-";
+    }
+    return family == AF_INET ? fmt::format("{}:{}", text.data(), port) : fmt::format("[{}]:{}", text.data(), port);
+}
+
+std::string text_of(const stats::Word (&from)[6]) {
+    std::array<uint64_t, std::size(stats::Ends().device)> words{};
+    for (size_t i = 0; i < words.size(); ++i) {
+        words[i] = value_of(from[i]);
+    }
+    const auto* text = reinterpret_cast<const char*>(words.data());
+    return printable({text, strnlen(text, sizeof(words))});
+}
+
 enum class Seen { nothing, socket, torn };
 
-Seen read_row(const stats::Row& row, Socket& out) {
+Seen read_row(const stats::Row& row, stats::Library library, Socket& out) {
     constexpr int max_attempts = 4;
     for (int i = 0; i < max_attempts; ++i) {
         const uint32_t before = row.generation.load(std::memory_order_acquire);
@@ -51,6 +81,17 @@ Seen read_row(const stats::Row& row, Socket& out) {
         out.sleeps = value_of(row.sleeps);
         out.in = copy(row.in);
         out.out = copy(row.out);
+        if (const auto* ends =
+                library == stats::Library::sockets ? &static_cast<const stats::SocketRow&>(row).ends : nullptr;
+            ends != nullptr) {
+            out.local = address_of(ends->local);
+            out.peer = address_of(ends->peer);
+            out.device = text_of(ends->device);
+            out.path = stats::receives_by_path | stats::sends_by_path;
+            out.in.path_bytes = out.in.bytes;
+            out.out.path_bytes = out.out.bytes;
+            out.reason = 0;
+        }
         if (row.generation.load(std::memory_order_relaxed) == before) {
             return live && out.fd >= 0 ? Seen::socket : Seen::nothing;
         }
@@ -58,7 +99,7 @@ Seen read_row(const stats::Row& row, Socket& out) {
     return Seen::torn;
 }
 
-void read_ended(const stats::Ended& from, Ended& to) {
+void read_ended(const stats::Ended& from, stats::Library library, Ended& to) {
     for (size_t i = 0; i < 2; ++i) {
         to.bytes[i] = value_of(from.bytes[i]);
         to.path_bytes[i] = std::min(value_of(from.path_bytes[i]), to.bytes[i]);
@@ -72,15 +113,19 @@ void read_ended(const stats::Ended& from, Ended& to) {
     for (size_t i = 0; i < to.reasons.size(); ++i) {
         to.reasons[i] = value_of(from.reasons[i]);
     }
+    if (library == stats::Library::sockets) {
+        to.path_bytes = to.bytes;
+    }
 }
 
-void read_rows(const stats::Row* rows, uint32_t count, Page& page) {
+void read_rows(const char* rows, uint32_t count, Page& page) {
+    const size_t length = stats::row_bytes_of(page.library);
     page.sockets.clear();
     page.torn = 0;
     for (uint32_t i = 0; i < count; ++i) {
         Socket socket;
         socket.row = i;
-        switch (read_row(rows[i], socket)) {
+        switch (read_row(*reinterpret_cast<const stats::Row*>(rows + i * length), page.library, socket)) {
         case Seen::socket:
             page.sockets.push_back(socket);
             break;
@@ -105,15 +150,19 @@ std::optional<Page> read_page(const void* memory, size_t size) {
     const uint32_t version = __atomic_load_n(&header.version, __ATOMIC_RELAXED);
     const uint32_t row_bytes = __atomic_load_n(&header.row_bytes, __ATOMIC_RELAXED);
     const uint32_t library = __atomic_load_n(reinterpret_cast<const uint32_t*>(&header.library), __ATOMIC_RELAXED);
-    if (magic != stats::magic || version != stats::version || row_bytes != sizeof(stats::Row) ||
+    if (magic != stats::magic || version != stats::version ||
         (library != static_cast<uint32_t>(stats::Library::preload) &&
          library != static_cast<uint32_t>(stats::Library::sockets))) {
         return {};
     }
-    const size_t space = std::min<size_t>((size - stats::header_bytes) / sizeof(stats::Row), stats::max_rows);
-    const auto* rows = reinterpret_cast<const stats::Row*>(static_cast<const char*>(memory) + stats::header_bytes);
     Page page;
     page.library = static_cast<stats::Library>(library);
+    const size_t row_length = stats::row_bytes_of(page.library);
+    if (row_bytes != row_length) {
+        return {};
+    }
+    const size_t space = std::min<size_t>((size - stats::header_bytes) / row_length, stats::max_rows);
+    const char* rows = static_cast<const char*>(memory) + stats::header_bytes;
     page.made_ns = __atomic_load_n(&header.made_ns, __ATOMIC_RELAXED);
     page.without_row = value_of(header.without_row);
     page.sleeps = value_of(header.sleeps);
@@ -125,7 +174,7 @@ std::optional<Page> read_page(const void* memory, size_t size) {
         const bool settled = value_of(header.ended.closing) == page.ended.sockets;
         const auto used = static_cast<uint32_t>(std::min<size_t>(value_of(header.rows_used), space));
         read_rows(rows, used, page);
-        read_ended(header.ended, page.ended);
+        read_ended(header.ended, page.library, page.ended);
         if (settled && value_of(header.ended.closing) == page.ended.sockets) {
             break;
         }

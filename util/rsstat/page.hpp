@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/stats_page.hpp"
@@ -36,6 +37,10 @@ struct Socket {
     uint64_t sleeps = 0;
     Traffic in;
     Traffic out;
+    // Of librsocket-ofi alone, which the kernel does not know: "-" and empty otherwise.
+    std::string local = "-";
+    std::string peer = "-";
+    std::string device;
 };
 
 struct Ended {

@@ -103,6 +103,9 @@ std::string reasons_text(const Snapshot& snapshot) {
     std::array<Count, base::stats::max_reasons> counts{};
     uint64_t undecided = 0;
     for (const ProcessView& process : snapshot.processes) {
+        if (process.page.library != base::stats::Library::preload) {
+            continue; // its sockets are with the fabric from the beginning
+        }
         for (size_t i = 0; i < counts.size(); ++i) {
             counts[i].ended += process.page.ended.reasons[i];
         }

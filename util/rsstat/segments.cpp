@@ -98,9 +98,10 @@ std::optional<Segment> parse_segment(const std::string& line) {
     segment.user = user;
     // Mode 0600, to be removed when nobody has it attached any more.
     constexpr const char* removed = "1600";
-    return key == 0 && permissions == removed && attached != 0 && segment.bytes == base::stats::page_bytes
-               ? std::optional(segment)
-               : std::nullopt;
+    using base::stats::Library;
+    const bool is_of_a_page = segment.bytes == base::stats::page_bytes_of(Library::preload) ||
+                              segment.bytes == base::stats::page_bytes_of(Library::sockets);
+    return key == 0 && permissions == removed && attached != 0 && is_of_a_page ? std::optional(segment) : std::nullopt;
 }
 
 unsigned for_each_segment(const std::function<void(const Segment&, const void*)>& body) {

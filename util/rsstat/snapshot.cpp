@@ -18,6 +18,10 @@ uint64_t now_ns() {
     return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
 }
 
+std::pair<pid_t, base::stats::Library> key_of(const ProcessView& process) {
+    return {process.pid, process.page.library};
+}
+
 } // namespace
 
 bool belongs_to(const Page& page, uid_t user, const ProcessFacts& facts) {
@@ -39,16 +43,21 @@ Snapshot take_snapshot(const std::vector<pid_t>& wanted) {
         if (!facts || !belongs_to(*page, segment.user, *facts)) {
             return;
         }
-        const bool known = std::any_of(snapshot.processes.begin(), snapshot.processes.end(),
-                                       [&](const ProcessView& one) { return one.pid == pid; });
+        const bool known =
+            std::any_of(snapshot.processes.begin(), snapshot.processes.end(),
+                        [&](const ProcessView& one) { return one.pid == pid && one.page.library == page->library; });
         if (known) {
-            return; // a process has one: what else it makes costs no more than this
+            return; // a process has one of each library: what else it makes costs no more than this
         }
         ProcessView process;
         process.pid = pid;
         process.facts = std::move(*facts);
         process.page = std::move(*page);
         for (const Socket& socket : process.page.sockets) {
+            if (process.page.library == base::stats::Library::sockets) {
+                process.sockets.push_back({socket, {socket.local, socket.peer, 0, 0}});
+                continue;
+            }
             const Addresses* addresses = kernel.find(pid, socket.fd);
             process.sockets.push_back({socket, addresses != nullptr ? *addresses : Addresses{"-", "-", 0, 0}});
         }
@@ -59,8 +68,12 @@ Snapshot take_snapshot(const std::vector<pid_t>& wanted) {
     });
     snapshot.taken_ns = now_ns();
     std::sort(snapshot.processes.begin(), snapshot.processes.end(),
-              [](const ProcessView& a, const ProcessView& b) { return a.pid < b.pid; });
+              [](const ProcessView& a, const ProcessView& b) { return key_of(a) < key_of(b); });
     return snapshot;
+}
+
+const char* name_of(base::stats::Library library) {
+    return library == base::stats::Library::preload ? "rspreload-ofi" : "rsocket-ofi";
 }
 
 Totals totals_of(const ProcessView& process) {
@@ -98,9 +111,10 @@ Totals totals_of(const ProcessView& process) {
 }
 
 const ProcessView* same_process(const Snapshot& in, const ProcessView& process) {
-    const auto found = std::lower_bound(in.processes.begin(), in.processes.end(), process.pid,
-                                        [](const ProcessView& one, pid_t pid) { return one.pid < pid; });
-    return found != in.processes.end() && found->pid == process.pid && found->page.made_ns == process.page.made_ns
+    const auto found = std::lower_bound(in.processes.begin(), in.processes.end(), key_of(process),
+                                        [](const ProcessView& one, const auto& key) { return key_of(one) < key; });
+    return found != in.processes.end() && key_of(*found) == key_of(process) &&
+                   found->page.made_ns == process.page.made_ns
                ? &*found
                : nullptr;
 }

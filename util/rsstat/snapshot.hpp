@@ -22,6 +22,7 @@ struct SocketView {
     Addresses addresses; // "-" where they are not known
 };
 
+// A process, as one of its libraries tells of it: one that uses both is there twice.
 struct ProcessView {
     pid_t pid = 0;
     ProcessFacts facts;
@@ -31,7 +32,7 @@ struct ProcessView {
 
 struct Snapshot {
     uint64_t taken_ns = 0;              // CLOCK_MONOTONIC
-    std::vector<ProcessView> processes; // by process id
+    std::vector<ProcessView> processes; // by process id, then by library
     unsigned refused = 0;               // pages of other users
 };
 
@@ -60,6 +61,7 @@ Totals totals_of(const ProcessView& process);
 
 // The same socket in another snapshot. Null: it was not there.
 const SocketView* same_socket(const Snapshot& in, const ProcessView& process, const SocketView& socket);
+const char* name_of(base::stats::Library library);
 const ProcessView* same_process(const Snapshot& in, const ProcessView& process);
 
 } // namespace rsstat

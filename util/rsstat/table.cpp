@@ -120,6 +120,9 @@ const char* name_of(base::stats::Role role) {
 }
 
 std::string path_of(const Socket& socket) {
+    if (!socket.device.empty()) {
+        return socket.device;
+    }
     switch (socket.path) {
     case base::stats::receives_by_path | base::stats::sends_by_path:
         return "shm";
@@ -162,8 +165,8 @@ std::string sockets_text(const Snapshot& now, const Snapshot* before) {
                                             fmt::format("{}", s.fd),        name_of(s.role),
                                             view.addresses.local,           view.addresses.peer};
             if (s.role == base::stats::Role::listen) {
-                row.insert(row.end(),
-                           {"kernel", short_time(now.taken_ns > s.began_ns ? now.taken_ns - s.began_ns : 0)});
+                row.insert(row.end(), {s.device.empty() ? "kernel" : s.device,
+                                       short_time(now.taken_ns > s.began_ns ? now.taken_ns - s.began_ns : 0)});
                 table.add(std::move(row));
                 continue;
             }
@@ -189,6 +192,7 @@ std::string processes_text(const Snapshot& now, const Snapshot* before) {
     const uint64_t ns = before != nullptr ? now.taken_ns - before->taken_ns : 0;
     Table table({{"PID", true},
                  {"PROGRAM", false},
+                 {"LIBRARY", false},
                  {"SOCKETS", true},
                  {"UPGRADED", true},
                  {"ENDED", true},
@@ -207,10 +211,10 @@ std::string processes_text(const Snapshot& now, const Snapshot* before) {
         const ProcessView* found = before != nullptr ? same_process(*before, process) : nullptr;
         const Totals t = totals_of(process);
         const Totals old = found != nullptr ? totals_of(*found) : Totals();
-        table.add({fmt::format("{}", process.pid), process.facts.program, short_number(t.open), short_number(t.by_path),
-                   short_number(process.page.ended.sockets), short_bytes(shown(old.bytes[0], t.bytes[0], ns)),
-                   short_bytes(shown(old.bytes[1], t.bytes[1], ns)), short_number(shown(old.calls[0], t.calls[0], ns)),
-                   short_number(shown(old.calls[1], t.calls[1], ns)),
+        table.add({fmt::format("{}", process.pid), process.facts.program, name_of(process.page.library),
+                   short_number(t.open), short_number(t.by_path), short_number(process.page.ended.sockets),
+                   short_bytes(shown(old.bytes[0], t.bytes[0], ns)), short_bytes(shown(old.bytes[1], t.bytes[1], ns)),
+                   short_number(shown(old.calls[0], t.calls[0], ns)), short_number(shown(old.calls[1], t.calls[1], ns)),
                    short_number(shown(found != nullptr ? found->page.sleeps : 0, process.page.sleeps, ns)),
                    short_time(process.page.slept_ns), short_number(shown(old.wakeups, t.wakeups, ns)),
                    short_number(t.upgrades), short_number(t.returns), short_bytes(t.buffer_bytes),

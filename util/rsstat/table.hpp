@@ -14,7 +14,7 @@ namespace rsstat {
 std::string sockets_text(const Snapshot& now, const Snapshot* before);
 std::string processes_text(const Snapshot& now, const Snapshot* before);
 
-// shm, kernel, or both, where the two directions differ.
+// shm, kernel, or both, where the two directions differ; the core and its device of a socket of librsocket-ofi.
 std::string path_of(const Socket& socket);
 const char* name_of(base::stats::Role role);
 

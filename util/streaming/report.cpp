@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "util/streaming/report.hpp"
 
+#include <fmt/format.h>
+
 #include "util/common/json.hpp"
 
 namespace streaming {
@@ -40,29 +42,27 @@ std::string result_row(const Options& options, const Result& result) {
 }
 
 std::string result_json(const Options& options, const Result& result) {
-    util::Json line;
-    line.add("program", options.program == Program::rstream ? "rstream" : "riostream")
-        .add("role", options.is_client() ? "client" : "server")
-        .add("transport", options.kernel ? "kernel" : "rsocket")
-        .add("test", result.test.name)
-        .add("size", result.test.size)
-        .add("transfers", result.test.transfers)
-        .add("iterations", result.test.iterations)
-        .add("bytes", result.test.bytes())
-        .add("seconds", seconds(result))
-        .add("gbits_per_second", gigabits(result))
-        .add("us_per_transfer", microseconds_a_transfer(result));
+    util::Json line = {{"program", options.program == Program::rstream ? "rstream" : "riostream"},
+                       {"role", options.is_client() ? "client" : "server"},
+                       {"transport", options.kernel ? "kernel" : "rsocket"},
+                       {"test", result.test.name},
+                       {"size", result.test.size},
+                       {"transfers", result.test.transfers},
+                       {"iterations", result.test.iterations},
+                       {"bytes", result.test.bytes()},
+                       {"seconds", seconds(result)},
+                       {"gbits_per_second", gigabits(result)},
+                       {"us_per_transfer", microseconds_a_transfer(result)}};
     if (options.histogram) {
         const util::Histogram& l = result.latency;
-        line.add("latency_us", util::Json()
-                                   .add("min", microseconds(l.min()))
-                                   .add("mean", 1e-3 * l.mean())
-                                   .add("p50", microseconds(l.percentile(50)))
-                                   .add("p99", microseconds(l.percentile(99)))
-                                   .add("p99.9", microseconds(l.percentile(99.9)))
-                                   .add("max", microseconds(l.max())));
+        line["latency_us"] = {{"min", microseconds(l.min())},
+                              {"mean", 1e-3 * l.mean()},
+                              {"p50", microseconds(l.percentile(50))},
+                              {"p99", microseconds(l.percentile(99))},
+                              {"p99.9", microseconds(l.percentile(99.9))},
+                              {"max", microseconds(l.max())}};
     }
-    return line.text();
+    return util::json_text(line);
 }
 
 } // namespace streaming

@@ -98,7 +98,7 @@ int Session::run_server() {
     listener.listen(local);
     if (options_.port == 0) {
         const uint16_t port = listener.local().port();
-        fmt::print("{}\n", options_.common.json ? util::Json().add("event", "listening").add("port", port).text()
+        fmt::print("{}\n", options_.common.json ? util::json_text({{"event", "listening"}, {"port", port}})
                                                 : fmt::format("listening on port {}", port));
     }
     tell_header();

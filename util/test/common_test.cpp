@@ -161,13 +161,14 @@ void test_what_is_no_hello_is_not_taken_for_one() {
     EXPECT(!find_hello({'o', 't', 'h', 'r'}, whole));
 }
 
-void test_json_is_quoted_and_in_order() {
-    Json object;
-    object.add("a", "say \"hi\"\\\n").add("b", 3).add("c", true).add("d", 0.5).add("e", Json().add("f", "g"));
-    EXPECT_EQ(object.text(),
-              std::string(R"({"a": "say \"hi\"\\\u000a", "b": 3, "c": true, "d": 0.5, "e": {"f": "g"}})"));
-    EXPECT_EQ(Json().text(), std::string("{}"));
-    EXPECT_EQ(Json().add("x", std::nan("")).text(), std::string(R"({"x": null})"));
+void test_json_is_one_line_in_order() {
+    EXPECT_EQ(json_text({{"z", "say \"hi\"\n"}, {"b", 3}, {"a", {{"f", 0.5}}}}),
+              std::string(R"({"z":"say \"hi\"\n","b":3,"a":{"f":0.5}})"));
+}
+
+void test_json_is_valid_whatever_is_in_it() {
+    EXPECT_EQ(json_text({{"x", std::nan("")}}), std::string(R"({"x":null})"));
+    EXPECT_EQ(json_text({{"device", "a\xff"}}), std::string("{\"device\":\"a\xef\xbf\xbd\"}"));
 }
 
 } // namespace
@@ -186,7 +187,8 @@ int main() {
         FABTEST(test_a_hello_reads_as_it_was_written),
         FABTEST(test_a_hello_is_found_with_padding_and_without_its_length),
         FABTEST(test_what_is_no_hello_is_not_taken_for_one),
-        FABTEST(test_json_is_quoted_and_in_order),
+        FABTEST(test_json_is_one_line_in_order),
+        FABTEST(test_json_is_valid_whatever_is_in_it),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("common", tests, nullptr, nullptr);

@@ -191,4 +191,22 @@ std::string port_of(Process& server) {
     return server.line_with(mark).substr(mark.size());
 }
 
+std::string port_of_json(Process& server) {
+    const auto said = util::Json::parse(server.line());
+    if (said.at("event") != "listening") {
+        throw Failure(server.text() + "no line of a server that listens");
+    }
+    return std::to_string(said.at("port").get<uint16_t>());
+}
+
+bool has_json(const Process& process, const util::Json& members) {
+    const auto said = util::Json::parse(process.output());
+    for (const auto& [name, value] : members.items()) {
+        if (!said.contains(name) || said.at(name) != value) {
+            return false;
+        }
+    }
+    return true;
+}
+
 } // namespace util_test

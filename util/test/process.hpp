@@ -9,6 +9,8 @@
 
 #include <sys/types.h>
 
+#include "util/common/json.hpp"
+
 namespace util_test {
 
 class Process {
@@ -66,5 +68,10 @@ void expect_success(Process& process);
 
 // The port in "listening on port N", which must be the next line.
 std::string port_of(Process& server);
+// The same of a server with --json.
+std::string port_of_json(Process& server);
+
+// The only line, as JSON; whether it has these members, with these values.
+bool has_json(const Process& process, const util::Json& members);
 
 } // namespace util_test

@@ -27,8 +27,8 @@ void fuzz_page(const uint8_t* data, size_t size, bool named) {
         auto& header = *static_cast<base::stats::Header*>(memory);
         header.magic = base::stats::magic;
         header.version = base::stats::version;
-        header.library = base::stats::Library::preload;
-        header.row_bytes = sizeof(base::stats::Row);
+        header.library = size % 2 == 0 ? base::stats::Library::preload : base::stats::Library::sockets;
+        header.row_bytes = static_cast<uint32_t>(base::stats::row_bytes_of(header.library));
     }
     if (auto page = rsstat::read_page(memory, all); page) {
         rsstat::Snapshot snapshot;

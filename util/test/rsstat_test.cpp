@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -52,6 +53,11 @@ class Made {
     [[nodiscard]] stats::Row& row(uint32_t i) {
         header().rows_used = std::max<uint32_t>(header().rows_used, i + 1);
         return *reinterpret_cast<stats::Row*>(memory_ + stats::header_bytes + i * sizeof(stats::Row));
+    }
+    // The same where rows have the length of the header's library.
+    [[nodiscard]] stats::Row& bytes_row(uint32_t i) {
+        return *reinterpret_cast<stats::Row*>(memory_ + stats::header_bytes +
+                                              i * stats::row_bytes_of(header().library));
     }
     [[nodiscard]] std::byte* bytes() { return memory_; }
     [[nodiscard]] size_t size() const { return size_; }
@@ -126,6 +132,8 @@ void test_another_magic_version_or_size_is_no_page() {
     page.header().library = static_cast<stats::Library>(77);
     EXPECT(!page.read());
     page.header().library = stats::Library::sockets;
+    EXPECT(!page.read()); // with rows of the other library's
+    page.header().row_bytes = sizeof(stats::SocketRow);
     EXPECT(page.read().has_value());
     page.header().magic = 0;
     EXPECT(!page.read());
@@ -137,6 +145,28 @@ void test_more_rows_than_there_is_space_for_are_not_read() {
     page.header().rows_used = UINT32_MAX;
     page.header().rows = UINT32_MAX;
     EXPECT_EQ(page.read()->sockets.size(), 1U);
+}
+
+// Addresses and the device of librsocket-ofi's sockets are the process's own words.
+void test_a_process_cannot_write_to_the_terminal() {
+    Made page(8);
+    page.header().library = stats::Library::sockets;
+    page.header().row_bytes = sizeof(stats::SocketRow);
+    auto& row = static_cast<stats::SocketRow&>(page.row(0));
+    describe(row, 7, 100);
+    row.ends.local[0] = UINT64_MAX;
+    row.ends.peer[0] = AF_INET | 80U << 16;
+    row.ends.peer[1] = 0x0100007f;
+    for (stats::Word& word : row.ends.device) {
+        word = 0x1b5b324a1b5b324a;
+    }
+    const auto read = page.read();
+    const rsstat::Socket& s = read->sockets.at(0);
+    EXPECT_EQ(s.local, "-");
+    EXPECT_EQ(s.peer, "127.0.0.1:80");
+    EXPECT_EQ(s.device.size(), 48U);
+    EXPECT_EQ(s.device, rsstat::printable(s.device));
+    EXPECT_EQ(s.in.path_bytes, 100U);
 }
 
 void test_values_that_make_no_sense_are_bounded() {
@@ -169,8 +199,13 @@ void test_random_pages_do_no_harm() {
         for (size_t at = i % 8 == 0 ? 0 : named; at < page.size() / sizeof(uint64_t); ++at) {
             words[at] = random() >> (random() % 64);
         }
-        for (uint32_t row = 0; row < 16; ++row) { // not all of them torn
-            page.row(row).generation = static_cast<uint32_t>(random());
+        const bool of_sockets = i % 2 != 0;
+        page.header().library = of_sockets ? stats::Library::sockets : stats::Library::preload;
+        page.header().row_bytes = static_cast<uint32_t>(stats::row_bytes_of(page.header().library));
+        const uint32_t rows = of_sockets ? 9 : 16; // that the memory has space for
+        page.header().rows_used = rows;
+        for (uint32_t row = 0; row < rows; ++row) { // not all of them torn
+            page.bytes_row(row).generation = static_cast<uint32_t>(random());
         }
         if (const auto read = page.read(); read) {
             EXPECT(read->sockets.size() <= 16);
@@ -209,7 +244,7 @@ void test_a_page_that_always_changes_is_read_to_an_end() {
 void test_names_are_printable() { EXPECT_EQ(rsstat::printable("a\033[2Jb\x9b\n\x7f"), "a?[2Jb???"); }
 
 void test_a_segment_is_a_page_only_if_it_looks_like_one() {
-    const std::string bytes = std::to_string(stats::page_bytes);
+    const std::string bytes = std::to_string(stats::page_bytes_of(stats::Library::preload));
     const auto line = [&](const std::string& key, const std::string& mode, const std::string& size, int attached) {
         return key + "  98318  " + mode + " " + size + " 4242 4242 " + std::to_string(attached) +
                " 1000 0 1000 0 1795453707 0 1795453707 16384 0";
@@ -219,6 +254,8 @@ void test_a_segment_is_a_page_only_if_it_looks_like_one() {
     EXPECT_EQ(good->id, 98318);
     EXPECT_EQ(good->creator, 4242);
     EXPECT_EQ(good->user, 1000U);
+    const std::string sockets = std::to_string(stats::page_bytes_of(stats::Library::sockets));
+    EXPECT(rsstat::parse_segment(line("0", "1600", sockets, 1)).has_value());
     EXPECT(!rsstat::parse_segment(line("5", "1600", bytes, 1)));
     EXPECT(!rsstat::parse_segment(line("0", "600", bytes, 1)));
     EXPECT(!rsstat::parse_segment(line("0", "1666", bytes, 1)));
@@ -323,7 +360,7 @@ void test_formats_agree() {
     EXPECT_EQ(process.at("ended").at("reasons").at("no_peer").get<int>(), 2);
     EXPECT_EQ(process.at("program").get<std::string>(), "a\"b\\c");
     const std::string metrics = prometheus_text(snapshot);
-    const std::string labels = "{pid=\"1\",program=\"a\\\"b\\\\c\",";
+    const std::string labels = "{pid=\"1\",program=\"a\\\"b\\\\c\",library=\"rspreload-ofi\",";
     EXPECT(util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"shm\"} 4000\n"));
     EXPECT(
         util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"kernel\"} 1100\n"));
@@ -347,6 +384,7 @@ int main() {
         FABTEST(test_another_magic_version_or_size_is_no_page),
         FABTEST(test_more_rows_than_there_is_space_for_are_not_read),
         FABTEST(test_values_that_make_no_sense_are_bounded),
+        FABTEST(test_a_process_cannot_write_to_the_terminal),
         FABTEST(test_random_pages_do_no_harm),
         FABTEST(test_a_page_that_always_changes_is_read_to_an_end),
         FABTEST(test_names_are_printable),

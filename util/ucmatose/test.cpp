@@ -203,7 +203,7 @@ void Test::accept_all() {
     listener_ = backend_->listen(*events_, *local_, static_cast<int>(options_.connections));
     if (options_.port == 0) {
         const uint16_t port = listener_->local().port();
-        fmt::print("{}\n", options_.common.json ? util::Json().add("event", "listening").add("port", port).text()
+        fmt::print("{}\n", options_.common.json ? util::json_text({{"event", "listening"}, {"port", port}})
                                                 : fmt::format("listening on port {}", port));
     }
     // A server waits for its client as long as it takes, if nothing else was asked for.
@@ -314,22 +314,21 @@ void Test::summarize() const {
     const double messages_rate = rate(static_cast<double>(messages), transfer_time_);
     const double bytes_rate = rate(static_cast<double>(bytes), transfer_time_);
     if (options_.common.json) {
-        fmt::print("{}\n", util::Json()
-                               .add("program", "ucmatose")
-                               .add("role", options_.is_client() ? "client" : "server")
-                               .add("backend", backend_->name())
-                               .add("device", backend_->device())
-                               .add("status", "complete")
-                               .add("connections", options_.connections)
-                               .add("connect_seconds", seconds(connect_time_))
-                               .add("connections_per_second", connections_rate)
-                               .add("size", options_.size)
-                               .add("messages", messages)
-                               .add("bytes", bytes)
-                               .add("transfer_seconds", seconds(transfer_time_))
-                               .add("messages_per_second", messages_rate)
-                               .add("bytes_per_second", bytes_rate)
-                               .text());
+        const util::Json summary = {{"program", "ucmatose"},
+                                    {"role", options_.is_client() ? "client" : "server"},
+                                    {"backend", backend_->name()},
+                                    {"device", backend_->device()},
+                                    {"status", "complete"},
+                                    {"connections", options_.connections},
+                                    {"connect_seconds", seconds(connect_time_)},
+                                    {"connections_per_second", connections_rate},
+                                    {"size", options_.size},
+                                    {"messages", messages},
+                                    {"bytes", bytes},
+                                    {"transfer_seconds", seconds(transfer_time_)},
+                                    {"messages_per_second", messages_rate},
+                                    {"bytes_per_second", bytes_rate}};
+        fmt::print("{}\n", util::json_text(summary));
         return;
     }
     fmt::print("test complete\n");

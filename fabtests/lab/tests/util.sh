@@ -191,13 +191,13 @@ chooses() { # BACKEND ADDRESS
     timeout 120 "$build/rping" -s -a "$2" -p 0 --json -C 2 >"$scratch/server" 2>&1 &
     server=$!
     wait_until 20 says server listening
-    port=$(sed -n 's/.*"port": \([0-9]*\)}$/\1/p' "$scratch/server")
+    port=$(sed -n 's/.*"port":\([0-9]*\)}$/\1/p' "$scratch/server")
     timeout 120 "$build/rping" -c -a "$2" -p "$port" -C 2 --json >"$scratch/client" 2>&1
     client_status=$?
     wait $server
     server_status=$?
     cat "$scratch/client" "$scratch/server"
-    well && says client "\"backend\": \"$1\"" && says server "\"backend\": \"$1\""
+    well && says client "\"backend\":\"$1\"" && says server "\"backend\":\"$1\""
 }
 
 # siw runs out of completion queues before 50, with rdma-core's program too.

@@ -338,14 +338,14 @@ util::Json fairness(const Options& options) {
         return Figures();
     });
     const Figures found = team.finish().front();
-    util::Json json;
-    json.add("mode", options.mode).add("connections", connections).add("duration_ms", options.duration_ms);
-    json.add("requests_per_s", found.at(0) * 1000 / static_cast<double>(options.duration_ms));
+    util::Json json = {{"mode", options.mode},
+                       {"connections", connections},
+                       {"duration_ms", options.duration_ms},
+                       {"requests_per_s", found.at(0) * 1000 / static_cast<double>(options.duration_ms)}};
     for (size_t i = 0; i < names.size(); ++i) {
-        util::Json kind;
         const double* const of = &found.at(1 + 4 * i);
-        kind.add("events", of[0]).add("median_us", of[1]).add("p99_us", of[2]).add("max_us", of[3]);
-        json.add(names[i], kind);
+        json[names[i]] = {
+            {"events", static_cast<uint64_t>(of[0])}, {"median_us", of[1]}, {"p99_us", of[2]}, {"max_us", of[3]}};
     }
     return json;
 }

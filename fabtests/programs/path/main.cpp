@@ -134,7 +134,7 @@ int run(int argc, char** argv) {
         return 0;
     }
     std::signal(SIGPIPE, SIG_IGN); // an error instead
-    fmt::print("{}\n", mode_of(options.mode).measure(options).text());
+    fmt::print("{}\n", util::json_text(mode_of(options.mode).measure(options)));
     return fflush(stdout) == 0 ? 0 : 1;
 }
 

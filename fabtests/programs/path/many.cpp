@@ -213,13 +213,12 @@ util::Json many(const Options& options) {
     team.start("server", [&] { return serve(link, options); });
     team.start("client", [&] { return request(link, options); });
     const Figures found = team.finish().back();
-    util::Json json;
-    return json.add("mode", options.mode)
-        .add("connections", options.connections)
-        .add("busy", found.at(2))
-        .add("requests", options.iterations)
-        .add("open_ms", found.at(0))
-        .add("requests_per_s", static_cast<double>(options.iterations) / found.at(1));
+    return {{"mode", options.mode},
+            {"connections", options.connections},
+            {"busy", static_cast<uint64_t>(found.at(2))},
+            {"requests", options.iterations},
+            {"open_ms", found.at(0)},
+            {"requests_per_s", static_cast<double>(options.iterations) / found.at(1)}};
 }
 
 } // namespace path_bench

@@ -67,8 +67,12 @@ Figures echo_server(Link& link, const Options& options) {
 }
 
 util::Json described(const Options& options) {
-    util::Json json;
-    json.add("mode", options.mode).add("size", options.size).add("wait", name_of(options.wait));
+    return {{"mode", options.mode}, {"size", options.size}, {"wait", name_of(options.wait)}};
+}
+
+// What is common to these modes, then what was found.
+util::Json joined(util::Json json, const util::Json& found) {
+    json.update(found);
     return json;
 }
 
@@ -163,11 +167,10 @@ util::Json pingpong(const Options& options) {
         return distribution(halves);
     });
     const Figures found = team.finish().back();
-    return described(options)
-        .add("iterations", options.iterations)
-        .add("median_us", found.at(0))
-        .add("p99_us", found.at(1))
-        .add("mean_us", found.at(3));
+    return joined(described(options), {{"iterations", options.iterations},
+                                       {"median_us", found.at(0)},
+                                       {"p99_us", found.at(1)},
+                                       {"mean_us", found.at(3)}});
 }
 
 util::Json pairs(const Options& options) {
@@ -186,7 +189,7 @@ util::Json pairs(const Options& options) {
             rate += found.at(0) / found.at(1);
         }
     }
-    return described(options).add("pairs", options.pairs).add("exchanges", exchanges).add("exchanges_per_s", rate);
+    return joined(described(options), {{"pairs", options.pairs}, {"exchanges", exchanges}, {"exchanges_per_s", rate}});
 }
 
 util::Json stream(const Options& options) {
@@ -196,10 +199,8 @@ util::Json stream(const Options& options) {
     team.start("sender", [&] { return stream_sender(link, options); });
     const double seconds = team.finish().front().at(0);
     const uint64_t bytes = messages_of(options) * options.size;
-    return described(options)
-        .add("bytes", bytes)
-        .add("seconds", seconds)
-        .add("mb_per_s", static_cast<double>(bytes) * 1e-6 / seconds);
+    return joined(described(options),
+                  {{"bytes", bytes}, {"seconds", seconds}, {"mb_per_s", static_cast<double>(bytes) * 1e-6 / seconds}});
 }
 
 } // namespace path_bench

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// How a library makes its page of counters (stats_page.hpp), and the steps in which a row begins and ends, so that a
+// reader never takes half of one for a whole. Nothing here takes a lock or memory.
+#pragma once
+
+#include <new>
+
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "base/stats_page.hpp"
+
+namespace base::stats {
+
+inline uint64_t clock_ns(clockid_t clock) {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
+}
+
+// The page, at `wanted`, where it replaces what is there, or anywhere. Null: there is none to be had. `call` makes
+// system calls, and gives -errno.
+template <class Call> Header* make_page(Library library, Header* wanted, Call&& call) {
+    const size_t bytes = page_bytes_of(library);
+    const long id = call(SYS_shmget, IPC_PRIVATE, bytes, IPC_CREAT | SHM_NORESERVE | 0600);
+    if (id < 0) {
+        return nullptr;
+    }
+    const long at = call(SYS_shmat, id, wanted, wanted != nullptr ? SHM_REMAP : 0);
+    call(SYS_shmctl, id, IPC_RMID, static_cast<void*>(nullptr)); // it goes with the last process that has it attached
+    if (at <= 0 && at >= -4095) {
+        return nullptr;
+    }
+    auto* header = reinterpret_cast<Header*>(at); // NOLINT(performance-no-int-to-ptr): as shmat(2) has it
+    call(SYS_madvise, header, bytes, MADV_DONTDUMP);
+    new (header) Header;
+    header->version = version;
+    header->library = library;
+    header->row_bytes = static_cast<uint32_t>(row_bytes_of(library));
+    header->rows = max_rows;
+    header->made_ns = clock_ns(CLOCK_BOOTTIME);
+    std::atomic_ref(header->magic).store(magic, std::memory_order_release);
+    return header;
+}
+
+// In a child: empty memory in the place of its parent's page. No row is described in it, and whoever is about to write
+// to one may. False: there is none.
+template <class Call> bool leave_to_parent(Library library, Header* parents, Call&& call) {
+    const long at = call(SYS_mmap, parents, page_bytes_of(library), PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0L);
+    return at == reinterpret_cast<long>(parents);
+}
+
+// Null: the page has no space for so many.
+template <class RowType> RowType* place_of(Header* header, uint32_t ordinal) {
+    auto* rows = reinterpret_cast<RowType*>(reinterpret_cast<char*>(header) + header_bytes);
+    return ordinal < max_rows ? rows + ordinal : nullptr;
+}
+
+inline void note_used(Header& header, uint32_t ordinal) {
+    uint32_t used = header.rows_used.load(std::memory_order_relaxed);
+    while (used <= ordinal && !header.rows_used.compare_exchange_weak(used, ordinal + 1)) {
+    }
+}
+
+// A row changes during its life: readers leave it alone.
+class Change {
+  public:
+    explicit Change(Row& row) : row_(row), odd_(row.generation.load(std::memory_order_relaxed) | 1) {
+        row_.generation.exchange(odd_, std::memory_order_acq_rel); // nothing that follows comes before it
+    }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+    ~Change() { row_.generation.store(odd_ + 1, std::memory_order_release); }
+
+  private:
+    Row& row_;
+    const uint32_t odd_;
+};
+
+inline void add(Word& word, uint64_t n) { // the owner alone writes
+    word.store(word.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+inline void renew(Traffic& traffic) {
+    for (Word* word : {&traffic.bytes, &traffic.path_bytes, &traffic.calls, &traffic.wakeups, &traffic.blocked}) {
+        word->store(0, std::memory_order_relaxed);
+    }
+    traffic.buffer_bytes.store(0, std::memory_order_relaxed);
+}
+
+inline void renew(Row& row) {
+    row.sleeps.store(0, std::memory_order_relaxed);
+    renew(row.in);
+    renew(row.out);
+}
+
+// A socket is closed, and counted with all that were. It is made before the socket's row ends, and goes once all is
+// counted: a reader sees by the two counts of sockets whether it came in between.
+class Ending {
+  public:
+    explicit Ending(Ended& ended) : ended_(ended) { ended_.closing.fetch_add(1, std::memory_order_relaxed); }
+    Ending(const Ending&) = delete;
+    Ending& operator=(const Ending&) = delete;
+    ~Ending() { ended_.sockets.fetch_add(1, std::memory_order_release); }
+
+    void count(const Row& row, uint32_t reason) {
+        const Traffic* ways[] = {&row.in, &row.out};
+        for (unsigned i = 0; i < 2; ++i) {
+            count(ended_.bytes[i], ways[i]->bytes);
+            count(ended_.path_bytes[i], ways[i]->path_bytes);
+            count(ended_.calls[i], ways[i]->calls);
+            count(ended_.wakeups, ways[i]->wakeups);
+        }
+        count(ended_.sleeps, row.sleeps);
+        const uint32_t upgrades = row.upgrades.load(std::memory_order_relaxed);
+        count(ended_.upgrades, upgrades);
+        count(ended_.returns, row.returns);
+        count(ended_.upgraded, upgrades != 0 ? 1 : 0);
+        count(ended_.reasons[reason % max_reasons], 1);
+    }
+
+  private:
+    static void count(Word& word, uint64_t n) {
+        if (n != 0) {
+            word.fetch_add(n, std::memory_order_relaxed);
+        }
+    }
+
+    Ended& ended_;
+};
+
+} // namespace base::stats

@@ -75,7 +75,7 @@ class OwnSleep {
                                           asleep.end();
                                       });
         const ssize_t result = n >= 0 ? 1 : -errno;
-        spin::slept(sys::now_ns() - begin);
+        spin::slept(begin, sys::now_ns(), wakeup::notified_at(id_));
         return result;
     }
 
@@ -106,7 +106,7 @@ ssize_t sleep_receiving(int fd, const Asleep& asleep) {
     const uint64_t begin = sys::now_ns();
     const ssize_t n = cancellable([&] { return real::recv(fd, &byte, sizeof(byte), MSG_PEEK); }, [&] { asleep.end(); });
     const ssize_t result = n >= 0 ? n : -errno;
-    spin::slept(sys::now_ns() - begin);
+    spin::slept(begin, sys::now_ns());
     return result;
 }
 

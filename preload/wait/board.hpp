@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "preload/base/system.hpp"
+
 namespace preload {
 
 struct Board {
@@ -17,7 +19,7 @@ struct Board {
 
     // A peer's: it may write anything there, which wakes it in vain, or not at all.
     struct alignas(64) Place {
-        std::atomic<uint32_t> notified{0};
+        std::atomic<uint64_t> notified{0}; // when, by CLOCK_MONOTONIC in ns; 0: not since it last looked
     };
 
     std::array<Place, count> places;
@@ -29,8 +31,10 @@ struct Board {
     static void unmap(Board* board);
 
     // Whether it has been notified before, and has not looked since.
-    static bool notify(Place& place) { return place.notified.exchange(1) != 0; }
-    static bool is_notified(const Place& place) { return place.notified.load(std::memory_order_relaxed) != 0; }
+    static bool notify(Place& place) {
+        return place.notified.load() != 0 || place.notified.exchange(sys::now_ns()) != 0;
+    }
+    static uint64_t notified_at(const Place& place) { return place.notified.load(std::memory_order_relaxed); }
     // Before it looks at what it may have been notified of.
     static void clear(Place& place) { (void)place.notified.exchange(0); }
 };

@@ -356,7 +356,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         asked_kernel_ns_.store(sys::now_ns(), std::memory_order_relaxed);
         if (asleep) {
             asleep.reset();
-            spin::slept(asked_kernel_ns_.load() - before);
+            spin::slept(before, asked_kernel_ns_.load(), wakeup::notified_at(wakeup_));
         }
         if (n < 0) {
             errno = error;

@@ -229,7 +229,7 @@ template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, 
         wakeup::drain(own);
     }
     asked_kernel_ns = sys::now_ns();
-    spin::slept(asked_kernel_ns - begin);
+    spin::slept(begin, asked_kernel_ns, own != 0 ? wakeup::notified_at(own) : 0);
     errno = error;
     n += n == 0 && shortened ? 1 : 0; // the time is not over
     if (n > 0) {

@@ -31,10 +31,18 @@ class Experience {
     void was_long() { score_ = score_ > cost_of_long ? score_ - cost_of_long : 0; }
     // Another thread had the processor while this one looked: there are more threads than processors. What comes
     // meanwhile waits for this thread's turn, while a thread that sleeps would be woken at once, so that it is tried
-    // more and more seldom while that is so.
-    void was_displaced(uint64_t now) {
+    // more and more seldom while that is so. Threads of the kernel's, and of a host below it, take a moment each few
+    // milliseconds; those of programs that want to run come again at once, or stay.
+    void was_displaced(uint64_t now, uint64_t for_ns) {
         constexpr uint64_t least_ns = 10000000;
         constexpr uint64_t most_ns = 1280000000;
+        constexpr uint64_t moment_ns = 150000;
+        constexpr uint64_t at_once_ns = 1000000;
+        const bool now_and_then = for_ns < moment_ns && now > displaced_at_ + at_once_ns;
+        displaced_at_ = now;
+        if (now_and_then) {
+            return;
+        }
         const bool again = now < pause_until_ + 4 * pause_ns_;
         pause_ns_ = again ? std::min(2 * pause_ns_, most_ns) : least_ns;
         pause_until_ = now + pause_ns_;
@@ -47,6 +55,7 @@ class Experience {
     int score_ = 0;
     uint64_t pause_until_ = 0;
     uint64_t pause_ns_ = 0;
+    uint64_t displaced_at_ = 0;
 };
 
 extern constinit thread_local Experience experience;
@@ -81,18 +90,24 @@ template <class Done> bool until(Done&& done) {
             sys::call(SYS_sched_yield);
             yielded = sys::now_ns();
             if (yielded - now > detail::displaced_ns) {
-                experience.was_displaced(yielded);
-                return done();
+                experience.was_displaced(yielded, yielded - now);
+                if (!experience.pays_off()) {
+                    return done();
+                }
             }
         }
     }
 }
 
-// How long a sleep took that followed looking in vain, or none.
-inline void slept(uint64_t ns) {
-    stats::slept(ns);
+// A thread has slept, after it had looked in vain or had not looked. notified_at: when somebody had something for it, 0
+// if that is not known. The rest of the time went by until a processor had woken up: often more than the wait itself,
+// and looking would have saved both.
+inline void slept(uint64_t begin, uint64_t end, uint64_t notified_at = 0) {
+    constexpr uint64_t surely_worth_ns = 25000; // less than what is saved
+    stats::slept(end - begin);
     if (const uint32_t most = max_ns(); most != 0) {
-        if (ns < most) {
+        const bool soon = notified_at != 0 && notified_at < begin + surely_worth_ns;
+        if (soon || end - begin < most) {
             detail::experience.was_short(sys::now_ns());
         } else {
             detail::experience.was_long();

@@ -122,9 +122,9 @@ Id acquire() {
 
 void release(Id id) { busy.fetch_and(~(uint32_t{1} << (id & index_mask)), std::memory_order_release); }
 
-bool is_notified(Id id) {
+uint64_t notified_at(Id id) {
     const Board::Place* place = own_place(id);
-    return place != nullptr && Board::is_notified(*place);
+    return place != nullptr ? Board::notified_at(*place) : 0;
 }
 
 void clear(Id id) {

@@ -28,9 +28,11 @@ int receiver(Id id);
 void drain(Id id);             // takes what has come to that
 uint64_t receiver_name(Id id); // 0: there is none
 
-// Of one that is acquired: whether somebody has notified it since. Whoever looks at what that may be about, clears it
-// first. A notified one is not notified again: it must not go to sleep without having looked.
-bool is_notified(Id id);
+// Of one that is acquired: when somebody has notified it, in ns as sys::now_ns(); 0: nobody has since it was cleared.
+// Whoever looks at what that may be about, clears it first. A notified one is not notified again: it must not go to
+// sleep without having looked.
+uint64_t notified_at(Id id);
+inline bool is_notified(Id id) { return notified_at(id) != 0; }
 void clear(Id id);
 
 bool is_own(Id id);

@@ -38,21 +38,29 @@ void send_byte(int fd, int value) {
 constexpr int rounds = 2000;
 constexpr int warm_up = 50; // until the peer has the descriptors
 
-void expect_woken(Way way) {
-    const Peer peer;
-    const Waiter waiter(way, peer.fd());
-    peer.tell(Do::echo, warm_up + rounds);
-    uint64_t before = 0;
-    for (int i = 0; i < warm_up + rounds; ++i) {
-        if (i == warm_up) {
-            before = received_by_kernel(peer.fd());
-        }
+// How many frames so many wake-ups took.
+uint64_t wake(const Peer& peer, const Waiter& waiter, int times) {
+    const uint64_t before = received_by_kernel(peer.fd());
+    peer.tell(Do::echo, times);
+    for (int i = 0; i < times; ++i) {
         send_byte(peer.fd(), i & 0x7f);
         EXPECT_EQ(waiter.next(), i & 0x7f);
     }
-    EXPECT_EQ(peer.answer(), warm_up + rounds);
-    const uint64_t frames = received_by_kernel(peer.fd()) - before;
-    printf("# %d wake-ups took %llu frames\n", rounds, static_cast<unsigned long long>(frames));
+    EXPECT_EQ(peer.answer(), times);
+    return received_by_kernel(peer.fd()) - before;
+}
+
+void expect_woken(Way way) {
+    const Peer peer;
+    const Waiter waiter(way, peer.fd());
+    (void)wake(peer, waiter, warm_up);
+    // A call on an eventfd alone waits for a guard, which the service sets when it comes to it.
+    int windows = way == Way::receive ? 20 : 1;
+    uint64_t frames = 0;
+    do {
+        frames = wake(peer, waiter, rounds);
+        printf("# %d wake-ups took %llu frames\n", rounds, static_cast<unsigned long long>(frames));
+    } while (frames >= rounds / 20 && --windows != 0);
     EXPECT(frames < rounds / 20);
     EXPECT(count_eventfds() > 0);
 }

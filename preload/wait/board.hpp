@@ -30,9 +30,17 @@ struct Board {
     static Board* map(int fd);
     static void unmap(Board* board);
 
-    // Whether it has been notified before, and has not looked since.
+    // Whether it has been notified a moment ago, and has not looked since: then there is nothing to do.
     static bool notify(Place& place) {
-        return place.notified.load() != 0 || place.notified.exchange(sys::now_ns()) != 0;
+        // Whoever was first may have been stopped before it wrote the descriptor.
+        constexpr uint64_t patience_ns = 1000000;
+        const uint64_t now = sys::now_ns();
+        const uint64_t before = place.notified.load();
+        if (before != 0 && now - before < patience_ns) {
+            return true;
+        }
+        const uint64_t found = place.notified.exchange(now);
+        return found != 0 && found != before;
     }
     static uint64_t notified_at(const Place& place) { return place.notified.load(std::memory_order_relaxed); }
     // Before it looks at what it may have been notified of.

@@ -74,7 +74,7 @@ void write_one(int fd) {
 Board::Place* own_place(Id id) {
     Board* own_board = board.load(std::memory_order_acquire);
     const uint64_t index = id & index_mask;
-    return own_board != nullptr && index < own_count ? &own_board->places[index] : nullptr;
+    return own_board != nullptr && id != 0 && index < own_count ? &own_board->places[index] : nullptr;
 }
 
 // Without one, whoever wakes writes the descriptor each time.

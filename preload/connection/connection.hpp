@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include <sys/types.h>
+
 #include "base/stats_page.hpp"
 #include "preload/connection/state.hpp"
 #include "preload/path/segment.hpp"
@@ -35,6 +37,7 @@ struct Connection {
     std::atomic<bool> used{false};      // this process moved bytes on it
     std::atomic<bool> standard{false};  // pinned since one of its numbers is that of a standard stream
     std::atomic<bool> same_user{false}; // the peer's process is of this one's user
+    std::atomic<uid_t> peer_user{0};
     std::atomic<uint64_t> asked_for{0}; // the peer's wake-up id whose descriptor was asked for last
     // A thread that sleeps on an eventfd alone, and not on the socket: the service watches that for it.
     std::atomic<Guard> guard{Guard::none};

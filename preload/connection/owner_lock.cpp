@@ -117,7 +117,7 @@ bool OwnerLock::wait() {
             continue;
         }
         const timespec pause{0, 100000};
-        nanosleep(&pause, nullptr);
+        sys::call(SYS_nanosleep, &pause, nullptr); // no cancellation point
     }
 }
 

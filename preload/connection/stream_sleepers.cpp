@@ -84,7 +84,7 @@ bool wake_by_id(Connection& c, uint64_t sleeper) {
     if (sleeper == path::by_frame) {
         return false;
     }
-    return wakeup::wake(sleeper) || service::ask_to_wake(c, sleeper);
+    return wakeup::wake(sleeper, c.peer_user.load(std::memory_order_relaxed)) || service::ask_to_wake(c, sleeper);
 }
 
 } // namespace preload::stream

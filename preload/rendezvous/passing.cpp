@@ -64,16 +64,21 @@ bool is_own_user(uid_t user) {
 
 bool is_trusted(uid_t user) { return is_own_user(user) && !policy::test_strangers(); }
 
-bool is_from_own_user(msghdr& message) {
+std::optional<uid_t> sender_of(msghdr& message) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS &&
             header->cmsg_len >= CMSG_LEN(sizeof(ucred))) {
             ucred who{};
             memcpy(&who, CMSG_DATA(header), sizeof(who));
-            return is_own_user(who.uid);
+            return who.uid;
         }
     }
-    return false;
+    return std::nullopt;
+}
+
+bool is_from_own_user(msghdr& message) {
+    const std::optional<uid_t> sender = sender_of(message);
+    return sender && is_own_user(*sender);
 }
 
 } // namespace preload::rendezvous

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -28,7 +29,8 @@ int passed_descriptor(msghdr& message, int* second = nullptr);
 bool is_own_user(uid_t user); // this process's, by both its real and its effective one
 // Whether descriptors may be given to that user's processes.
 bool is_trusted(uid_t user);
-// Whether the message comes from a process of this one's user, on a socket with SO_PASSCRED.
+// The user of the process that a message comes from, on a socket with SO_PASSCRED.
+std::optional<uid_t> sender_of(msghdr& message);
 bool is_from_own_user(msghdr& message);
 
 } // namespace preload::rendezvous

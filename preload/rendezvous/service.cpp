@@ -128,17 +128,18 @@ bool is_eventfd(int fd) {
 }
 
 // fd is this function's.
-void take_wakeup(const WakeupGiven& given, int fd, int board, bool same_user) {
+void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool same_user) {
     bool wanted = false;
     bool known = false;
     with_connection(given.token, [&](int, Connection& c) {
         if (c.asked_for.load() != given.id) {
             return;
         }
-        if (!wanted && same_user && fd >= 0 && is_eventfd(fd)) {
-            known = wakeup::learn(given.id, std::exchange(fd, -1), board);
-        } else if (!wanted && !same_user && given.name != 0) {
-            known = wakeup::learn_name(given.id, given.name);
+        const bool from_peer = !wanted && sender == c.peer_user.load();
+        if (from_peer && same_user && fd >= 0 && is_eventfd(fd)) {
+            known = wakeup::learn(given.id, sender, std::exchange(fd, -1), board);
+        } else if (from_peer && !same_user && given.name != 0) {
+            known = wakeup::learn_name(given.id, sender, given.name);
         }
         wanted = true;
         if (!known) {
@@ -256,7 +257,9 @@ void Thread::read_inbox() {
         } else if (rendezvous::parse<rendezvous::SetsShared>(received) && rendezvous::is_from_own_user(header)) {
             table::for_each_set([](int, EpollSet& set) { set.note_several(); });
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given) {
-            take_wakeup(*given, std::exchange(fd, -1), second, may_have_descriptors(header));
+            if (const auto sender = rendezvous::sender_of(header); sender) {
+                take_wakeup(*given, std::exchange(fd, -1), second, *sender, may_have_descriptors(header));
+            }
         }
         for (const int left : {fd, second}) {
             if (left >= 0) {
@@ -402,7 +405,7 @@ uint64_t promised_name() {
     uint64_t own = promised.load(std::memory_order_relaxed);
     if (own == 0) {
         uint64_t made = 0;
-        if (getrandom(&made, sizeof(made), GRND_NONBLOCK) != sizeof(made) || made == 0) {
+        if (sys::call(SYS_getrandom, &made, sizeof(made), GRND_NONBLOCK) != sizeof(made) || made == 0) {
             return 0;
         }
         own = promised.compare_exchange_strong(own, made) ? made : own;

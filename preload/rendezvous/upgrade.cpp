@@ -117,6 +117,7 @@ bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsi
             }
             s.token = token;
             c.same_user = is_trusted(upgrade.user);
+            c.peer_user = upgrade.user;
             segment->direction[direction].writer.wakes = 1;
             c.asked_for = 0;
             c.guard = Guard::none;

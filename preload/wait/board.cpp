@@ -54,4 +54,10 @@ void Board::unmap(Board* board) {
     }
 }
 
+void Board::leave_to_parent(Board* board) {
+    if (board != nullptr) {
+        (void)mmap(board, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    }
+}
+
 } // namespace preload

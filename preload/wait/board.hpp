@@ -21,6 +21,7 @@ struct Board {
     struct alignas(64) Place {
         std::atomic<uint64_t> notified{0}; // when, by CLOCK_MONOTONIC in ns; 0: not since it last looked
     };
+    static constexpr uint64_t is_written = 1; // of that: its descriptor, since
 
     std::array<Place, count> places;
 
@@ -29,19 +30,26 @@ struct Board {
     // Null: it is none, or could become smaller under those who use it.
     static Board* map(int fd);
     static void unmap(Board* board);
+    // In a child after a fork: memory of its own is in its place, since the fork may have been in a signal handler that
+    // has interrupted somebody who uses it.
+    static void leave_to_parent(Board* board);
 
-    // Whether it has been notified a moment ago, and has not looked since: then there is nothing to do.
-    static bool notify(Place& place) {
-        // Whoever was first may have been stopped before it wrote the descriptor.
-        constexpr uint64_t patience_ns = 1000000;
-        const uint64_t now = sys::now_ns();
-        const uint64_t before = place.notified.load();
-        if (before != 0 && now - before < patience_ns) {
-            return true;
+    // 0: its descriptor was written, and it has not looked since. Else the caller writes it, and then says so by
+    // written(). Somebody else's notice counts for nothing before that: who gave it may be stopped.
+    static uint64_t notify(Place& place) {
+        uint64_t seen = place.notified.load();
+        if (seen == 0) {
+            const uint64_t now = sys::now_ns() & ~is_written;
+            if (place.notified.compare_exchange_strong(seen, now)) {
+                return now;
+            }
         }
-        const uint64_t found = place.notified.exchange(now);
-        return found != 0 && found != before;
+        return (seen & is_written) != 0 ? 0 : seen;
     }
+    static void written(Place& place, uint64_t notice) {
+        place.notified.compare_exchange_strong(notice, notice | is_written); // it may have looked meanwhile
+    }
+    // In ns, to two of them.
     static uint64_t notified_at(const Place& place) { return place.notified.load(std::memory_order_relaxed); }
     // Before it looks at what it may have been notified of.
     static void clear(Place& place) { (void)place.notified.exchange(0); }

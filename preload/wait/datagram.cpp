@@ -36,6 +36,16 @@ int make_socket() {
     return static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83 // since Linux 6.16
+#endif
+
+// Who gets a descriptor with a message has to close it, and that of a socket with SO_LINGER may take its time.
+bool refuse_descriptors(int fd) {
+    const int no = 0;
+    return sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof(no)) == 0;
+}
+
 bool filter(int fd, uint64_t secret) {
     // The filter loads words in network order, whatever order they were sent in.
     std::array<uint32_t, 2> words{};
@@ -60,8 +70,9 @@ bool filter(int fd, uint64_t secret) {
 int receiver(Name name, uint64_t secret) {
     const int fd = make_socket();
     const Address own(name);
-    // The filter first: nothing else is to get in.
-    if (fd >= 0 && (!filter(fd, secret) || sys::call(SYS_bind, fd, &own.at, own.length) != 0)) {
+    // Both first: nothing else is to get in.
+    if (fd >= 0 &&
+        (!refuse_descriptors(fd) || !filter(fd, secret) || sys::call(SYS_bind, fd, &own.at, own.length) != 0)) {
         sys::call(SYS_close, fd);
         return -1;
     }

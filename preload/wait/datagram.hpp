@@ -3,7 +3,8 @@
 //
 // Sockets for wake-ups between processes of different users. An eventfd is not given to another user, who could read it
 // and so take wake-ups that are meant for a third. Who sends datagrams to a name can only add some; the receiver's
-// filter (socket(7), SO_ATTACH_FILTER) drops all that are not the secret of eight bytes, which only peers know.
+// filter (socket(7), SO_ATTACH_FILTER) drops all that are not the secret of eight bytes, which only peers know, and no
+// descriptors come with it (SO_PASSRIGHTS, Linux 6.16; before that, there are no receivers, and frames wake).
 #pragma once
 
 #include <cstdint>

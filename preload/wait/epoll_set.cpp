@@ -339,7 +339,11 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
             const int more = ask_kernel(epfd, events + count, max - count, 0, mask);
             if (more > 0) {
                 const LocalLock::Hold hold(lock_);
+                const bool woken = has_own(events + count, more);
                 count += hold ? take_kernel_events(events + count, more) : put_back_own(events + count, more);
+                if (hold && woken) {
+                    wake_another(); // this thread tells of what it has found already
+                }
             }
             return count;
         }

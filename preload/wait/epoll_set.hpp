@@ -105,6 +105,7 @@ class EpollSet {
 
     // Of events that are not looked at otherwise: the library's own are taken out. Returns how many are left.
     static int without_own(epoll_event* events, int count);
+    static bool has_own(const epoll_event* events, int count);
 
     static EpollSet* make();
     void add_number() { numbers_.fetch_add(1); }

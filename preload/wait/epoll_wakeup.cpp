@@ -24,10 +24,16 @@ char receiver_mark;
 
 } // namespace
 
+namespace {
+
+bool is_own(const epoll_event& event) { return event.data.ptr == &own_mark || event.data.ptr == &receiver_mark; }
+
+} // namespace
+
+bool EpollSet::has_own(const epoll_event* events, int count) { return std::any_of(events, events + count, is_own); }
+
 int EpollSet::without_own(epoll_event* events, int count) {
-    const epoll_event* end = std::remove_if(events, events + count, [](const epoll_event& one) {
-        return one.data.ptr == &own_mark || one.data.ptr == &receiver_mark;
-    });
+    const epoll_event* end = std::remove_if(events, events + count, is_own);
     return static_cast<int>(end - events);
 }
 
@@ -48,7 +54,7 @@ uint64_t EpollSet::sleeper_for(const Connection& c) {
     }
     if (receiver_ == Receiver::none) {
         epoll_event event{};
-        event.events = EPOLLIN;
+        event.events = EPOLLIN | EPOLLET; // a child that has the set, too, cannot drain it
         event.data.ptr = &receiver_mark;
         const int fd = wakeup::receiver(id);
         const bool added = fd >= 0 && sys::call(SYS_epoll_ctl, number, EPOLL_CTL_ADD, fd, &event) == 0;

@@ -39,6 +39,7 @@ constinit std::atomic<int> board_fd{0}; // one more than the number; 0: not made
 struct Known {
     std::atomic<Id> id{0};
     std::atomic<int> fd{-1};
+    std::atomic<uid_t> user{0}; // who has given it
     std::atomic<bool> is_socket{false};
     std::atomic<Board*> board{nullptr}; // its process's
     std::atomic<uint32_t> users{0};     // threads that write it just now
@@ -56,7 +57,7 @@ uint64_t process_part() {
     uint64_t part = process.load();
     if (part == 0) {
         uint64_t made = 0;
-        if (getrandom(&made, sizeof(made), GRND_NONBLOCK) != sizeof(made)) {
+        if (sys::call(SYS_getrandom, &made, sizeof(made), GRND_NONBLOCK) != sizeof(made)) {
             return 0;
         }
         made = (made & ~index_mask) | (uint64_t{1} << 63);
@@ -151,7 +152,7 @@ int receiver(Id id) {
     if (one.fd.load() == 0) {
         const sys::ErrnoKept kept;
         uint64_t name = 0;
-        const bool named = getrandom(&name, sizeof(name), GRND_NONBLOCK) == sizeof(name) && name != 0;
+        const bool named = sys::call(SYS_getrandom, &name, sizeof(name), GRND_NONBLOCK) == sizeof(name) && name != 0;
         const int made = named ? descriptors::keep_spare(datagram::receiver(name, id)) : -1;
         one.name = made >= 0 ? name : 0;
         one.fd = made >= 0 ? made + 1 : -1;
@@ -170,37 +171,47 @@ uint64_t receiver_name(Id id) {
     return index < own_count && is_own(id) ? receivers[index].name.load() : 0;
 }
 
-void wake_own(Id id) {
-    if (!is_own(id)) {
-        return;
+namespace {
+
+// place: of the id whose descriptor it is, or null.
+void write_unless_written(Board::Place* place, int fd) {
+    const uint64_t notice = place != nullptr ? Board::notify(*place) : 0;
+    if (place == nullptr || notice != 0) {
+        write_one(fd);
     }
-    if (Board::Place* place = own_place(id); place != nullptr) {
-        (void)Board::notify(*place);
+    if (notice != 0) {
+        Board::written(*place, notice);
     }
-    write_one(descriptor(id)); // in any case: some have other news than what is in memory
 }
 
-bool wake(Id id) {
+} // namespace
+
+void wake_own(Id id) {
     if (is_own(id)) {
-        if (Board::Place* place = own_place(id); place == nullptr || !Board::notify(*place)) {
-            write_one(descriptor(id));
+        if (Board::Place* place = own_place(id); place != nullptr) {
+            (void)Board::notify(*place);
         }
+        write_one(descriptor(id)); // in any case: some have other news than what is in memory
+    }
+}
+
+bool wake(Id id, uid_t user) {
+    if (is_own(id)) {
+        write_unless_written(own_place(id), descriptor(id));
         return true;
     }
     for (size_t i = 0; i < places; ++i) {
         Known& one = place_of(id, i);
-        if (one.id.load(std::memory_order_relaxed) != id) {
+        if (one.id.load(std::memory_order_relaxed) != id || one.user.load(std::memory_order_relaxed) != user) {
             continue;
         }
         one.users.fetch_add(1);
-        bool done = one.id.load() == id; // else it is being replaced
+        bool done = one.id.load() == id && one.user.load() == user; // else it is being replaced
         if (done && one.is_socket.load()) {
             done = datagram::send(one.fd.load(), id);
         } else if (done) {
             Board* theirs = one.board.load();
-            if (theirs == nullptr || !Board::notify(theirs->places[id & index_mask])) {
-                write_one(one.fd.load());
-            }
+            write_unless_written(theirs != nullptr ? &theirs->places[id & index_mask] : nullptr, one.fd.load());
         }
         one.users.fetch_sub(1);
         return done;
@@ -210,12 +221,12 @@ bool wake(Id id) {
 
 namespace {
 
-bool keep_known(Id id, int fd, bool is_socket, Board* theirs) {
+bool keep_known(Id id, uid_t user, int fd, bool is_socket, Board* theirs) {
     static uint32_t next = 0;
     Known* place = nullptr;
     for (size_t i = 0; i < places && place == nullptr; ++i) {
         Known& one = place_of(id, i);
-        if (one.id.load() == id) {
+        if (one.id.load() == id && one.user.load() == user) {
             sys::call(SYS_close, fd); // it was asked for twice
             Board::unmap(theirs);
             return true;
@@ -241,6 +252,7 @@ bool keep_known(Id id, int fd, bool is_socket, Board* theirs) {
         return false;
     }
     place->board = theirs;
+    place->user = user;
     place->fd = kept;
     place->is_socket = is_socket;
     place->id = id;
@@ -249,14 +261,14 @@ bool keep_known(Id id, int fd, bool is_socket, Board* theirs) {
 
 } // namespace
 
-bool learn(Id id, int fd, int board) {
+bool learn(Id id, uid_t user, int fd, int board) {
     Board* theirs = board >= 0 && (id & index_mask) < Board::count ? Board::map(board) : nullptr;
-    return keep_known(id, fd, false, theirs);
+    return keep_known(id, user, fd, false, theirs);
 }
 
-bool learn_name(Id id, uint64_t name) {
+bool learn_name(Id id, uid_t user, uint64_t name) {
     const int made = datagram::sender(name);
-    return made >= 0 && keep_known(id, made, true, nullptr);
+    return made >= 0 && keep_known(id, user, made, true, nullptr);
 }
 
 void after_fork_in_child() {
@@ -265,7 +277,7 @@ void after_fork_in_child() {
     for (auto& one : own) {
         one = 0;
     }
-    Board::unmap(board.exchange(nullptr));
+    Board::leave_to_parent(board.exchange(nullptr));
     board_fd = 0;
     for (Receiver& one : receivers) {
         one.fd = 0;
@@ -274,7 +286,7 @@ void after_fork_in_child() {
     for (Known& one : known) {
         one.id = 0;
         one.fd = -1;
-        Board::unmap(one.board.exchange(nullptr));
+        Board::leave_to_parent(one.board.exchange(nullptr));
         one.users = 0;
     }
 }

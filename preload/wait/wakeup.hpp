@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include <sys/types.h>
+
 namespace preload::wakeup {
 
 // Names an eventfd on this host. Those below `least` are no names, see path::Sleeper.
@@ -37,15 +39,16 @@ void clear(Id id);
 
 bool is_own(Id id);
 void wake_own(Id id); // that of another process: nothing happens
-// False: its descriptor is not known.
-bool wake(Id id);
+// False: its descriptor is not known, or was given by another user's process than this one's: ids are read from memory
+// that a peer writes to, and it could name somebody else's.
+bool wake(Id id, uid_t user);
 // Another process's, which it has given: the descriptor belongs to this process from now on. Service thread only.
 // False: there is no number or place for it, and it is closed.
 // board: the memory file of that process's board, or -1.
-bool learn(Id id, int fd, int board);
-int board_file();                      // of this process; -1: it has none
-bool learn_name(Id id, uint64_t name); // the same for the name of a receiver
-void after_fork_in_child();            // its descriptors are closed elsewhere
+bool learn(Id id, uid_t user, int fd, int board);
+int board_file();                                  // of this process; -1: it has none
+bool learn_name(Id id, uid_t user, uint64_t name); // the same for the name of a receiver
+void after_fork_in_child();                        // its descriptors are closed elsewhere
 
 // One for as long as a thread may sleep.
 class Own {

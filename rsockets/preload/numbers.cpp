@@ -29,10 +29,14 @@ long long now() {
 // Whether `change` was done to `makers` in time.
 template <class Change> bool in_time(Change&& change) {
     int seen = makers.load(std::memory_order_relaxed);
+    int first = seen;
     for (long long end = 0; !change(seen);) {
-        if (end == 0) {
+        if (end == 0 || seen != first) {
+            first = seen;
             end = now() + longest_wait;
         } else if (now() > end) {
+            // A signal handler may have left the call for good, by siglongjmp(3).
+            (void)makers.compare_exchange_strong(first, 0);
             return false;
         }
         sched_yield();
@@ -40,6 +44,14 @@ template <class Change> bool in_time(Change&& change) {
     }
     this_thread_makes = true;
     return true;
+}
+
+// Unless somebody else has given it up for lost.
+void leave(int held) {
+    for (int seen = makers.load(); (held == library ? seen == library : seen > 0) &&
+                                   !makers.compare_exchange_weak(seen, held == library ? 0 : seen - 1);) {
+    }
+    this_thread_makes = false;
 }
 
 bool replace(int seen, int by) { return makers.compare_exchange_weak(seen, by, std::memory_order_acquire); }
@@ -55,8 +67,7 @@ ProgramMakes::ProgramMakes() {
 
 ProgramMakes::~ProgramMakes() {
     if (held_) {
-        this_thread_makes = false;
-        makers.fetch_sub(1, std::memory_order_release);
+        leave(1);
     }
 }
 
@@ -68,14 +79,11 @@ LibraryMakes::LibraryMakes() {
 
 LibraryMakes::~LibraryMakes() {
     if (held_) {
-        this_thread_makes = false;
-        makers.store(0, std::memory_order_release);
+        leave(library);
     }
 }
 
-void after_fork() {
-    makers.store(0);
-    this_thread_makes = false;
-}
+// The fork may have been in a signal handler, and this thread be in the middle of such a call.
+void after_fork() { makers.store(!this_thread_makes ? 0 : makers.load() > 0 ? 1 : library); }
 
 } // namespace preload::numbers

@@ -230,16 +230,16 @@ void test_closed_sockets_are_added_up_and_their_rows_used_again() {
     EXPECT_EQ(after.page.ended.bytes[0], before.bytes[0] + 500);
     EXPECT_EQ(after.page.ended.bytes[1], before.bytes[1] + 500);
     EXPECT(find(after, fd) == nullptr);
-    const Number first(rsocket(AF_INET, SOCK_STREAM, 0));
-    const Number second(rsocket(AF_INET, SOCK_STREAM, 0));
-    const Ends again = connected_ends(from);
+    // A socket goes when the last of the library's threads is done with it.
+    constexpr int most = 200;
     bool used_again = false;
-    for (const SocketView& view : own_page().sockets) {
-        EXPECT(view.counters.row <= row + 4);
-        used_again = used_again || view.counters.row <= row;
+    for (int i = 0; i < most && !used_again; ++i) {
+        const Ends again = connected_ends(from);
+        const SocketView client = own_socket(again.client);
+        used_again = client.counters.row <= row;
+        EXPECT_EQ(client.counters.out.bytes, 0U);
     }
     EXPECT(used_again);
-    EXPECT_EQ(own_socket(again.client).counters.out.bytes, 0U);
 }
 
 void test_a_child_has_a_page_of_its_own() {

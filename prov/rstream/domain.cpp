@@ -8,9 +8,9 @@
 
 #include <sys/random.h>
 
-#include "prov/rstream/connection.hpp"
 #include "prov/rstream/endpoint.hpp"
 #include "prov/rstream/log.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 namespace rstream {
 
@@ -132,14 +132,14 @@ uint64_t Domain::random_key() const {
     return bits >= 64 ? key : key & ((1ULL << bits) - 1);
 }
 
-void Domain::linger(std::unique_ptr<Connection> connection) {
+void Domain::linger(std::unique_ptr<Stream> connection) {
     const std::lock_guard lock(mutex_);
     lingering_.push_back(std::move(connection));
     fabric_.lingering_changed(1);
 }
 
 void Domain::reap() {
-    std::list<std::unique_ptr<Connection>> done; // closed without our lock
+    std::list<std::unique_ptr<Stream>> done; // closed without our lock
     const std::lock_guard lock(mutex_);
     for (auto it = lingering_.begin(); it != lingering_.end();) {
         (*it)->progress();
@@ -155,7 +155,7 @@ bool Domain::finish_lingering() {
     const auto deadline = Clock::now() + std::chrono::milliseconds(fabric_.params().linger);
     for (;;) {
         reap();
-        std::list<std::unique_ptr<Connection>> one; // out of the list, so that nobody else ends it while we wait
+        std::list<std::unique_ptr<Stream>> one; // out of the list, so that nobody else ends it while we wait
         bool more = false;
         {
             const std::lock_guard lock(mutex_);

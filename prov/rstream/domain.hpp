@@ -16,7 +16,7 @@
 
 namespace rstream {
 
-class Connection;
+class Stream;
 
 class Domain : public fid_domain {
   public:
@@ -39,7 +39,7 @@ class Domain : public fid_domain {
     void release() { users_.fetch_sub(1, std::memory_order_release); }
 
     // A connection that its endpoint has closed, and that still has bytes on their way.
-    void linger(std::unique_ptr<Connection> connection);
+    void linger(std::unique_ptr<Stream> connection);
     void reap();
     int close();
 
@@ -55,7 +55,7 @@ class Domain : public fid_domain {
     std::atomic<size_t> users_{0};
     std::mutex mutex_;
     size_t cm_data_size_ = 0;
-    std::list<std::unique_ptr<Connection>> lingering_;
+    std::list<std::unique_ptr<Stream>> lingering_;
 };
 
 } // namespace rstream

@@ -101,7 +101,7 @@ int Endpoint::enable() {
     } else if (const int ret = domain_.core_info_for(*info_, core_info); ret != 0) {
         return ret;
     }
-    return Connection::open(domain_, *core_info, *queue_, &fid, settings_, connection_);
+    return Stream::open(domain_, *core_info, *queue_, &fid, settings_, connection_);
 }
 
 int Endpoint::control(int command, void* arg) {

@@ -7,8 +7,8 @@
 
 #include <memory>
 
-#include "prov/rstream/connection.hpp"
 #include "prov/rstream/request.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 namespace rstream {
 
@@ -51,7 +51,7 @@ class Endpoint : public fid_ep {
     std::atomic<size_t> linger_;                 // milliseconds
     std::unique_ptr<ConnectionRequest> request_; // that this endpoint answers
     bool request_taken_ = false;                 // the core has made an endpoint of it
-    std::unique_ptr<Connection> connection_;     // once enabled
+    std::unique_ptr<Stream> connection_;         // once enabled
 };
 
 } // namespace rstream

@@ -24,8 +24,8 @@ struct SizeOption {
     size_t min;    // a smaller value counts as this one
     size_t max;    // a larger one is refused, or, for a queue, counts as this one: the core caps it anyway
     bool cap;
-    size_t Settings::*limit = nullptr;               // of growth: whoever sets a size wants that one
-    size_t (Connection::*present)() const = nullptr; // what it has grown to
+    size_t Settings::*limit = nullptr;           // of growth: whoever sets a size wants that one
+    size_t (Stream::*present)() const = nullptr; // what it has grown to
 };
 
 struct KeepaliveOption {
@@ -46,9 +46,9 @@ constexpr size_t longest_linger = 3600000; // milliseconds
 
 constexpr SizeOption size_options[] = {
     {FI_OPT_SEND_BUF_SIZE, &Settings::send_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false,
-     &Settings::send_limit, &Connection::send_buf_size},
+     &Settings::send_limit, &Stream::send_buf_size},
     {FI_OPT_RECV_BUF_SIZE, &Settings::recv_buf_size, sizeof(uint32_t), wire::min_buffer, wire::max_buffer, false,
-     &Settings::recv_limit, &Connection::recv_buf_size},
+     &Settings::recv_limit, &Stream::recv_buf_size},
     {FI_OPT_TX_SIZE, &Settings::tx_size, sizeof(uint16_t), wire::min_queue, wire::max_queue, true},
     {FI_OPT_RX_SIZE, &Settings::rx_size, sizeof(uint16_t), wire::min_queue, wire::max_queue, true},
     {FI_OPT_RSTREAM_MAPS, &Settings::maps, sizeof(size_t), 0, wire::max_maps, true},

@@ -4,8 +4,8 @@
 
 #include <string_view>
 
-#include "prov/rstream/keepalive.hpp"
 #include "prov/rstream/log.hpp"
+#include "prov/rstream/stream/keepalive.hpp"
 #include "prov/rstream/wire/limits.hpp"
 
 namespace rstream {

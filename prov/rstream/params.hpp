@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "prov/rstream/core/properties.hpp"
-#include "prov/rstream/user_timeout.hpp"
+#include "prov/rstream/stream/user_timeout.hpp"
 
 namespace rstream {
 

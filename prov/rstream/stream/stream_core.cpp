@@ -3,7 +3,7 @@
 //
 // The half of a connection that faces the core: the link's posts become writes and sends, the core's completions become
 // arrivals. Completions of our own operations are asked for only now and then, since on most cores each one costs.
-#include "prov/rstream/connection.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -23,7 +23,7 @@ constexpr uint32_t looks_a_clock = 16;
 constexpr std::chrono::nanoseconds events_interval = std::chrono::milliseconds(10);
 } // namespace
 
-int Connection::post_receive(size_t slot) {
+int Stream::post_receive(size_t slot) {
     std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
     void* context = traits_.contexts ? static_cast<void*>(&contexts_[slot]) : buffer;
     return static_cast<int>(fi_recv(ep_.get(), buffer, wire::Control::size, messages_.desc(), FI_ADDR_UNSPEC, context));
@@ -31,7 +31,7 @@ int Connection::post_receive(size_t slot) {
 
 // ---- posting side
 
-void Connection::kick() {
+void Stream::kick() {
     kicked_.store(true);
     while (kicked_.load() && tx_mutex_.try_lock()) {
         kicked_.store(false);
@@ -40,14 +40,14 @@ void Connection::kick() {
     }
 }
 
-void Connection::unlock_posting() {
+void Stream::unlock_posting() {
     tx_mutex_.unlock();
     if (kicked_.load()) {
         kick();
     }
 }
 
-void Connection::flush() {
+void Stream::flush() {
     if (state_.load(std::memory_order_acquire) != State::connected) {
         return;
     }
@@ -85,11 +85,11 @@ void Connection::flush() {
 
 // Staging memory is free again when its write completes, so those completions are asked for; of the rest, which only
 // take a place in the core's queue, one in a while.
-bool Connection::signal_due(size_t staged) const {
+bool Stream::signal_due(size_t staged) const {
     return staged != 0 || unsignaled_ + 1 >= std::max<size_t>(tx_size_ / 2, 1);
 }
 
-void* Connection::note_operation(size_t staged, bool signal) {
+void* Stream::note_operation(size_t staged, bool signal) {
     void* context = nullptr;
     if (traits_.contexts) {
         context = &contexts_[receive_slots_ + operations_ % (contexts_.size() - receive_slots_)];
@@ -113,7 +113,7 @@ void* Connection::note_operation(size_t staged, bool signal) {
     return context;
 }
 
-void Connection::forget_operation(size_t staged, bool signal) {
+void Stream::forget_operation(size_t staged, bool signal) {
     if (signal) {
         const uint64_t added = signals_added_.load(std::memory_order_relaxed) - 1;
         const Signal& signaled = signals_[added % signals_.size()];
@@ -126,7 +126,7 @@ void Connection::forget_operation(size_t staged, bool signal) {
     unsignaled_staged_ -= staged;
 }
 
-template <class Message> ssize_t Connection::post_message(const Message& message, size_t slot, bool signal) {
+template <class Message> ssize_t Stream::post_message(const Message& message, size_t slot, bool signal) {
     std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
     message.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
     void* context = note_operation(0, signal);
@@ -145,7 +145,7 @@ template <class Message> ssize_t Connection::post_message(const Message& message
     return ret;
 }
 
-template <class Message> ssize_t Connection::post_control(const Message& message, bool signal) {
+template <class Message> ssize_t Stream::post_control(const Message& message, bool signal) {
     const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
     const ssize_t ret = post_message(message, slot, signal || signal_due(0));
     control_sequence_ += ret == 0 ? 1 : 0;
@@ -153,7 +153,7 @@ template <class Message> ssize_t Connection::post_control(const Message& message
 }
 
 // `direct`: the bytes of a chunk that bypasses the staging ring.
-ssize_t Connection::post(const wire::Post& post, const void* direct) {
+ssize_t Stream::post(const wire::Post& post, const void* direct) {
     switch (post.kind) {
     case wire::Post::Kind::control: {
         const auto type = post.control.type;
@@ -191,7 +191,7 @@ ssize_t Connection::post(const wire::Post& post, const void* direct) {
     return ret;
 }
 
-ssize_t Connection::post_bypass(const wire::Post& post, const void* direct) {
+ssize_t Stream::post_bypass(const wire::Post& post, const void* direct) {
     const wire::Chunk& chunk = post.chunk;
     const wire::RemoteRing& ring = link_.peer_ring();
     note_operation(0, false);
@@ -207,7 +207,7 @@ ssize_t Connection::post_bypass(const wire::Post& post, const void* direct) {
 
 // Bytes that were not sent are free when all before them are: with the completion of what follows, or, if nothing is on
 // its way, at once.
-void Connection::release_skipped() {
+void Stream::release_skipped() {
     if (unsignaled_staged_ != 0 &&
         signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire)) {
         link_.release(unsignaled_staged_);
@@ -215,7 +215,7 @@ void Connection::release_skipped() {
     }
 }
 
-ssize_t Connection::post_write(const wire::Post& post, bool signal) {
+ssize_t Stream::post_write(const wire::Post& post, bool signal) {
     const wire::Chunk& chunk = post.chunk;
     // Its own completion, not that of the header behind it, says that the memory is free: Linux's siw sends a write
     // that asks for none straight from its pages, and is done with a later message while TCP still holds them.
@@ -242,7 +242,7 @@ ssize_t Connection::post_write(const wire::Post& post, bool signal) {
     return ret;
 }
 
-ssize_t Connection::post_header(const wire::Post& post) {
+ssize_t Stream::post_header(const wire::Post& post) {
     const size_t slot = receive_slots_ + wire::control_credits + header_sequence_ % header_slots_;
     const ssize_t ret = post_message(post.control, slot, signal_due(0));
     header_sequence_ += ret == 0 ? 1 : 0;
@@ -251,7 +251,7 @@ ssize_t Connection::post_header(const wire::Post& post) {
 
 // ---- progress side
 
-void Connection::progress() {
+void Stream::progress() {
     if (const State state = state_.load(std::memory_order_acquire); state != State::connected) {
         if (state == State::connecting || given_up_.load(std::memory_order_relaxed)) {
             take_core_events();
@@ -276,7 +276,7 @@ void Connection::progress() {
     tell_sleepers();
 }
 
-int Connection::arm() {
+int Stream::arm() {
     // That the core can send again has to be asked for in any case.
     if (properties_.queue_stays_readable &&
         (!waiting() || state_.load(std::memory_order_acquire) != State::connected)) {
@@ -286,7 +286,7 @@ int Connection::arm() {
 }
 
 // Before anyone sleeps on the core's descriptors: 0, or -FI_EAGAIN if something has come already.
-int Connection::try_wait_core() {
+int Stream::try_wait_core() {
     const State state = state_.load(std::memory_order_acquire);
     std::unique_lock<std::recursive_mutex> lock;
     if (state != State::connected) {
@@ -305,7 +305,7 @@ int Connection::try_wait_core() {
 
 // A program that only spins on its endpoint must hear of the connection's end too. The clock is read now and then only,
 // and a look costs a system call.
-bool Connection::events_due() {
+bool Stream::events_due() {
     const uint32_t looks = vain_looks_.load(std::memory_order_relaxed); // a count that is nearly right will do
     vain_looks_.store(looks + 1, std::memory_order_relaxed);
     if (looks % looks_a_clock != 0) {
@@ -319,7 +319,7 @@ bool Connection::events_due() {
     return true;
 }
 
-void Connection::take_core_events() {
+void Stream::take_core_events() {
     if (properties_.queue_shows_end) {
         return; // they come with all others
     }
@@ -336,7 +336,7 @@ void Connection::take_core_events() {
     }
 }
 
-Connection::Drained Connection::drain_completions() {
+Stream::Drained Stream::drain_completions() {
     fi_cq_data_entry entries[completion_batch];
     Drained drained = Drained::nothing;
     for (int batch = 0; batch < most_batches; ++batch) {
@@ -363,7 +363,7 @@ Connection::Drained Connection::drain_completions() {
 }
 
 // Of an endpoint that is gone: its receives may have been flushed.
-void Connection::drop_completions() {
+void Stream::drop_completions() {
     const std::lock_guard lock(cq_mutex_);
     fi_cq_data_entry entries[completion_batch];
     for (;;) {
@@ -375,7 +375,7 @@ void Connection::drop_completions() {
     }
 }
 
-void Connection::on_completion(const fi_cq_data_entry& entry) {
+void Stream::on_completion(const fi_cq_data_entry& entry) {
     if (entry.op_context == &probe_context_) {
         probe_flying_.store(false, std::memory_order_release);
         heard_.store(true, std::memory_order_release);
@@ -433,7 +433,7 @@ void Connection::on_completion(const fi_cq_data_entry& entry) {
     }
 }
 
-void Connection::on_completion_error() {
+void Stream::on_completion_error() {
     fi_cq_err_entry error{};
     if (fi_cq_readerr(cq_.get(), &error, 0) < 0) {
         fail(FI_ECONNRESET, "the core's completion queue fails");
@@ -446,7 +446,7 @@ void Connection::on_completion_error() {
     fail(error.err == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error.err));
 }
 
-void Connection::on_violation(const char* rule) {
+void Stream::on_violation(const char* rule) {
     RSTREAM_WARN(FI_LOG_EP_DATA, "the peer breaks the protocol (%s): the connection is reset\n", rule);
     fail(FI_ECONNRESET, rule);
     fi_shutdown(ep_.get(), 0);

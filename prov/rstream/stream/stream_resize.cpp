@@ -5,7 +5,7 @@
 // its window holds it up, and the program finds less to read than it asks for: more room would have brought it more.
 // The staging ring follows the ring that it feeds. Memory is made and registered by the program's thread with no lock
 // held; what comes out of use is given back likewise.
-#include "prov/rstream/connection.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
 
@@ -27,7 +27,7 @@ constexpr size_t growth_factor = 4;
 } // namespace
 
 // Two messages at least are under way at once, and four where the buffers have room for them to be large.
-void Connection::size_chunks() {
+void Stream::size_chunks() {
     const size_t buffer = std::min(link_.peer_ring().size, link_.staging_size());
     max_chunk_ =
         std::min({traits_.max_message, largest_chunk, std::max(buffer / 4, std::min(buffer / 2, small_chunk))});
@@ -38,7 +38,7 @@ void Connection::size_chunks() {
 }
 
 // 0, or an error, and then nothing is left of it.
-int Connection::make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out) {
+int Stream::make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out) {
     RegisteredBuffer made;
     int ret = made.buffer.allocate(size);
     if (ret == 0 && registered) {
@@ -54,19 +54,19 @@ int Connection::make_buffer(size_t size, uint64_t access, bool registered, Regis
 }
 
 // 0 if it is large enough.
-size_t Connection::staging_goal() const {
+size_t Stream::staging_goal() const {
     const size_t goal = std::min(send_limit_, link_.peer_ring().size);
     return goal > link_.staging_size() ? goal : 0;
 }
 
 // A send found no room: for want of it at the peer, or here.
-void Connection::note_held_up() {
+void Stream::note_held_up() {
     if (link_.held_up() && staging_goal() != 0) {
         ++staging_stalls_;
     }
 }
 
-void Connection::grow_staging() {
+void Stream::grow_staging() {
     if (growing_staging_.exchange(true, std::memory_order_acq_rel)) {
         return;
     }
@@ -97,7 +97,7 @@ void Connection::grow_staging() {
     growing_staging_.store(false, std::memory_order_release);
 }
 
-void Connection::grow_ring() {
+void Stream::grow_ring() {
     if (growing_ring_.exchange(true, std::memory_order_acq_rel)) {
         return;
     }
@@ -120,7 +120,7 @@ void Connection::grow_ring() {
 
 // The peer has said that it writes there no more, but need not keep to that: its key goes first, then the memory. A
 // core may have begun to take in a write when its key was still good, so the addresses are not used again.
-void Connection::retire_ring(RegisteredBuffer emptied) {
+void Stream::retire_ring(RegisteredBuffer emptied) {
     emptied.mr.reset();
     emptied.buffer.retire();
     const std::lock_guard lock(rx_mutex_);

@@ -3,7 +3,7 @@
 //
 // The half of a connection that faces the program: bytes in, bytes out, what could be done, and waiting for it. The
 // meaning of every return value is in fi_rstream(7).
-#include "prov/rstream/connection.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -37,7 +37,7 @@ size_t total_length(const iovec* iov, size_t count) {
 
 // 0, or why nothing can be sent any more. Once the loss of a connection was told, by whichever call, it is a broken
 // pipe.
-int Connection::send_error() {
+int Stream::send_error() {
     const State state = state_.load(std::memory_order_acquire);
     if (!was_connected_.load()) {
         return -FI_ENOTCONN;
@@ -56,7 +56,7 @@ int Connection::send_error() {
     return 0;
 }
 
-size_t Connection::copy_in(const iovec* iov, size_t count, bool more) {
+size_t Stream::copy_in(const iovec* iov, size_t count, bool more) {
     size_t copied = 0;
     size_t unflushed = 0;
     for (size_t i = 0; i < count; ++i) {
@@ -88,7 +88,7 @@ size_t Connection::copy_in(const iovec* iov, size_t count, bool more) {
     return copied;
 }
 
-ssize_t Connection::try_send(const iovec* iov, size_t count, bool more, Leftover& left) {
+ssize_t Stream::try_send(const iovec* iov, size_t count, bool more, Leftover& left) {
     const size_t length = total_length(iov, count);
     const Posting posting(*this);
     if (const int error = send_error(); error != 0) {
@@ -118,7 +118,7 @@ ssize_t Connection::try_send(const iovec* iov, size_t count, bool more, Leftover
     return static_cast<ssize_t>(copied);
 }
 
-ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
+ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
     Leftover left;
     ssize_t sent = try_send(iov, count, more, left);
     if (sent == -FI_EAGAIN) {
@@ -135,7 +135,7 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
 }
 
 // What could not go yet: the next call of any kind tries again, and so does the event queue.
-void Connection::note_needs() {
+void Stream::note_needs() {
     const bool left = link_.unposted() || header_pending_ || link_.map_due() || unsignaled_staged_ != 0 ||
                       (link_.finishing() && !link_.end_posted()) || link_.control_due();
     flush_wanted_.store(left, std::memory_order_release);
@@ -145,7 +145,7 @@ void Connection::note_needs() {
     }
 }
 
-ssize_t Connection::peek_send() {
+ssize_t Stream::peek_send() {
     progress();
     if (const int error = send_error(); error != 0) {
         return error;
@@ -155,7 +155,7 @@ ssize_t Connection::peek_send() {
     return space != 0 ? static_cast<ssize_t>(space) : -FI_EAGAIN;
 }
 
-size_t Connection::copy_out(const iovec* iov, size_t count, bool take) {
+size_t Stream::copy_out(const iovec* iov, size_t count, bool take) {
     size_t copied = 0;
     for (size_t i = 0; i < count; ++i) {
         auto* to = static_cast<std::byte*>(iov[i].iov_base);
@@ -177,7 +177,7 @@ size_t Connection::copy_out(const iovec* iov, size_t count, bool take) {
 }
 
 // The bytes that can be read, 0 at the end of the stream, or why there are none.
-ssize_t Connection::readable_or_end() {
+ssize_t Stream::readable_or_end() {
     if (!was_connected_.load()) {
         return -FI_ENOTCONN;
     }
@@ -212,7 +212,7 @@ ssize_t Connection::readable_or_end() {
     }
 }
 
-ssize_t Connection::recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied) {
+ssize_t Stream::recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied) {
     const std::lock_guard lock(rx_mutex_);
     wire::put(peeked_, size_t{0});
     ssize_t result = readable_or_end();
@@ -231,7 +231,7 @@ ssize_t Connection::recv_from_ring(const iovec* iov, size_t count, RegisteredBuf
     return result;
 }
 
-ssize_t Connection::recv(const iovec* iov, size_t count) {
+ssize_t Stream::recv(const iovec* iov, size_t count) {
     RegisteredBuffer emptied;
     const ssize_t taken = recv_from_ring(iov, count, emptied);
     if (emptied.buffer.size() != 0) {
@@ -253,7 +253,7 @@ ssize_t Connection::recv(const iovec* iov, size_t count) {
     return taken;
 }
 
-ssize_t Connection::peek_recv(const iovec* iov, size_t count) {
+ssize_t Stream::peek_recv(const iovec* iov, size_t count) {
     progress();
     const ssize_t there = peek_ring(iov, count);
     if (there == -FI_EAGAIN && link_.growth_wanted()) {
@@ -262,7 +262,7 @@ ssize_t Connection::peek_recv(const iovec* iov, size_t count) {
     return there;
 }
 
-ssize_t Connection::peek_ring(const iovec* iov, size_t count) {
+ssize_t Stream::peek_ring(const iovec* iov, size_t count) {
     const std::lock_guard lock(rx_mutex_);
     const ssize_t readable = readable_or_end();
     if (readable <= 0) {
@@ -276,7 +276,7 @@ ssize_t Connection::peek_ring(const iovec* iov, size_t count) {
 }
 
 // The program has seen what is there, took none of it, and looks again: it needs more at once.
-void Connection::await_more() {
+void Stream::await_more() {
     link_.await_more();
     if (link_.control_due()) {
         kick();
@@ -286,7 +286,7 @@ void Connection::await_more() {
 // Whether there is something for the program to do that it asked for in vain before, or that is behind what it was told
 // of, or behind what there was when it last received: who takes all there is need not ask in vain before it sleeps, nor
 // who has not asked for anything yet.
-bool Connection::wakes_someone() const {
+bool Stream::wakes_someone() const {
     const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
     const size_t told = peeked_.load();
     return ((recv_starved_.load() || !asked_.load()) && (link_.readable() != 0 || ended)) ||
@@ -297,7 +297,7 @@ bool Connection::wakes_someone() const {
 }
 
 // One thread may take from the core what another sleeps for: the descriptor is kept readable for that one.
-void Connection::tell_sleepers() {
+void Stream::tell_sleepers() {
     if (!armed_.load() || !wakes_someone()) {
         return;
     }
@@ -308,7 +308,7 @@ void Connection::tell_sleepers() {
     }
 }
 
-void Connection::take_back_signal() {
+void Stream::take_back_signal() {
     const std::lock_guard lock(wait_mutex_);
     if (signaled_ && !wakes_someone()) {
         uint64_t count = 0;
@@ -317,13 +317,13 @@ void Connection::take_back_signal() {
     }
 }
 
-int Connection::gather(const base::Descriptor& into, int fd) {
+int Stream::gather(const base::Descriptor& into, int fd) {
     epoll_event event{};
     event.events = EPOLLIN;
     return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-int Connection::gather_queue(const base::Descriptor& into) const {
+int Stream::gather_queue(const base::Descriptor& into) const {
     std::vector<Watched> members;
     if (!properties_.queue_members_fixed || !watched_by(cq_fd_, members) || members.empty()) {
         return gather(into, cq_fd_);
@@ -336,13 +336,13 @@ int Connection::gather_queue(const base::Descriptor& into) const {
 }
 
 // A core whose progress is manual may hold on to what was posted; an adapter needs nobody's help.
-bool Connection::waiting() const {
+bool Stream::waiting() const {
     return flush_wanted_.load(std::memory_order_acquire) ||
            (properties_.manual_progress &&
             signals_added_.load(std::memory_order_acquire) != signals_taken_.load(std::memory_order_acquire));
 }
 
-fi_rstream_status Connection::status() const {
+fi_rstream_status Stream::status() const {
     fi_rstream_status status{};
     // What comes last is looked at first: who sees the loss sees the end that came before it, and who sees the end sees
     // all bytes in front of it.
@@ -364,7 +364,7 @@ fi_rstream_status Connection::status() const {
     return status;
 }
 
-int Connection::wait_fd(int& fd) {
+int Stream::wait_fd(int& fd) {
     const std::lock_guard lock(wait_mutex_);
     if (wait_fd_.get() < 0) {
         base::Descriptor gathered(epoll_create1(EPOLL_CLOEXEC));
@@ -391,7 +391,7 @@ int Connection::wait_fd(int& fd) {
     return 0;
 }
 
-int Connection::try_wait() {
+int Stream::try_wait() {
     take_core_events();
     progress();
     if (peeked_.load() != 0) {

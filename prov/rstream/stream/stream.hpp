@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One connection of a core, and the stream over it: a wire::Link with its rings in registered memory, whose posts
-// become writes and sends of the core endpoint and whose arrivals are the core's completions. It belongs to an
-// endpoint, and outlives it while its last bytes are on their way.
+// One stream over one connection of a core: a wire::Link with its rings in registered memory, whose posts become writes
+// and sends of the core endpoint and whose arrivals are the core's completions. It belongs to an endpoint, and outlives
+// it while its last bytes are on their way.
 //
-// connection.cpp            life: opening, set-up, events
-// connection_closing.cpp    its end, by the program
-// connection_core.cpp       the core below: posting, completions
-// connection_transfer.cpp   the program above: send, receive, peek, wait
-// connection_growth.cpp     larger rings for a busy stream
-// connection_maps.cpp       memory beside the stream
-// connection_keepalive.cpp  whether a silent peer is there
+// stream.cpp             life: opening, set-up, events
+// stream_close.cpp       its end, by the program
+// stream_core.cpp        the core below: posting, completions
+// stream_transfer.cpp    the program above: send, receive, peek, wait
+// stream_resize.cpp      larger rings for a busy stream
+// stream_iomap.cpp       memory beside the stream
+// stream_keepalive.cpp   whether a silent peer is there
 //
 // Locks, in the order in which they are taken: the pump's, then one of `tx_mutex_`, `rx_mutex_`, `cq_mutex_` at a time,
 // but `tx_mutex_` never waits: who cannot have it leaves a note (`kick`) to whoever has. None is held over a call that
@@ -29,14 +29,14 @@
 
 #include "base/descriptor.hpp"
 #include "include/rdma/fi_ext_rstream.h"
-#include "prov/rstream/buffer.hpp"
 #include "prov/rstream/core.hpp"
 #include "prov/rstream/core/domains.hpp"
 #include "prov/rstream/core/properties.hpp"
 #include "prov/rstream/eq.hpp"
-#include "prov/rstream/keepalive.hpp"
-#include "prov/rstream/late_writes.hpp"
-#include "prov/rstream/user_timeout.hpp"
+#include "prov/rstream/stream/buffer.hpp"
+#include "prov/rstream/stream/keepalive.hpp"
+#include "prov/rstream/stream/late_writes.hpp"
+#include "prov/rstream/stream/user_timeout.hpp"
 #include "prov/rstream/wire/link.hpp"
 
 namespace rstream {
@@ -63,15 +63,15 @@ struct RegisteredBuffer {
     [[nodiscard]] void* desc() const { return mr ? fi_mr_desc(mr.get()) : nullptr; }
 };
 
-class Connection final : public EqTarget {
+class Stream final : public EqTarget {
   public:
     enum class State : uint8_t { open, preparing, connecting, connected, failed };
 
     // `core_info` is that of the endpoint to make, with the core's handle if it answers a request. `subject` is the fid
     // that events are reported with.
     static int open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
-                    std::unique_ptr<Connection>& out);
-    ~Connection() override;
+                    std::unique_ptr<Stream>& out);
+    ~Stream() override;
 
     int connect(const void* address, std::span<const std::byte> data);
     int accept(const wire::Hello& peer, std::span<const std::byte> data);
@@ -142,16 +142,16 @@ class Connection final : public EqTarget {
     // Holds the posting side; on leaving, does what others left to do meanwhile.
     class Posting {
       public:
-        explicit Posting(Connection& c) : connection_(c) { connection_.tx_mutex_.lock(); }
+        explicit Posting(Stream& c) : connection_(c) { connection_.tx_mutex_.lock(); }
         Posting(const Posting&) = delete;
         Posting& operator=(const Posting&) = delete;
         ~Posting() { connection_.unlock_posting(); }
 
       private:
-        Connection& connection_;
+        Stream& connection_;
     };
 
-    Connection(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings);
+    Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings);
 
     // connection.cpp
     int open_queue(const Settings& settings);

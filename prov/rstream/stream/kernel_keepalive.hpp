@@ -6,7 +6,7 @@
 // TCP_KEEPINTVL, TCP_KEEPCNT, and TCP_USER_TIMEOUT for the time in which data is on its way.
 #pragma once
 
-#include "prov/rstream/keepalive.hpp"
+#include "prov/rstream/stream/keepalive.hpp"
 
 namespace rstream {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
-#include "prov/rstream/buffer.hpp"
+#include "prov/rstream/stream/buffer.hpp"
 
 #include <rdma/fi_errno.h>
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
 //
 // Memory beside the stream: ours, which the peer writes to, and the peer's. The rules are in wire::Maps; here are the
 // registrations behind them, which outlive a withdrawal until the peer has answered it.
-#include "prov/rstream/connection.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace rstream {
 
 // ---- ours
 
-int Connection::map(void* buffer, size_t length, uint64_t access, uint64_t& offset) {
+int Stream::map(void* buffer, size_t length, uint64_t access, uint64_t& offset) {
     using wire::MapMessage;
     if (!was_connected_.load()) {
         return -FI_ENOTCONN;
@@ -73,17 +73,17 @@ int Connection::map(void* buffer, size_t length, uint64_t access, uint64_t& offs
 }
 
 // The peer writes to none of ours any more: it has said that it sends nothing, or is gone.
-bool Connection::maps_are_over() const {
+bool Stream::maps_are_over() const {
     return state_.load(std::memory_order_acquire) == State::failed || link_.peer_finished() || link_.peer_reset();
 }
 
 // Somebody waits for a withdrawal, and it is done.
-bool Connection::unmap_is_over() const {
+bool Stream::unmap_is_over() const {
     return maps_ && (maps_->answered() != 0 || (maps_->awaited() != 0 && maps_are_over()));
 }
 
 // With the regions locked.
-bool Connection::withdrawn(const Region& region, bool awaited) {
+bool Stream::withdrawn(const Region& region, bool awaited) {
     if (!region.remote) {
         return true;
     }
@@ -92,7 +92,7 @@ bool Connection::withdrawn(const Region& region, bool awaited) {
     return agreed || over;
 }
 
-int Connection::unmap(const void* buffer, size_t length, bool attended) {
+int Stream::unmap(const void* buffer, size_t length, bool attended) {
     if (state_.load(std::memory_order_acquire) == State::failed && was_connected_.load()) {
         fi_shutdown(ep_.get(), 0); // whatever it was that failed, the core is to write no more
     } else {
@@ -126,7 +126,7 @@ int Connection::unmap(const void* buffer, size_t length, bool attended) {
 }
 
 // For closing: asks for all of it back. True once none is left.
-bool Connection::release_regions() {
+bool Stream::release_regions() {
     std::vector<Region> released; // closed without our lock
     const std::lock_guard lock(regions_mutex_);
     const auto kept = std::stable_partition(regions_.begin(), regions_.end(), [&](const Region& region) {
@@ -142,7 +142,7 @@ bool Connection::release_regions() {
 }
 
 // The core's connection is over, or there never was one.
-void Connection::drop_regions() {
+void Stream::drop_regions() {
     std::vector<Region> dropped;
     const std::lock_guard lock(regions_mutex_);
     dropped.swap(regions_);
@@ -156,7 +156,7 @@ void Connection::drop_regions() {
 constexpr size_t tail = 8;
 constexpr size_t in_order = 64; // what memcpy stores in order: the first half, then the last
 
-size_t Connection::copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more) {
+size_t Stream::copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more) {
     const auto* from = static_cast<const std::byte*>(buffer);
     size_t copied = 0;
     size_t unflushed = 0;
@@ -188,7 +188,7 @@ size_t Connection::copy_to_map(const void* buffer, size_t length, uint64_t offse
     return copied;
 }
 
-ssize_t Connection::try_write_map(const void* buffer, size_t length, uint64_t offset, bool more) {
+ssize_t Stream::try_write_map(const void* buffer, size_t length, uint64_t offset, bool more) {
     const Posting posting(*this);
     if (const int error = send_error(); error != 0) {
         return error;
@@ -213,7 +213,7 @@ ssize_t Connection::try_write_map(const void* buffer, size_t length, uint64_t of
     return copied != 0 ? static_cast<ssize_t>(copied) : -FI_EAGAIN;
 }
 
-ssize_t Connection::write_map(const void* buffer, size_t length, uint64_t offset, bool more) {
+ssize_t Stream::write_map(const void* buffer, size_t length, uint64_t offset, bool more) {
     ssize_t written = try_write_map(buffer, length, offset, more);
     if (written == -FI_EAGAIN) {
         progress();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
-#include "prov/rstream/connection.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -11,9 +11,9 @@
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/core_descriptors.hpp"
 #include "prov/rstream/domain.hpp"
-#include "prov/rstream/kernel_keepalive.hpp"
 #include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
+#include "prov/rstream/stream/kernel_keepalive.hpp"
 
 namespace rstream {
 
@@ -34,8 +34,7 @@ uint64_t random_session() {
 
 } // namespace
 
-Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject,
-                       const Settings& settings)
+Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings)
     : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
       traits_(core_info, domain.fabric().params().immediates), properties_(domain.fabric().properties_of(core_info)),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
@@ -43,17 +42,17 @@ Connection::Connection(Domain& domain, const fi_info& core_info, EventQueue& que
       session_(random_session()), maps_offered_(settings.maps), tx_size_(settings.tx_size),
       send_limit_(settings.send_limit), keepalive_settings_(settings.keepalive) {}
 
-Connection::~Connection() { drop_endpoint(); }
+Stream::~Stream() { drop_endpoint(); }
 
-int Connection::open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
-                     std::unique_ptr<Connection>& out) {
+int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
+                 std::unique_ptr<Stream>& out) {
     const CoreTraits traits(core_info, domain.fabric().params().immediates);
     settings.tx_size = std::min(settings.tx_size, std::max(core_info.tx_attr->size, wire::min_queue));
     if (traits.consumes_recv || !traits.immediates) {
         const size_t room = core_info.rx_attr->size - std::min<size_t>(core_info.rx_attr->size, wire::control_credits);
         settings.rx_size = std::min(settings.rx_size, std::max(room, wire::min_queue));
     }
-    std::unique_ptr<Connection> connection(new Connection(domain, core_info, queue, subject, settings));
+    std::unique_ptr<Stream> connection(new Stream(domain, core_info, queue, subject, settings));
     connection->core_info_.reset(fi_dupinfo(&core_info));
     if (!connection->core_info_) {
         return -FI_ENOMEM;
@@ -67,7 +66,7 @@ int Connection::open(Domain& domain, const fi_info& core_info, EventQueue& queue
     return 0;
 }
 
-int Connection::open_queue(const Settings& settings) {
+int Stream::open_queue(const Settings& settings) {
     receive_slots_ = wire::control_credits + (traits_.consumes_recv || !traits_.immediates ? settings.rx_size : 0);
     header_slots_ = tx_size_;
     const size_t slots = receive_slots_ + wire::control_credits + header_slots_;
@@ -99,7 +98,7 @@ int Connection::open_queue(const Settings& settings) {
 }
 
 // Only once its peer is known: some cores choose the way there, and the device, while they make an endpoint.
-int Connection::open_endpoint() {
+int Stream::open_endpoint() {
     fid_ep* ep = nullptr;
     int ret = fi_endpoint(core_domain_.get(), core_info_.get(), &ep, this);
     if (ret != 0) {
@@ -151,7 +150,7 @@ int Connection::open_endpoint() {
     return 0;
 }
 
-void Connection::drop_endpoint() {
+void Stream::drop_endpoint() {
     if (ep_) {
         auto lock = pump_->lock();
         leave_watch();
@@ -175,7 +174,7 @@ void Connection::drop_endpoint() {
 }
 
 // Nothing that comes now is worth waking up for.
-void Connection::leave_watch() {
+void Stream::leave_watch() {
     pump_->unwatch_data(this);
     for (const int fd : {events_fd_, timer_.load(std::memory_order_acquire)}) {
         if (fd >= 0) {
@@ -184,8 +183,7 @@ void Connection::leave_watch() {
     }
 }
 
-int Connection::register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out,
-                                uint64_t flags) {
+int Stream::register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags) {
     fid_mr* mr = nullptr;
     int ret = -FI_ENOKEY;
     // Keys of ours are drawn at random, so two may meet; the core then says so.
@@ -203,17 +201,17 @@ int Connection::register_memory(const void* memory, size_t length, uint64_t acce
     return 0;
 }
 
-int Connection::register_buffer(RegisteredBuffer& buffer, uint64_t access) {
+int Stream::register_buffer(RegisteredBuffer& buffer, uint64_t access) {
     return register_memory(buffer.buffer.data(), buffer.buffer.size(), access, buffer.mr);
 }
 
 // What the peer may know of a receive ring.
-wire::RemoteRing Connection::offered(const RegisteredBuffer& ring) const {
+wire::RemoteRing Stream::offered(const RegisteredBuffer& ring) const {
     return {traits_.virtual_address ? reinterpret_cast<uint64_t>(ring.buffer.data()) : 0, fi_mr_key(ring.mr.get()),
             ring.buffer.size()};
 }
 
-wire::Hello Connection::hello(size_t user_length) const {
+wire::Hello Stream::hello(size_t user_length) const {
     wire::Hello h;
     h.features = traits_.immediates ? 0 : wire::Hello::feature_headers;
     h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
@@ -231,7 +229,7 @@ wire::Hello Connection::hello(size_t user_length) const {
 }
 
 // Opens the sending side towards what the peer offers.
-int Connection::agree(const wire::Hello& peer) {
+int Stream::agree(const wire::Hello& peer) {
     headers_ = !traits_.immediates || (peer.features & wire::Hello::feature_headers) != 0;
     if (maps_offered_ != 0 || peer.maps != 0) {
         maps_ = std::make_unique<wire::Maps>(maps_offered_, std::min<size_t>(peer.maps, wire::max_maps));
@@ -242,7 +240,7 @@ int Connection::agree(const wire::Hello& peer) {
 }
 
 // Connects, or accepts if `peer` is given.
-int Connection::request(const void* address, const wire::Hello* peer, std::span<const std::byte> data) {
+int Stream::request(const void* address, const wire::Hello* peer, std::span<const std::byte> data) {
     size_t room = 0;
     if (const int ret = domain_.cm_data_size(room); ret != 0) {
         return ret;
@@ -291,7 +289,7 @@ int Connection::request(const void* address, const wire::Hello* peer, std::span<
 
 // A program that this process executes is not to hold what the core has opened to connect. `guess` is a number that its
 // socket has unless another thread was quicker; then it is found once there is a connection.
-void Connection::close_core_on_exec(int guess) {
+void Stream::close_core_on_exec(int guess) {
     sockaddr_storage local{};
     size_t length = sizeof(local);
     if (properties_.kernel_sockets) {
@@ -304,13 +302,13 @@ void Connection::close_core_on_exec(int guess) {
 }
 
 // In front of the program's data.
-void Connection::encode_hello() {
+void Stream::encode_hello() {
     hello(request_.size() - wire::Hello::size)
         .encode(std::span<std::byte, wire::Hello::size>(request_.data(), wire::Hello::size));
 }
 
 // With the pump locked. A new endpoint gets another local port.
-void Connection::connect_again() {
+void Stream::connect_again() {
     if (state_.load(std::memory_order_acquire) != State::connecting) {
         return;
     }
@@ -333,16 +331,12 @@ void Connection::connect_again() {
     }
 }
 
-int Connection::connect(const void* address, std::span<const std::byte> data) {
-    return request(address, nullptr, data);
-}
+int Stream::connect(const void* address, std::span<const std::byte> data) { return request(address, nullptr, data); }
 
-int Connection::accept(const wire::Hello& peer, std::span<const std::byte> data) {
-    return request(nullptr, &peer, data);
-}
+int Stream::accept(const wire::Hello& peer, std::span<const std::byte> data) { return request(nullptr, &peer, data); }
 
 // The peer has not answered in time. One that still does is told that nobody is here, as by `give_up`.
-void Connection::on_deadline() {
+void Stream::on_deadline() {
     if (state_.load(std::memory_order_acquire) == State::connecting) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not answer in time\n");
         fi_eq_err_entry error{};
@@ -354,7 +348,7 @@ void Connection::on_deadline() {
     fi_shutdown(ep_.get(), 0);
 }
 
-void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std::span<const std::byte> data) {
+void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std::span<const std::byte> data) {
     if (event == FI_SHUTDOWN) {
         take_what_came();
         fail(FI_ECONNRESET, "the core's connection has ended");
@@ -398,7 +392,7 @@ void Connection::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, 
     }
 }
 
-void Connection::on_core_error(const fi_eq_err_entry& entry) {
+void Stream::on_core_error(const fi_eq_err_entry& entry) {
     int error = entry.err > 0 ? entry.err : FI_EOTHER;
     if (state_.load(std::memory_order_acquire) == State::connected) {
         take_what_came();
@@ -452,7 +446,7 @@ void Connection::on_core_error(const fi_eq_err_entry& entry) {
 }
 
 // What arrived before the core's connection ended belongs to the stream.
-void Connection::take_what_came() {
+void Stream::take_what_came() {
     if (state_.load(std::memory_order_acquire) == State::connected) {
         const std::lock_guard lock(cq_mutex_);
         while (drain_completions() == Drained::not_all) {
@@ -460,13 +454,13 @@ void Connection::take_what_came() {
     }
 }
 
-void Connection::report_shutdown() {
+void Stream::report_shutdown() {
     if (!shutdown_told_.exchange(true) && queue_ != nullptr) {
         queue_->push(FI_SHUTDOWN, subject_, nullptr, {});
     }
 }
 
-void Connection::fail(int error, const char* why) {
+void Stream::fail(int error, const char* why) {
     if (const int fd = kernel_fd_.load(); error == FI_ECONNRESET && fd >= 0 && error_.load() == 0 &&
                                           kernel_socket_timed_out(fd, kernel_timeout_.load())) {
         error = FI_ETIMEDOUT;

@@ -3,9 +3,9 @@
 //
 // What a connection decides by the time, with a clock made by hand: when keepalive asks and gives up, when data that
 // nobody acknowledges is given up, and when writes are to be small.
-#include "prov/rstream/keepalive.hpp"
-#include "prov/rstream/late_writes.hpp"
-#include "prov/rstream/user_timeout.hpp"
+#include "prov/rstream/stream/keepalive.hpp"
+#include "prov/rstream/stream/late_writes.hpp"
+#include "prov/rstream/stream/user_timeout.hpp"
 
 #include "prov/rstream/test/wire_test.hpp"
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The end of a connection: what the program's shutdown and close do, and how long what was sent is looked after.
-#include "prov/rstream/connection.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
 
@@ -24,7 +24,7 @@ constexpr auto longest_linger = std::chrono::seconds(60);
 } // namespace
 
 // True if it was connecting. The answer is still waited for: a peer that accepts is to hear that nobody is here.
-bool Connection::give_up() {
+bool Stream::give_up() {
     const auto lock = pump_->lock();
     if (state_.load(std::memory_order_acquire) != State::connecting) {
         return given_up_.load();
@@ -37,7 +37,7 @@ bool Connection::give_up() {
     return true;
 }
 
-int Connection::shutdown(uint64_t flags) {
+int Stream::shutdown(uint64_t flags) {
     switch (flags) {
     case 0:
     case FI_RSTREAM_SHUT_WR:
@@ -74,7 +74,7 @@ int Connection::shutdown(uint64_t flags) {
     return 0;
 }
 
-bool Connection::close(std::chrono::milliseconds linger) {
+bool Stream::close(std::chrono::milliseconds linger) {
     {
         const auto lock = pump_->lock();
         if (queue_ != nullptr) {
@@ -128,7 +128,7 @@ bool Connection::close(std::chrono::milliseconds linger) {
     return !linger_is_over();
 }
 
-void Connection::wait_for_core(int64_t milliseconds) {
+void Stream::wait_for_core(int64_t milliseconds) {
     // What we wait for may be taken from the core by another thread, which then tells us.
     int gathered = -1;
     const int told = wait_fd(gathered) == 0 ? signal_fd_.get() : -1;
@@ -144,12 +144,12 @@ void Connection::wait_for_core(int64_t milliseconds) {
     take_core_events();
 }
 
-bool Connection::all_with_core() const {
+bool Stream::all_with_core() const {
     return link_.end_posted() &&
            signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire);
 }
 
-bool Connection::linger_is_over() const {
+bool Stream::linger_is_over() const {
     return state_.load(std::memory_order_acquire) != State::connected || (all_with_core() && link_.all_arrived()) ||
            (all_with_core() && link_.peer_closed()) || // nobody is left to acknowledge it
            Clock::now() >= linger_deadline_;

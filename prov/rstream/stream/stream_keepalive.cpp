@@ -6,7 +6,7 @@
 // answers it without its program, and without looking at a key (InfiniBand specification, C9-88), so no memory has to
 // be readable for it. The same question tells, of data that is under way, whether it is acknowledged. A timer makes the
 // descriptors readable on which programs sleep meanwhile.
-#include "prov/rstream/connection.hpp"
+#include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -15,9 +15,9 @@
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 
-#include "prov/rstream/kernel_keepalive.hpp"
 #include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
+#include "prov/rstream/stream/kernel_keepalive.hpp"
 
 namespace rstream {
 
@@ -37,7 +37,7 @@ Clock::time_point next_due(const Keepalive& keepalive, const UserTimeout& timeou
 
 } // namespace
 
-int Connection::set_keepalive(const KeepaliveSettings& settings) {
+int Stream::set_keepalive(const KeepaliveSettings& settings) {
     const auto lock = pump_->lock(); // not while a connection is being completed
     if (state_.load(std::memory_order_acquire) == State::connected) {
         if (const int ret = apply_keepalive(settings); ret != 0) {
@@ -48,7 +48,7 @@ int Connection::set_keepalive(const KeepaliveSettings& settings) {
     return 0;
 }
 
-int Connection::apply_keepalive(const KeepaliveSettings& settings) {
+int Stream::apply_keepalive(const KeepaliveSettings& settings) {
     KeepaliveSettings wanted = settings;
     if (!properties_.answers_empty_reads && wanted.timeout == default_user_timeout) {
         wanted.timeout = 0; // nobody can be asked, or the kernel has its own way to that
@@ -67,7 +67,7 @@ int Connection::apply_keepalive(const KeepaliveSettings& settings) {
     return 0;
 }
 
-int Connection::apply_kernel_keepalive(const KeepaliveSettings& settings) {
+int Stream::apply_kernel_keepalive(const KeepaliveSettings& settings) {
     if (kernel_fd_ < 0) { // its queue does not tell
         sockaddr_storage local{};
         sockaddr_storage peer{};
@@ -85,7 +85,7 @@ int Connection::apply_kernel_keepalive(const KeepaliveSettings& settings) {
     return kernel_fd_ < 0 ? kernel_fd_.load() : keep_kernel_socket_alive(kernel_fd_, keepalive_applied_, settings);
 }
 
-int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {
+int Stream::apply_own_keepalive(const KeepaliveSettings& settings) {
     const bool timed = settings.on() || settings.timeout != 0;
     if (timed && timer_.load(std::memory_order_acquire) < 0) {
         base::Descriptor timer(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
@@ -116,7 +116,7 @@ int Connection::apply_own_keepalive(const KeepaliveSettings& settings) {
 }
 
 // At the beginning of time: never.
-void Connection::arm_timer(Clock::time_point when) {
+void Stream::arm_timer(Clock::time_point when) {
     if (const int fd = timer_.load(std::memory_order_acquire); fd >= 0) {
         const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(when.time_since_epoch()).count();
         itimerspec spec{};
@@ -126,7 +126,7 @@ void Connection::arm_timer(Clock::time_point when) {
     }
 }
 
-bool Connection::keepalive_due() {
+bool Stream::keepalive_due() {
     if (keepalive_on_.load(std::memory_order_acquire)) {
         return true;
     }
@@ -138,7 +138,7 @@ bool Connection::keepalive_due() {
     return looks % looks_a_clock == 0;
 }
 
-void Connection::look_at_keepalive() {
+void Stream::look_at_keepalive() {
     bool ask = false;
     bool lost = false;
     {
@@ -175,7 +175,7 @@ void Connection::look_at_keepalive() {
     }
 }
 
-void Connection::stop_keepalive() {
+void Stream::stop_keepalive() {
     const std::lock_guard lock(keepalive_mutex_);
     keepalive_.stop();
     user_timeout_.stop();
@@ -185,7 +185,7 @@ void Connection::stop_keepalive() {
 }
 
 // Posting side.
-void Connection::post_probe() {
+void Stream::post_probe() {
     if (probe_flying_.load(std::memory_order_acquire)) {
         probe_wanted_.store(false, std::memory_order_relaxed); // its answer will do
         return;

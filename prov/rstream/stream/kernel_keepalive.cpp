@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
-#include "prov/rstream/kernel_keepalive.hpp"
+#include "prov/rstream/stream/kernel_keepalive.hpp"
 
 #include <algorithm>
 #include <cerrno>

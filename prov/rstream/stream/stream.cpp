@@ -114,12 +114,11 @@ int Stream::open_endpoint() {
             return ret;
         }
         events_.reset(events);
-        const std::lock_guard lock(wait_mutex_);
         if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
             return ret;
         }
         close_queue_on_exec(events_fd_);
-        if (wait_fd_.get() >= 0 && (ret = gather(wait_fd_, events_fd_)) != 0) { // the program has that already
+        if ((ret = wait_set_.add(events_fd_)) != 0) {
             return ret;
         }
     }
@@ -164,6 +163,7 @@ void Stream::drop_endpoint() {
             pump_->remove(&ep_->fid, this); // the core fid goes while no event for it can be under way
         }
         ep_.reset();
+        wait_set_.remove(events_fd_);
         events_.reset();
         events_fd_ = -1;
         for (RegisteredBuffer* buffer : {&messages_, &next_ring_, &ring_, &next_staging_, &staging_}) {
@@ -433,7 +433,7 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
     state_.store(State::failed, std::memory_order_release);
     pump_->clear_deadline(this);
     leave_watch();
-    tell_sleepers();
+    wake_waiters();
     shutdown_told_.store(true); // there was no connection to end
     if (queue_ != nullptr) {
         fi_eq_err_entry ours{};
@@ -476,7 +476,7 @@ void Stream::fail(int error, const char* why) {
     leave_watch();
     stop_keepalive();
     report_shutdown();
-    tell_sleepers();
+    wake_waiters();
 }
 
 } // namespace rstream

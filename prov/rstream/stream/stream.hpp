@@ -36,7 +36,9 @@
 #include "prov/rstream/stream/buffer.hpp"
 #include "prov/rstream/stream/keepalive.hpp"
 #include "prov/rstream/stream/late_writes.hpp"
+#include "prov/rstream/stream/readiness.hpp"
 #include "prov/rstream/stream/user_timeout.hpp"
+#include "prov/rstream/stream/wait_set.hpp"
 #include "prov/rstream/wire/link.hpp"
 
 namespace rstream {
@@ -96,6 +98,16 @@ class Stream final : public EqTarget {
     // At present: they may grow.
     [[nodiscard]] size_t send_buf_size() const { return link_.staging_size(); }
     [[nodiscard]] size_t recv_buf_size() const { return link_.ring_size(); }
+
+    // What there is for the program: see readiness.hpp. From any thread.
+    [[nodiscard]] size_t readable() const { return link_.readable(); }
+    [[nodiscard]] size_t space() const { return link_.space(); }
+    [[nodiscard]] bool lost() const { return state_.load() == State::failed; }
+    [[nodiscard]] bool ended() const { return link_.peer_finished() || link_.peer_reset() || lost(); }
+    // Someone waits for an unmap, and it is complete.
+    [[nodiscard]] bool iomap_answered() const;
+    // The core is done with all that was sent, the end of the stream included.
+    [[nodiscard]] bool all_completed() const;
 
     int try_wait();
     // The descriptor to sleep on once try_wait has given 0; made on first use.
@@ -172,7 +184,6 @@ class Stream final : public EqTarget {
 
     // connection_closing.cpp
     bool give_up();
-    [[nodiscard]] bool all_with_core() const;
 
     // connection_core.cpp
     int post_receive(size_t slot);
@@ -215,11 +226,7 @@ class Stream final : public EqTarget {
     ssize_t readable_or_end();
     void note_needs();
     void await_more();
-    [[nodiscard]] bool wakes_someone() const;
-    void tell_sleepers();
-    void take_back_signal();
-    static int gather(const base::Descriptor& into, int fd);
-    [[nodiscard]] int gather_queue(const base::Descriptor& into) const;
+    void wake_waiters();
 
     // connection_growth.cpp
     void size_chunks();                        // posting side
@@ -234,7 +241,6 @@ class Stream final : public EqTarget {
     size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more);
     bool withdrawn(const Region& region, bool awaited);
     [[nodiscard]] bool maps_are_over() const;
-    [[nodiscard]] bool unmap_is_over() const;
     bool release_regions();
     void drop_regions();
 
@@ -327,20 +333,8 @@ class Stream final : public EqTarget {
     std::atomic<uint32_t> vain_looks_{0};   // at the completion queue
     std::atomic<int64_t> events_looked_{0}; // when the connection's events were last looked at, in vain, ns
 
-    std::mutex wait_mutex_;    // a leaf: nothing else is locked under it
-    base::Descriptor wait_fd_; // gathers the core's and ours
-    base::Descriptor signal_fd_;
-    bool signaled_ = false;
-    std::atomic<bool> armed_{false}; // someone may sleep on it
-
-    std::atomic<bool> awaits_core_{false};  // closing waits until all is with the core
-    std::atomic<bool> send_starved_{false}; // the program was told that nothing can be sent
-    std::atomic<bool> recv_starved_{false}; // or received
-    std::atomic<bool> asked_{false};        // it has received or peeked at all
-    std::atomic<size_t> peeked_{0};         // readable bytes that it was told of and left
-    std::atomic<bool> took_{false};         // it has received since it last asked, and left this many
-    std::atomic<size_t> left_{0};
-    std::atomic<bool> end_told_{false}; // it was told of the end or of an error
+    Readiness readiness_;
+    WaitSet wait_set_;
 
     std::chrono::steady_clock::time_point linger_deadline_;
 
@@ -348,8 +342,8 @@ class Stream final : public EqTarget {
     std::atomic<int> kernel_fd_{-1};        // the core's socket, where it is known: as long as there is `ep_`
     KeepaliveSettings keepalive_applied_;   // as in force
     std::atomic<size_t> kernel_timeout_{0}; // what TCP_USER_TIMEOUT is by them
-    base::Descriptor timer_fd_;             // made once, with `wait_mutex_`
-    std::atomic<int> timer_{-1};            // its number, for all others
+    base::Descriptor timer_fd_;             // made once
+    std::atomic<int> timer_{-1};            // its number
     std::mutex keepalive_mutex_;            // a leaf, over the next three
     Keepalive keepalive_;
     UserTimeout user_timeout_;

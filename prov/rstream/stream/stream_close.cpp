@@ -33,7 +33,7 @@ bool Stream::give_up() {
     error_.store(FI_ECONNABORTED);
     shutdown_told_.store(true); // there was no connection to end
     state_.store(State::failed, std::memory_order_release);
-    tell_sleepers();
+    wake_waiters();
     return true;
 }
 
@@ -85,11 +85,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
     if (state_.load(std::memory_order_acquire) != State::connected) {
         return false;
     }
-    for (auto* starved : {&send_starved_, &recv_starved_}) { // nobody is there any more who could be told
-        starved->store(false);
-    }
-    peeked_.store(0);
-    took_.store(false);
+    readiness_.on_close();
     progress();
     bool unmapped = release_regions(); // asks for them before the end is said
     {
@@ -106,7 +102,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
     linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
     // Staged bytes need the peer's credit, and a core may drop what it has not finished. A peer that has closed takes
     // nothing more; over verbs it may be gone without a word, and a write to it is given up after seconds only.
-    const auto waiting = [&] { return !unmapped || (!all_with_core() && !link_.peer_closed()); };
+    const auto waiting = [&] { return !unmapped || (!all_completed() && !link_.peer_closed()); };
     while (waiting() && state_.load(std::memory_order_acquire) == State::connected) {
         progress();
         unmapped = release_regions();
@@ -129,29 +125,30 @@ bool Stream::close(std::chrono::milliseconds linger) {
 }
 
 void Stream::wait_for_core(int64_t milliseconds) {
-    // What we wait for may be taken from the core by another thread, which then tells us.
-    int gathered = -1;
-    const int told = wait_fd(gathered) == 0 ? signal_fd_.get() : -1;
-    awaits_core_.store(!all_with_core());
-    armed_.store(true);
-    take_back_signal();
-    if (!wakes_someone() && try_wait_core() == 0) {
+    // Another thread may take from the core what this one waits for; it notifies.
+    int set = -1;
+    const int notified = wait_fd(set) == 0 ? wait_set_.notify_fd() : -1;
+    readiness_.await_completion(!all_completed());
+    wait_set_.arm();
+    const auto wakes = [this] { return readiness_.wakes(*this); };
+    wait_set_.retract(wakes);
+    if (!wakes() && try_wait_core() == 0) {
         // poll(2) skips a negative one
-        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}, {told, POLLIN, 0}};
+        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}, {notified, POLLIN, 0}};
         poll(fds, 3, static_cast<int>(milliseconds));
     }
-    awaits_core_.store(false);
+    readiness_.await_completion(false);
     take_core_events();
 }
 
-bool Stream::all_with_core() const {
+bool Stream::all_completed() const {
     return link_.end_posted() &&
            signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire);
 }
 
 bool Stream::linger_is_over() const {
-    return state_.load(std::memory_order_acquire) != State::connected || (all_with_core() && link_.all_arrived()) ||
-           (all_with_core() && link_.peer_closed()) || // nobody is left to acknowledge it
+    return state_.load(std::memory_order_acquire) != State::connected || (all_completed() && link_.all_arrived()) ||
+           (all_completed() && link_.peer_closed()) || // nobody is left to acknowledge it
            Clock::now() >= linger_deadline_;
 }
 

@@ -273,7 +273,7 @@ void Stream::progress() {
     if (flush_wanted_.load(std::memory_order_acquire) || (drained != Drained::nothing && link_.control_due())) {
         kick();
     }
-    tell_sleepers();
+    wake_waiters();
 }
 
 int Stream::arm() {

@@ -77,8 +77,7 @@ bool Stream::maps_are_over() const {
     return state_.load(std::memory_order_acquire) == State::failed || link_.peer_finished() || link_.peer_reset();
 }
 
-// Somebody waits for a withdrawal, and it is done.
-bool Stream::unmap_is_over() const {
+bool Stream::iomap_answered() const {
     return maps_ && (maps_->answered() != 0 || (maps_->awaited() != 0 && maps_are_over()));
 }
 
@@ -219,7 +218,7 @@ ssize_t Stream::write_map(const void* buffer, size_t length, uint64_t offset, bo
         progress();
         written = try_write_map(buffer, length, offset, more);
     }
-    wire::put(send_starved_, written == -FI_EAGAIN);
+    readiness_.on_send(written == -FI_EAGAIN);
     return written;
 }
 

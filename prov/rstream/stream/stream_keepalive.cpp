@@ -93,15 +93,10 @@ int Stream::apply_own_keepalive(const KeepaliveSettings& settings) {
             return -errno;
         }
         const int fd = timer.get();
-        {
-            const std::lock_guard lock(wait_mutex_);
-            if (wait_fd_.get() >= 0) {
-                if (const int ret = gather(wait_fd_, fd); ret != 0) {
-                    return ret;
-                }
-            }
-            timer_fd_ = std::move(timer);
+        if (const int ret = wait_set_.add(fd); ret != 0) {
+            return ret;
         }
+        timer_fd_ = std::move(timer);
         timer_.store(fd, std::memory_order_release);
         pump_->watch(fd, this);
     }

@@ -6,12 +6,8 @@
 #include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
+#include <vector>
 
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/core_descriptors.hpp"
@@ -46,7 +42,7 @@ int Stream::send_error() {
         return -FI_EPIPE;
     }
     if (state == State::failed || link_.peer_reset()) {
-        end_told_.store(true);
+        readiness_.on_end_reported();
         if (link_.peer_finished() || error_told_.exchange(true)) {
             return -FI_EPIPE;
         }
@@ -130,7 +126,7 @@ ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
     if (left.staging) {
         grow_staging();
     }
-    wire::put(send_starved_, sent == -FI_EAGAIN);
+    readiness_.on_send(sent == -FI_EAGAIN);
     return sent;
 }
 
@@ -151,7 +147,7 @@ ssize_t Stream::peek_send() {
         return error;
     }
     const size_t space = link_.space();
-    wire::put(send_starved_, space == 0);
+    readiness_.on_send(space == 0);
     return space != 0 ? static_cast<ssize_t>(space) : -FI_EAGAIN;
 }
 
@@ -181,7 +177,7 @@ ssize_t Stream::readable_or_end() {
     if (!was_connected_.load()) {
         return -FI_ENOTCONN;
     }
-    wire::put(asked_, true);
+    readiness_.on_poll();
     for (int attempt = 0;; ++attempt) {
         // The end is looked at before the bytes: what comes in between is in front of it.
         const State state = state_.load(std::memory_order_acquire);
@@ -191,11 +187,11 @@ ssize_t Stream::readable_or_end() {
             return static_cast<ssize_t>(readable);
         }
         if (finished) {
-            end_told_.store(true);
+            readiness_.on_end_reported();
             return 0;
         }
         if (reset || state == State::failed) {
-            end_told_.store(true);
+            readiness_.on_end_reported();
             error_told_.store(true);
             const int error = error_.load();
             return -(reset || error == 0 ? FI_ECONNRESET : error);
@@ -207,22 +203,20 @@ ssize_t Stream::readable_or_end() {
         if (receive_shut_.load()) {
             return 0;
         }
-        wire::put(recv_starved_, true);
+        readiness_.on_recv_blocked();
         return -FI_EAGAIN;
     }
 }
 
 ssize_t Stream::recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied) {
     const std::lock_guard lock(rx_mutex_);
-    wire::put(peeked_, size_t{0});
+    readiness_.begin_recv();
     ssize_t result = readable_or_end();
     if (result > 0) {
         const auto there = static_cast<size_t>(result);
         const size_t taken = copy_out(iov, count, true);
         result = static_cast<ssize_t>(taken);
-        wire::put(left_, there - std::min(there, taken));
-        wire::put(took_, true);
-        wire::put(recv_starved_, false);
+        readiness_.on_recv(there - std::min(there, taken));
     }
     if (link_.settle()) {
         std::swap(emptied, ring_);
@@ -248,7 +242,7 @@ ssize_t Stream::recv(const iovec* iov, size_t count) {
         kick();
     }
     if (link_.readable() != 0) {
-        tell_sleepers(); // another thread may have waited for what is left
+        wake_waiters(); // another thread may have waited for what is left
     }
     return taken;
 }
@@ -268,10 +262,9 @@ ssize_t Stream::peek_ring(const iovec* iov, size_t count) {
     if (readable <= 0) {
         return readable;
     }
-    if (peeked_.exchange(static_cast<size_t>(readable)) == static_cast<size_t>(readable)) {
+    if (readiness_.on_peek(static_cast<size_t>(readable))) {
         await_more();
     }
-    took_.store(false); // after what it was told now
     return total_length(iov, count) == 0 ? readable : static_cast<ssize_t>(copy_out(iov, count, false));
 }
 
@@ -283,56 +276,11 @@ void Stream::await_more() {
     }
 }
 
-// Whether there is something for the program to do that it asked for in vain before, or that is behind what it was told
-// of, or behind what there was when it last received: who takes all there is need not ask in vain before it sleeps, nor
-// who has not asked for anything yet.
-bool Stream::wakes_someone() const {
-    const bool ended = link_.peer_finished() || link_.peer_reset() || state_.load() == State::failed;
-    const size_t told = peeked_.load();
-    return ((recv_starved_.load() || !asked_.load()) && (link_.readable() != 0 || ended)) ||
-           (took_.load() && (link_.readable() > left_.load() || (ended && !end_told_.load()))) ||
-           (told != 0 && (link_.readable() > told || (ended && !end_told_.load()))) ||
-           (send_starved_.load() && (link_.space() != 0 || state_.load() == State::failed)) || unmap_is_over() ||
-           (awaits_core_.load() && all_with_core());
-}
-
 // One thread may take from the core what another sleeps for: the descriptor is kept readable for that one.
-void Stream::tell_sleepers() {
-    if (!armed_.load() || !wakes_someone()) {
-        return;
+void Stream::wake_waiters() {
+    if (wait_set_.armed() && readiness_.wakes(*this)) {
+        wait_set_.notify();
     }
-    const std::lock_guard lock(wait_mutex_);
-    if (!signaled_ && signal_fd_.get() >= 0) {
-        const uint64_t one = 1;
-        signaled_ = ::write(signal_fd_.get(), &one, sizeof(one)) == sizeof(one);
-    }
-}
-
-void Stream::take_back_signal() {
-    const std::lock_guard lock(wait_mutex_);
-    if (signaled_ && !wakes_someone()) {
-        uint64_t count = 0;
-        (void)!::read(signal_fd_.get(), &count, sizeof(count));
-        signaled_ = false;
-    }
-}
-
-int Stream::gather(const base::Descriptor& into, int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    return epoll_ctl(into.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
-}
-
-int Stream::gather_queue(const base::Descriptor& into) const {
-    std::vector<Watched> members;
-    if (!properties_.queue_members_fixed || !watched_by(cq_fd_, members) || members.empty()) {
-        return gather(into, cq_fd_);
-    }
-    int ret = 0;
-    for (size_t i = 0; i < members.size() && ret == 0; ++i) {
-        ret = gather(into, members[i].fd);
-    }
-    return ret;
 }
 
 // A core whose progress is manual may hold on to what was posted; an adapter needs nobody's help.
@@ -365,54 +313,40 @@ fi_rstream_status Stream::status() const {
 }
 
 int Stream::wait_fd(int& fd) {
-    const std::lock_guard lock(wait_mutex_);
-    if (wait_fd_.get() < 0) {
-        base::Descriptor gathered(epoll_create1(EPOLL_CLOEXEC));
-        base::Descriptor signal(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        if (gathered.get() < 0 || signal.get() < 0) {
-            return -errno;
-        }
-        if (const int ret = gather_queue(gathered); ret != 0) {
-            return ret;
-        }
-        for (const int part : {signal.get(), events_fd_, timer_fd_.get()}) {
-            if (const int ret = part >= 0 ? gather(gathered, part) : 0; ret != 0) {
-                return ret;
-            }
-        }
-        wait_fd_ = std::move(gathered);
-        signal_fd_ = std::move(signal);
-        if (wakes_someone()) { // what came before there was a descriptor to tell it by
-            const uint64_t one = 1;
-            signaled_ = ::write(signal_fd_.get(), &one, sizeof(one)) == sizeof(one);
+    fd = wait_set_.fd();
+    if (fd >= 0) {
+        return 0;
+    }
+    std::vector<Watched> members;
+    std::vector<int> queue;
+    if (properties_.queue_members_fixed && watched_by(cq_fd_, members)) {
+        for (const Watched& member : members) {
+            queue.push_back(member.fd);
         }
     }
-    fd = wait_fd_.get();
-    return 0;
+    if (queue.empty()) {
+        queue.push_back(cq_fd_);
+    }
+    const int ret = wait_set_.make(queue, [this] { return readiness_.wakes(*this); });
+    fd = wait_set_.fd();
+    return ret;
 }
 
 int Stream::try_wait() {
     take_core_events();
     progress();
-    if (peeked_.load() != 0) {
+    if (readiness_.shows_bytes()) {
         await_more();
     }
     if (link_.growth_wanted() && link_.readable() == 0) {
         grow_ring();
     }
-    armed_.store(true); // before anything is looked at: who changes it from now on tells us
-    if (link_.readable() != peeked_.load()) {
+    wait_set_.arm();
+    if (readiness_.ready(*this)) {
         return -FI_EAGAIN;
     }
-    const bool failed = state_.load() == State::failed;
-    if ((link_.peer_finished() || link_.peer_reset() || failed) && !end_told_.load()) {
-        return -FI_EAGAIN;
-    }
-    if ((send_starved_.load() && (link_.space() != 0 || failed)) || unmap_is_over()) {
-        return -FI_EAGAIN;
-    }
-    take_back_signal();
-    if (failed) {
+    wait_set_.retract([this] { return readiness_.wakes(*this); });
+    if (lost()) {
         return 0; // a lost connection's queue has nothing new to say
     }
     return try_wait_core();

@@ -50,10 +50,18 @@ int keep_kernel_socket_alive(int fd, const KeepaliveSettings& was, const Keepali
     return ret != 0 ? ret : change(SOL_SOCKET, SO_KEEPALIVE, 1, 1);
 }
 
-bool kernel_socket_timed_out(int fd, size_t user_timeout) {
+int KernelKeepalive::apply(const KeepaliveSettings& was, const KeepaliveSettings& settings) {
+    user_timeout_.store(kernel_user_timeout(settings));
+    const int fd = fd_.load();
+    return fd < 0 ? fd : keep_kernel_socket_alive(fd, was, settings);
+}
+
+bool KernelKeepalive::timed_out() const {
+    const int fd = fd_.load();
+    const size_t user_timeout = user_timeout_.load();
     tcp_info info{};
     socklen_t length = sizeof(info);
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_state != TCP_CLOSE) {
+    if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_state != TCP_CLOSE) {
         return false;
     }
     const size_t silence = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);

@@ -6,6 +6,8 @@
 // TCP_KEEPINTVL, TCP_KEEPCNT, and TCP_USER_TIMEOUT for the time in which data is on its way.
 #pragma once
 
+#include <atomic>
+
 #include "prov/rstream/stream/keepalive.hpp"
 
 namespace rstream {
@@ -17,7 +19,24 @@ int keep_kernel_socket_alive(int fd, const KeepaliveSettings& was, const Keepali
 // What TCP_USER_TIMEOUT becomes by them; 0: the kernel has its own way, which takes a quarter of an hour.
 size_t kernel_user_timeout(const KeepaliveSettings& settings);
 
-// Whether a connection that is gone ended for want of answers, which no core tells from a reset.
-bool kernel_socket_timed_out(int fd, size_t user_timeout);
+// The kernel's socket below one stream, where it is known, and what was set on it. `timed_out` from any thread, the
+// rest with the event dispatcher locked.
+class KernelKeepalive {
+  public:
+    // The socket, as long as the core has it open; negative if it was not found.
+    void attach(int fd) { fd_.store(fd); }
+    void detach() { fd_.store(-1); }
+    [[nodiscard]] bool attached() const { return fd_.load() >= 0; }
+
+    // 0, or -errno of the socket or of the search for it.
+    int apply(const KeepaliveSettings& was, const KeepaliveSettings& settings);
+
+    // Whether the connection ended for want of answers, which no core tells from a reset.
+    [[nodiscard]] bool timed_out() const;
+
+  private:
+    std::atomic<int> fd_{-1};
+    std::atomic<size_t> user_timeout_{0}; // as the kernel has it
+};
 
 } // namespace rstream

@@ -13,7 +13,6 @@
 #include "prov/rstream/domain.hpp"
 #include "prov/rstream/kernel_sockets.hpp"
 #include "prov/rstream/log.hpp"
-#include "prov/rstream/stream/kernel_keepalive.hpp"
 
 namespace rstream {
 
@@ -40,7 +39,7 @@ Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyF
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
       session_(random_session()), maps_offered_(settings.maps), tx_size_(settings.tx_size),
-      send_limit_(settings.send_limit), keepalive_settings_(settings.keepalive) {}
+      send_limit_(settings.send_limit), keepalive_wanted_(settings.keepalive) {}
 
 Stream::~Stream() { drop_endpoint(); }
 
@@ -153,7 +152,7 @@ void Stream::drop_endpoint() {
     if (ep_) {
         auto lock = pump_->lock();
         leave_watch();
-        kernel_fd_ = -1;
+        kernel_keepalive_.detach();
         if (events_) {
             // Nobody else reads the connection's own queue. What the core takes its time for holds up nobody who
             // connects meanwhile.
@@ -176,7 +175,7 @@ void Stream::drop_endpoint() {
 // Nothing that comes now is worth waking up for.
 void Stream::leave_watch() {
     pump_->unwatch_data(this);
-    for (const int fd : {events_fd_, timer_.load(std::memory_order_acquire)}) {
+    for (const int fd : {events_fd_, liveness_.timer_fd()}) {
         if (fd >= 0) {
             pump_->unwatch(fd, this);
         }
@@ -384,9 +383,9 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
     state_.store(State::connected, std::memory_order_release);
     pump_->watch_data(cq_fd_, this);
     if (properties_.kernel_sockets) { // elsewhere there is nothing behind the queue's descriptor
-        kernel_fd_ = close_queue_on_exec(cq_fd_);
+        kernel_keepalive_.attach(close_queue_on_exec(cq_fd_));
     }
-    (void)apply_keepalive(keepalive_settings_); // the log says what could not be
+    apply_keepalive(keepalive_wanted_); // the log says what could not be applied
     if (queue_ != nullptr) {
         queue_->push(FI_CONNECTED, subject_, nullptr, data);
     }
@@ -461,8 +460,7 @@ void Stream::report_shutdown() {
 }
 
 void Stream::fail(int error, const char* why) {
-    if (const int fd = kernel_fd_.load(); error == FI_ECONNRESET && fd >= 0 && error_.load() == 0 &&
-                                          kernel_socket_timed_out(fd, kernel_timeout_.load())) {
+    if (error == FI_ECONNRESET && error_.load() == 0 && kernel_keepalive_.timed_out()) {
         error = FI_ETIMEDOUT;
     }
     int none = 0;
@@ -474,7 +472,7 @@ void Stream::fail(int error, const char* why) {
     }
     state_.store(State::failed, std::memory_order_release);
     leave_watch();
-    stop_keepalive();
+    liveness_.stop();
     report_shutdown();
     wake_waiters();
 }

@@ -34,10 +34,10 @@
 #include "prov/rstream/core/properties.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/stream/buffer.hpp"
-#include "prov/rstream/stream/keepalive.hpp"
+#include "prov/rstream/stream/kernel_keepalive.hpp"
 #include "prov/rstream/stream/late_writes.hpp"
+#include "prov/rstream/stream/liveness.hpp"
 #include "prov/rstream/stream/readiness.hpp"
-#include "prov/rstream/stream/user_timeout.hpp"
 #include "prov/rstream/stream/wait_set.hpp"
 #include "prov/rstream/wire/link.hpp"
 
@@ -249,10 +249,7 @@ class Stream final : public EqTarget {
     void close_core_on_exec(int guess);
     int apply_kernel_keepalive(const KeepaliveSettings& settings);
     int apply_own_keepalive(const KeepaliveSettings& settings);
-    void arm_timer(std::chrono::steady_clock::time_point when);
-    [[nodiscard]] bool keepalive_due();
-    void look_at_keepalive();
-    void stop_keepalive();
+    void check_liveness();
     void post_probe(); // posting side
 
     Domain& domain_;
@@ -338,24 +335,10 @@ class Stream final : public EqTarget {
 
     std::chrono::steady_clock::time_point linger_deadline_;
 
-    KeepaliveSettings keepalive_settings_;  // as wished; with the pump locked, like the next
-    std::atomic<int> kernel_fd_{-1};        // the core's socket, where it is known: as long as there is `ep_`
-    KeepaliveSettings keepalive_applied_;   // as in force
-    std::atomic<size_t> kernel_timeout_{0}; // what TCP_USER_TIMEOUT is by them
-    base::Descriptor timer_fd_;             // made once
-    std::atomic<int> timer_{-1};            // its number
-    std::mutex keepalive_mutex_;            // a leaf, over the next three
-    Keepalive keepalive_;
-    UserTimeout user_timeout_;
-    std::chrono::steady_clock::time_point timer_due_;
-    std::atomic<bool> keepalive_on_{false};
-    std::atomic<bool> user_timeout_on_{false};
-    std::atomic<uint32_t> timeout_looks_{0}; // a count that is nearly right will do
-    std::atomic<bool> sent_{false};          // something, since the last question was posted
-    std::atomic<bool> heard_{false};         // something of the peer's came, since keepalive was last looked at
-    std::atomic<bool> own_moved_{false};     // something of ours was completed
-    std::atomic<bool> probe_wanted_{false};
-    std::atomic<bool> probe_flying_{false};
+    KeepaliveSettings keepalive_wanted_; // with the pump locked, like the next
+    KeepaliveSettings keepalive_applied_;
+    KernelKeepalive kernel_keepalive_; // where the core's connection is a socket of the kernel's,
+    Liveness liveness_;                // and where it is not
     fi_context2 probe_context_{};
 };
 

@@ -52,7 +52,7 @@ void Stream::flush() {
         return;
     }
     ssize_t ret = 0;
-    if (probe_wanted_.load(std::memory_order_acquire)) {
+    if (liveness_.probe_wanted()) {
         post_probe();
     }
     if (header_pending_) {
@@ -95,7 +95,7 @@ void* Stream::note_operation(size_t staged, bool signal) {
         context = &contexts_[receive_slots_ + operations_ % (contexts_.size() - receive_slots_)];
     }
     ++operations_;
-    sent_.store(true, std::memory_order_relaxed);
+    liveness_.on_posted();
     ++unsignaled_;
     unsignaled_staged_ += staged;
     if (signal) {
@@ -266,8 +266,8 @@ void Stream::progress() {
     if (drained == Drained::nothing && events_ && events_due()) {
         take_core_events();
     }
-    if (keepalive_due()) {
-        look_at_keepalive();
+    if (liveness_.due()) {
+        check_liveness();
     }
     // What is due without anything having come was so before, and is noted if it could not go then.
     if (flush_wanted_.load(std::memory_order_acquire) || (drained != Drained::nothing && link_.control_due())) {
@@ -377,8 +377,7 @@ void Stream::drop_completions() {
 
 void Stream::on_completion(const fi_cq_data_entry& entry) {
     if (entry.op_context == &probe_context_) {
-        probe_flying_.store(false, std::memory_order_release);
-        heard_.store(true, std::memory_order_release);
+        liveness_.probe_answered();
         return;
     }
     // Our own operations first: some cores report an initiator's write with FI_REMOTE_CQ_DATA too.
@@ -391,7 +390,7 @@ void Stream::on_completion(const fi_cq_data_entry& entry) {
         if (signaled.context != entry.op_context) {
             return; // one that was not asked for
         }
-        own_moved_.store(true, std::memory_order_release);
+        liveness_.on_completed();
         if (properties_.loses_frames) {
             late_writes_.done(signaled.staged, Clock::now() - signaled.posted);
         }
@@ -401,7 +400,7 @@ void Stream::on_completion(const fi_cq_data_entry& entry) {
         return;
     }
 
-    heard_.store(true, std::memory_order_release);
+    liveness_.on_arrival();
     // A receive slot, if the arrival took one.
     size_t slot = receive_slots_;
     if (entry.op_context != nullptr) {

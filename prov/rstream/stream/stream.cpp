@@ -249,8 +249,7 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
                      room - std::min(room, wire::Hello::size));
         return -FI_EINVAL;
     }
-    State before = State::open;
-    if (!state_.compare_exchange_strong(before, State::preparing, std::memory_order_acq_rel)) {
+    if (!lifecycle_.move(State::preparing)) {
         return -FI_EOPBADSTATE;
     }
     request_.resize(wire::Hello::size + data.size());
@@ -263,7 +262,7 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
     } else {
         encode_hello();
         const auto lock = pump_->lock(); // the answer must find us in the right state
-        state_.store(State::connecting, std::memory_order_release);
+        lifecycle_.move(State::connecting);
         if (peer != nullptr) {
             agree(*peer);
             ret = fi_accept(ep_.get(), request_.data(), request_.size());
@@ -281,7 +280,7 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
     if (ret != 0) {
         // A request is used up by the endpoint that was made of it; a connection can be tried again.
         drop_endpoint();
-        state_.store(peer != nullptr ? State::failed : State::open, std::memory_order_release);
+        lifecycle_.move(peer != nullptr ? State::refused : State::open);
     }
     return ret;
 }
@@ -308,7 +307,7 @@ void Stream::encode_hello() {
 
 // With the pump locked. A new endpoint gets another local port.
 void Stream::connect_again() {
-    if (state_.load(std::memory_order_acquire) != State::connecting) {
+    if (lifecycle_.state() != State::connecting) {
         return;
     }
     RSTREAM_INFO(FI_LOG_EP_CTRL, "the local port is in use: connecting from another one\n");
@@ -336,12 +335,12 @@ int Stream::accept(const wire::Hello& peer, std::span<const std::byte> data) { r
 
 // The peer has not answered in time. One that still does is told that nobody is here, as by `give_up`.
 void Stream::on_deadline() {
-    if (state_.load(std::memory_order_acquire) == State::connecting) {
+    if (lifecycle_.state() == State::connecting) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not answer in time\n");
         fi_eq_err_entry error{};
         error.err = FI_ETIMEDOUT;
         on_core_error(error);
-        given_up_.store(true);
+        lifecycle_.move(State::abandoned);
     }
     leave_watch();
     fi_shutdown(ep_.get(), 0);
@@ -353,13 +352,13 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
         fail(FI_ECONNRESET, "the core's connection has ended");
         return;
     }
-    if (event == FI_CONNECTED && given_up_.load()) {
+    if (event == FI_CONNECTED && lifecycle_.state() == State::abandoned) {
         pump_->clear_deadline(this);
         leave_watch();
         fi_shutdown(ep_.get(), 0); // to its peer it was reset
         return;
     }
-    if (event != FI_CONNECTED || state_.load(std::memory_order_acquire) != State::connecting) {
+    if (event != FI_CONNECTED || lifecycle_.state() != State::connecting) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "event %u is of no use here\n", event);
         return;
     }
@@ -379,8 +378,7 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
         data = {};
     }
     pump_->clear_deadline(this);
-    was_connected_.store(true);
-    state_.store(State::connected, std::memory_order_release);
+    lifecycle_.move(State::connected);
     pump_->watch_data(cq_fd_, this);
     if (properties_.kernel_sockets) { // elsewhere there is nothing behind the queue's descriptor
         kernel_keepalive_.attach(close_queue_on_exec(cq_fd_));
@@ -393,13 +391,13 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
 
 void Stream::on_core_error(const fi_eq_err_entry& entry) {
     int error = entry.err > 0 ? entry.err : FI_EOTHER;
-    if (state_.load(std::memory_order_acquire) == State::connected) {
+    if (lifecycle_.connected()) {
         take_what_came();
         fail(error == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error));
         return;
     }
     // Over iWARP, the port that the core chooses for a connection may be in use in the kernel's TCP.
-    if (error == FI_EADDRINUSE && connects_left_ > 0 && state_.load(std::memory_order_acquire) == State::connecting) {
+    if (error == FI_EADDRINUSE && connects_left_ > 0 && lifecycle_.state() == State::connecting) {
         --connects_left_;
         connect_again_ = true; // not yet: the queue is being read
         return;
@@ -425,15 +423,13 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "connection refused: %s\n", to_string(reject->reason));
         data = data.subspan(wire::Reject::size, reject->user_length);
     }
-    int none = 0;
-    if (!error_.compare_exchange_strong(none, error)) {
+    if (!lifecycle_.fail(error)) {
         return;
     }
-    state_.store(State::failed, std::memory_order_release);
     pump_->clear_deadline(this);
     leave_watch();
     wake_waiters();
-    shutdown_told_.store(true); // there was no connection to end
+    lifecycle_.drop_end_event();
     if (queue_ != nullptr) {
         fi_eq_err_entry ours{};
         ours.fid = subject_;
@@ -446,7 +442,7 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
 
 // What arrived before the core's connection ended belongs to the stream.
 void Stream::take_what_came() {
-    if (state_.load(std::memory_order_acquire) == State::connected) {
+    if (lifecycle_.connected()) {
         const std::lock_guard lock(cq_mutex_);
         while (drain_completions() == Drained::not_all) {
         }
@@ -454,23 +450,21 @@ void Stream::take_what_came() {
 }
 
 void Stream::report_shutdown() {
-    if (!shutdown_told_.exchange(true) && queue_ != nullptr) {
+    if (lifecycle_.claim_end_event() && queue_ != nullptr) {
         queue_->push(FI_SHUTDOWN, subject_, nullptr, {});
     }
 }
 
 void Stream::fail(int error, const char* why) {
-    if (error == FI_ECONNRESET && error_.load() == 0 && kernel_keepalive_.timed_out()) {
+    if (error == FI_ECONNRESET && lifecycle_.error() == 0 && kernel_keepalive_.timed_out()) {
         error = FI_ETIMEDOUT;
     }
-    int none = 0;
-    if (!error_.compare_exchange_strong(none, error)) {
+    if (!lifecycle_.fail(error)) {
         return;
     }
     if (!link_.peer_finished()) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "connection lost: %s\n", why);
     }
-    state_.store(State::failed, std::memory_order_release);
     leave_watch();
     liveness_.stop();
     report_shutdown();

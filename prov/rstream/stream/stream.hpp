@@ -36,6 +36,7 @@
 #include "prov/rstream/stream/buffer.hpp"
 #include "prov/rstream/stream/kernel_keepalive.hpp"
 #include "prov/rstream/stream/late_writes.hpp"
+#include "prov/rstream/stream/lifecycle.hpp"
 #include "prov/rstream/stream/liveness.hpp"
 #include "prov/rstream/stream/readiness.hpp"
 #include "prov/rstream/stream/wait_set.hpp"
@@ -67,8 +68,6 @@ struct RegisteredBuffer {
 
 class Stream final : public EqTarget {
   public:
-    enum class State : uint8_t { open, preparing, connecting, connected, failed };
-
     // `core_info` is that of the endpoint to make, with the core's handle if it answers a request. `subject` is the fid
     // that events are reported with.
     static int open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
@@ -102,7 +101,7 @@ class Stream final : public EqTarget {
     // What there is for the program: see readiness.hpp. From any thread.
     [[nodiscard]] size_t readable() const { return link_.readable(); }
     [[nodiscard]] size_t space() const { return link_.space(); }
-    [[nodiscard]] bool lost() const { return state_.load() == State::failed; }
+    [[nodiscard]] bool lost() const { return lifecycle_.failed(); }
     [[nodiscard]] bool ended() const { return link_.peer_finished() || link_.peer_reset() || lost(); }
     // Someone waits for an unmap, and it is complete.
     [[nodiscard]] bool iomap_answered() const;
@@ -119,9 +118,7 @@ class Stream final : public EqTarget {
     int set_keepalive(const KeepaliveSettings& settings);
 
     // Null before it is connected or accepted.
-    [[nodiscard]] fid_ep* core() const {
-        return state_.load(std::memory_order_acquire) > State::preparing ? ep_.get() : nullptr;
-    }
+    [[nodiscard]] fid_ep* core() const { return lifecycle_.state() > State::preparing ? ep_.get() : nullptr; }
 
     // The core has made an endpoint of the request that was accepted.
     [[nodiscard]] bool request_used() const { return request_used_; }
@@ -154,18 +151,18 @@ class Stream final : public EqTarget {
     // Holds the posting side; on leaving, does what others left to do meanwhile.
     class Posting {
       public:
-        explicit Posting(Stream& c) : connection_(c) { connection_.tx_mutex_.lock(); }
+        explicit Posting(Stream& stream) : stream_(stream) { stream_.tx_mutex_.lock(); }
         Posting(const Posting&) = delete;
         Posting& operator=(const Posting&) = delete;
-        ~Posting() { connection_.unlock_posting(); }
+        ~Posting() { stream_.unlock_posting(); }
 
       private:
-        Stream& connection_;
+        Stream& stream_;
     };
 
     Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings);
 
-    // connection.cpp
+    // stream.cpp
     int open_queue(const Settings& settings);
     int open_endpoint();
     void drop_endpoint();
@@ -182,10 +179,10 @@ class Stream final : public EqTarget {
     void report_shutdown();
     void fail(int error, const char* why);
 
-    // connection_closing.cpp
+    // stream_close.cpp
     bool give_up();
 
-    // connection_core.cpp
+    // stream_core.cpp
     int post_receive(size_t slot);
     void flush();          // posting side: all that may go now
     void kick();           // from any side: flush, or have it done by whoever posts at present
@@ -210,7 +207,7 @@ class Stream final : public EqTarget {
     void on_completion_error();
     void on_violation(const char* rule);
 
-    // connection_transfer.cpp
+    // stream_transfer.cpp
     int send_error();
     [[nodiscard]] bool waiting() const; // for us to call the core, with what was sent
     // What a send leaves to be done once it no longer holds the posting side.
@@ -228,7 +225,7 @@ class Stream final : public EqTarget {
     void await_more();
     void wake_waiters();
 
-    // connection_growth.cpp
+    // stream_resize.cpp
     void size_chunks();                        // posting side
     [[nodiscard]] size_t staging_goal() const; // posting side
     void note_held_up();                       // posting side
@@ -236,7 +233,7 @@ class Stream final : public EqTarget {
     void grow_staging();
     void grow_ring();
     void retire_ring(RegisteredBuffer emptied);
-    // connection_maps.cpp
+    // stream_iomap.cpp
     ssize_t try_write_map(const void* buffer, size_t length, uint64_t offset, bool more);
     size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more);
     bool withdrawn(const Region& region, bool awaited);
@@ -244,7 +241,7 @@ class Stream final : public EqTarget {
     bool release_regions();
     void drop_regions();
 
-    // connection_keepalive.cpp
+    // stream_keepalive.cpp
     int apply_keepalive(const KeepaliveSettings& settings);
     void close_core_on_exec(int guess);
     int apply_kernel_keepalive(const KeepaliveSettings& settings);
@@ -295,13 +292,7 @@ class Stream final : public EqTarget {
     std::chrono::steady_clock::time_point connect_deadline_; // none if zero; with the pump locked
     bool headers_ = false;                                   // data is announced by messages behind the writes
 
-    std::atomic<State> state_{State::open};
-    std::atomic<bool> given_up_{false}; // by the program, while connecting; changes with the pump locked
-    std::atomic<int> error_{0};         // why the core's connection is gone: FI_E*
-    std::atomic<bool> was_connected_{false};
-    std::atomic<bool> error_told_{false};
-    std::atomic<bool> shutdown_told_{false};
-    std::atomic<bool> receive_shut_{false};
+    Lifecycle lifecycle_;
 
     std::mutex tx_mutex_; // the posting side of the link, and the following
     std::atomic<bool> kicked_{false};

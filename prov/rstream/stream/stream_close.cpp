@@ -26,13 +26,10 @@ constexpr auto longest_linger = std::chrono::seconds(60);
 // True if it was connecting. The answer is still waited for: a peer that accepts is to hear that nobody is here.
 bool Stream::give_up() {
     const auto lock = pump_->lock();
-    if (state_.load(std::memory_order_acquire) != State::connecting) {
-        return given_up_.load();
+    if (!lifecycle_.abandon(FI_ECONNABORTED)) {
+        return lifecycle_.state() == State::abandoned;
     }
-    given_up_.store(true);
-    error_.store(FI_ECONNABORTED);
-    shutdown_told_.store(true); // there was no connection to end
-    state_.store(State::failed, std::memory_order_release);
+    lifecycle_.drop_end_event();
     wake_waiters();
     return true;
 }
@@ -49,10 +46,11 @@ int Stream::shutdown(uint64_t flags) {
     if (flags == FI_RSTREAM_ABORT && give_up()) {
         return 0;
     }
-    if (!was_connected_.load()) {
+    const State state = lifecycle_.state();
+    if (!has_connected(state)) {
         return -FI_ENOTCONN;
     }
-    if (state_.load(std::memory_order_acquire) == State::failed) {
+    if (has_failed(state)) {
         return 0; // there is nothing left to end
     }
     {
@@ -62,7 +60,9 @@ int Stream::shutdown(uint64_t flags) {
         } else {
             link_.finish(flags == 0);
         }
-        receive_shut_.store(flags != FI_RSTREAM_SHUT_WR || receive_shut_.load());
+        if (flags != FI_RSTREAM_SHUT_WR) {
+            lifecycle_.shut_receive();
+        }
         flush();
     }
     if (flags == FI_RSTREAM_ABORT) {
@@ -82,7 +82,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
             queue_ = nullptr;
         }
     }
-    if (state_.load(std::memory_order_acquire) != State::connected) {
+    if (!lifecycle_.connected()) {
         return false;
     }
     readiness_.on_close();
@@ -90,7 +90,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
     bool unmapped = release_regions(); // asks for them before the end is said
     {
         const Posting posting(*this);
-        if (link_.readable() != 0 && !receive_shut_.load()) {
+        if (link_.readable() != 0 && !lifecycle_.receive_shut()) {
             link_.finish_with_reset(); // as TCP: the peer is told that something it sent was not read
         } else {
             link_.finish(true);
@@ -103,7 +103,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
     // Staged bytes need the peer's credit, and a core may drop what it has not finished. A peer that has closed takes
     // nothing more; over verbs it may be gone without a word, and a write to it is given up after seconds only.
     const auto waiting = [&] { return !unmapped || (!all_completed() && !link_.peer_closed()); };
-    while (waiting() && state_.load(std::memory_order_acquire) == State::connected) {
+    while (waiting() && lifecycle_.connected()) {
         progress();
         unmapped = release_regions();
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -147,7 +147,7 @@ bool Stream::all_completed() const {
 }
 
 bool Stream::linger_is_over() const {
-    return state_.load(std::memory_order_acquire) != State::connected || (all_completed() && link_.all_arrived()) ||
+    return !lifecycle_.connected() || (all_completed() && link_.all_arrived()) ||
            (all_completed() && link_.peer_closed()) || // nobody is left to acknowledge it
            Clock::now() >= linger_deadline_;
 }

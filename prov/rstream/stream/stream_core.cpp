@@ -48,7 +48,7 @@ void Stream::unlock_posting() {
 }
 
 void Stream::flush() {
-    if (state_.load(std::memory_order_acquire) != State::connected) {
+    if (!lifecycle_.connected()) {
         return;
     }
     ssize_t ret = 0;
@@ -252,8 +252,8 @@ ssize_t Stream::post_header(const wire::Post& post) {
 // ---- progress side
 
 void Stream::progress() {
-    if (const State state = state_.load(std::memory_order_acquire); state != State::connected) {
-        if (state == State::connecting || given_up_.load(std::memory_order_relaxed)) {
+    if (const State state = lifecycle_.state(); state != State::connected) {
+        if (awaits_answer(state)) {
             take_core_events();
         }
         return;
@@ -278,8 +278,7 @@ void Stream::progress() {
 
 int Stream::arm() {
     // That the core can send again has to be asked for in any case.
-    if (properties_.queue_stays_readable &&
-        (!waiting() || state_.load(std::memory_order_acquire) != State::connected)) {
+    if (properties_.queue_stays_readable && (!waiting() || !lifecycle_.connected())) {
         return 0;
     }
     return try_wait_core();
@@ -287,14 +286,14 @@ int Stream::arm() {
 
 // Before anyone sleeps on the core's descriptors: 0, or -FI_EAGAIN if something has come already.
 int Stream::try_wait_core() {
-    const State state = state_.load(std::memory_order_acquire);
+    const State state = lifecycle_.state();
     std::unique_lock<std::recursive_mutex> lock;
     if (state != State::connected) {
         lock = pump_->lock(); // the next attempt to connect has an event queue of its own
     }
     AnyFid* fids[2] = {};
     int count = 0;
-    if (state != State::failed) { // a lost connection's queue has nothing new to say
+    if (!has_failed(state)) { // a lost connection's queue has nothing new to say
         fids[count++] = &cq_->fid;
     }
     if (events_) {
@@ -325,7 +324,7 @@ void Stream::take_core_events() {
     }
     const auto lock = pump_->lock();
     const int failure = events_ ? pump_->drain(events_.get()) : 0;
-    if (failure != 0 && state_.load(std::memory_order_acquire) == State::connecting) {
+    if (failure != 0 && lifecycle_.state() == State::connecting) {
         // libfabric 1's verbs tells so that it could not connect; later ones have an event for it.
         fi_eq_err_entry error{};
         error.err = -failure;

@@ -17,11 +17,12 @@ namespace rstream {
 
 int Stream::map(void* buffer, size_t length, uint64_t access, uint64_t& offset) {
     using wire::MapMessage;
-    if (!was_connected_.load()) {
+    const State state = lifecycle_.state();
+    if (!has_connected(state)) {
         return -FI_ENOTCONN;
     }
-    if (state_.load(std::memory_order_acquire) == State::failed) {
-        const int error = error_.load();
+    if (has_failed(state)) {
+        const int error = lifecycle_.error();
         return -(error != 0 ? error : FI_ECONNRESET);
     }
     const bool any = offset == FI_RSTREAM_MAP_ANY;
@@ -73,9 +74,7 @@ int Stream::map(void* buffer, size_t length, uint64_t access, uint64_t& offset) 
 }
 
 // The peer writes to none of ours any more: it has said that it sends nothing, or is gone.
-bool Stream::maps_are_over() const {
-    return state_.load(std::memory_order_acquire) == State::failed || link_.peer_finished() || link_.peer_reset();
-}
+bool Stream::maps_are_over() const { return lifecycle_.failed() || link_.peer_finished() || link_.peer_reset(); }
 
 bool Stream::iomap_answered() const {
     return maps_ && (maps_->answered() != 0 || (maps_->awaited() != 0 && maps_are_over()));
@@ -92,7 +91,7 @@ bool Stream::withdrawn(const Region& region, bool awaited) {
 }
 
 int Stream::unmap(const void* buffer, size_t length, bool attended) {
-    if (state_.load(std::memory_order_acquire) == State::failed && was_connected_.load()) {
+    if (lifecycle_.state() == State::lost) {
         fi_shutdown(ep_.get(), 0); // whatever it was that failed, the core is to write no more
     } else {
         progress();

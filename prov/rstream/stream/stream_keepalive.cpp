@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 int Stream::set_keepalive(const KeepaliveSettings& settings) {
     const auto lock = pump_->lock(); // not while a connection is being completed
-    if (state_.load(std::memory_order_acquire) == State::connected) {
+    if (lifecycle_.connected()) {
         if (const int ret = apply_keepalive(settings); ret != 0) {
             return ret;
         }

@@ -34,19 +34,19 @@ size_t total_length(const iovec* iov, size_t count) {
 // 0, or why nothing can be sent any more. Once the loss of a connection was told, by whichever call, it is a broken
 // pipe.
 int Stream::send_error() {
-    const State state = state_.load(std::memory_order_acquire);
-    if (!was_connected_.load()) {
+    const State state = lifecycle_.state();
+    if (!has_connected(state)) {
         return -FI_ENOTCONN;
     }
     if (link_.finishing() || link_.peer_closed()) {
         return -FI_EPIPE;
     }
-    if (state == State::failed || link_.peer_reset()) {
+    if (has_failed(state) || link_.peer_reset()) {
         readiness_.on_end_reported();
-        if (link_.peer_finished() || error_told_.exchange(true)) {
+        if (link_.peer_finished() || !lifecycle_.claim_error_report()) {
             return -FI_EPIPE;
         }
-        const int error = error_.load();
+        const int error = lifecycle_.error();
         return -(error != 0 ? error : FI_ECONNRESET);
     }
     return 0;
@@ -174,13 +174,13 @@ size_t Stream::copy_out(const iovec* iov, size_t count, bool take) {
 
 // The bytes that can be read, 0 at the end of the stream, or why there are none.
 ssize_t Stream::readable_or_end() {
-    if (!was_connected_.load()) {
+    if (!has_connected(lifecycle_.state())) {
         return -FI_ENOTCONN;
     }
     readiness_.on_poll();
     for (int attempt = 0;; ++attempt) {
         // The end is looked at before the bytes: what comes in between is in front of it.
-        const State state = state_.load(std::memory_order_acquire);
+        const bool failed = lifecycle_.failed();
         const bool finished = link_.peer_finished();
         const bool reset = link_.peer_reset();
         if (const size_t readable = link_.readable(); readable != 0) {
@@ -190,17 +190,17 @@ ssize_t Stream::readable_or_end() {
             readiness_.on_end_reported();
             return 0;
         }
-        if (reset || state == State::failed) {
+        if (reset || failed) {
             readiness_.on_end_reported();
-            error_told_.store(true);
-            const int error = error_.load();
+            lifecycle_.on_error_reported();
+            const int error = lifecycle_.error();
             return -(reset || error == 0 ? FI_ECONNRESET : error);
         }
         if (attempt == 0) {
             progress(); // after an own shutdown too: what was sent may need it
             continue;
         }
-        if (receive_shut_.load()) {
+        if (lifecycle_.receive_shut()) {
             return 0;
         }
         readiness_.on_recv_blocked();
@@ -294,8 +294,9 @@ fi_rstream_status Stream::status() const {
     fi_rstream_status status{};
     // What comes last is looked at first: who sees the loss sees the end that came before it, and who sees the end sees
     // all bytes in front of it.
-    const bool lost = state_.load(std::memory_order_acquire) == State::failed;
-    if (!was_connected_.load(std::memory_order_acquire)) { // there is no link yet
+    const State state = lifecycle_.state();
+    const bool lost = has_failed(state);
+    if (!has_connected(state)) { // there is no link yet
         status.flags = (lost ? FI_RSTREAM_LOST : 0) | core_status_flags(properties_);
         return status;
     }

@@ -38,8 +38,8 @@ Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyF
       traits_(core_info, domain.fabric().params().immediates), properties_(domain.fabric().properties_of(core_info)),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
-      session_(random_session()), maps_offered_(settings.maps), tx_size_(settings.tx_size),
-      send_limit_(settings.send_limit), keepalive_wanted_(settings.keepalive) {}
+      iomap_(settings.maps), session_(random_session()), tx_size_(settings.tx_size), send_limit_(settings.send_limit),
+      keepalive_wanted_(settings.keepalive) {}
 
 Stream::~Stream() { drop_endpoint(); }
 
@@ -169,7 +169,7 @@ void Stream::drop_endpoint() {
             buffer->mr.reset();
         }
     }
-    drop_regions();
+    iomap_.drop_all();
 }
 
 // Nothing that comes now is worth waking up for.
@@ -223,17 +223,15 @@ wire::Hello Stream::hello(size_t user_length) const {
     h.data_credits = static_cast<uint16_t>(link_.data_credits());
     h.control_credits = wire::control_credits;
     h.user_length = static_cast<uint8_t>(user_length);
-    h.maps = static_cast<uint16_t>(maps_offered_);
+    h.maps = static_cast<uint16_t>(iomap_.offered());
     return h;
 }
 
 // Opens the sending side towards what the peer offers.
 int Stream::agree(const wire::Hello& peer) {
     headers_ = !traits_.immediates || (peer.features & wire::Hello::feature_headers) != 0;
-    if (maps_offered_ != 0 || peer.maps != 0) {
-        maps_ = std::make_unique<wire::Maps>(maps_offered_, std::min<size_t>(peer.maps, wire::max_maps));
-    }
-    link_.open(peer, headers_, wire::Immediate::max_length, maps_.get());
+    iomap_.agree(peer.maps);
+    link_.open(peer, headers_, wire::Immediate::max_length, iomap_.wire());
     size_chunks();
     return 0;
 }

@@ -34,6 +34,7 @@
 #include "prov/rstream/core/properties.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/stream/buffer.hpp"
+#include "prov/rstream/stream/iomap.hpp"
 #include "prov/rstream/stream/kernel_keepalive.hpp"
 #include "prov/rstream/stream/late_writes.hpp"
 #include "prov/rstream/stream/lifecycle.hpp"
@@ -104,7 +105,7 @@ class Stream final : public EqTarget {
     [[nodiscard]] bool lost() const { return lifecycle_.failed(); }
     [[nodiscard]] bool ended() const { return link_.peer_finished() || link_.peer_reset() || lost(); }
     // Someone waits for an unmap, and it is complete.
-    [[nodiscard]] bool iomap_answered() const;
+    [[nodiscard]] bool iomap_answered() const { return iomap_.answered(ended()); }
     // The core is done with all that was sent, the end of the stream included.
     [[nodiscard]] bool all_completed() const;
 
@@ -136,16 +137,6 @@ class Stream final : public EqTarget {
         size_t staged;       // staging bytes
         uint64_t operations; // operations of the core
         std::chrono::steady_clock::time_point posted;
-    };
-
-    // Memory of the program's that is mapped. With `remote`, the peer was told of it.
-    struct Region {
-        const void* buffer;
-        size_t length;
-        uint64_t offset;
-        bool remote;
-        bool withdrawn;
-        Owned<fid_mr> mr;
     };
 
     // Holds the posting side; on leaving, does what others left to do meanwhile.
@@ -236,10 +227,6 @@ class Stream final : public EqTarget {
     // stream_iomap.cpp
     ssize_t try_write_map(const void* buffer, size_t length, uint64_t offset, bool more);
     size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more);
-    bool withdrawn(const Region& region, bool awaited);
-    [[nodiscard]] bool maps_are_over() const;
-    bool release_regions();
-    void drop_regions();
 
     // stream_keepalive.cpp
     int apply_keepalive(const KeepaliveSettings& settings);
@@ -259,11 +246,8 @@ class Stream final : public EqTarget {
     CoreDomains::Place core_domain_; // of all that follows
     wire::Link link_;
 
-    std::unique_ptr<wire::Maps> maps_; // once the two ends have agreed on any
-    std::mutex regions_mutex_;         // a leaf, but for the lock of `maps_`
-
     // Released from the last to the first: the endpoint before what it uses.
-    std::vector<Region> regions_;
+    Iomap iomap_;
     std::vector<Buffer> retired_rings_;
     RegisteredBuffer staging_;
     RegisteredBuffer next_staging_; // while the staging ring moves: what it moves to
@@ -281,7 +265,6 @@ class Stream final : public EqTarget {
     uint64_t session_ = 0;
     size_t receive_slots_ = 0;
     size_t header_slots_ = 0;
-    size_t maps_offered_ = 0;
     size_t tx_size_ = 0;
     size_t send_limit_ = 0;
     size_t max_chunk_ = 0;

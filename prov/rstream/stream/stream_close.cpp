@@ -87,7 +87,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
     }
     readiness_.on_close();
     progress();
-    bool unmapped = release_regions(); // asks for them before the end is said
+    bool unmapped = iomap_.remove_all(ended()); // asks for them before the end is said
     {
         const Posting posting(*this);
         if (link_.readable() != 0 && !lifecycle_.receive_shut()) {
@@ -105,7 +105,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
     const auto waiting = [&] { return !unmapped || (!all_completed() && !link_.peer_closed()); };
     while (waiting() && lifecycle_.connected()) {
         progress();
-        unmapped = release_regions();
+        unmapped = iomap_.remove_all(ended());
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
         if (left <= 0) {
             RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
@@ -120,7 +120,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
         fail(FI_ECONNABORTED, "closed, and the peer does not give back what is mapped");
         fi_shutdown(ep_.get(), 0);
     }
-    drop_regions();
+    iomap_.drop_all();
     return !linger_is_over();
 }
 

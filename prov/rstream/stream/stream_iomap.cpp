@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Memory beside the stream: ours, which the peer writes to, and the peer's. The rules are in wire::Maps; here are the
-// registrations behind them, which outlive a withdrawal until the peer has answered it.
+// Memory beside the stream: the calls that map the program's memory, and that write to the peer's.
 #include "prov/rstream/stream/stream.hpp"
 
 #include <algorithm>
@@ -31,63 +30,29 @@ int Stream::map(void* buffer, size_t length, uint64_t access, uint64_t& offset) 
         return -FI_EINVAL;
     }
     const bool remote = access != 0;
-    if (remote && !maps_) {
-        return -FI_ENOSPC;
-    }
     uint64_t at = any ? wire::Maps::any : offset;
-    if (remote) {
-        switch (maps_->claim(at, length)) {
-        case wire::Maps::Claim::full:
-            return -FI_ENOSPC;
-        case wire::Maps::Claim::taken:
-            return -FI_EADDRINUSE;
-        case wire::Maps::Claim::made:
-            break;
-        }
-    } else if (any) {
-        at = 0; // nobody will ask for it
+    int ret = iomap_.claim(at, length, remote);
+    if (ret != 0) {
+        return ret;
     }
     Owned<fid_mr> mr;
     const uint64_t rights = remote ? FI_REMOTE_WRITE : FI_SEND | FI_WRITE;
-    int ret = register_memory(buffer, length, rights, mr, traits_.provider_keys ? uncached_registration : 0);
+    ret = register_memory(buffer, length, rights, mr, traits_.provider_keys ? uncached_registration : 0);
     if (ret == -FI_EBADFLAGS) {
         ret = register_memory(buffer, length, rights, mr);
     }
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_MR, "%zu bytes could not be registered for a map: %s\n", length, fi_strerror(-ret));
-        if (remote) {
-            maps_->forget(at);
-        }
+        iomap_.unclaim(at, remote);
         return ret;
     }
-    const uint64_t key = fi_mr_key(mr.get());
-    {
-        const std::lock_guard lock(regions_mutex_);
-        regions_.push_back({buffer, length, at, remote, false, std::move(mr)});
-    }
+    iomap_.add(buffer, length, at, remote, traits_.virtual_address ? reinterpret_cast<uint64_t>(buffer) : 0,
+               std::move(mr));
     offset = at;
     if (remote) {
-        maps_->announce(at, traits_.virtual_address ? reinterpret_cast<uint64_t>(buffer) : 0, key);
         kick();
     }
     return 0;
-}
-
-// The peer writes to none of ours any more: it has said that it sends nothing, or is gone.
-bool Stream::maps_are_over() const { return lifecycle_.failed() || link_.peer_finished() || link_.peer_reset(); }
-
-bool Stream::iomap_answered() const {
-    return maps_ && (maps_->answered() != 0 || (maps_->awaited() != 0 && maps_are_over()));
-}
-
-// With the regions locked.
-bool Stream::withdrawn(const Region& region, bool awaited) {
-    if (!region.remote) {
-        return true;
-    }
-    const bool over = maps_are_over();
-    const bool agreed = maps_->withdraw(region.offset, awaited && !over);
-    return agreed || over;
 }
 
 int Stream::unmap(const void* buffer, size_t length, bool attended) {
@@ -96,54 +61,11 @@ int Stream::unmap(const void* buffer, size_t length, bool attended) {
     } else {
         progress();
     }
-    Owned<fid_mr> mr; // closed without our lock
-    {
-        const std::lock_guard lock(regions_mutex_);
-        const auto fits = [&](const Region& r) { return r.buffer == buffer && r.length == length; };
-        // One that is under way comes before a second one of the same memory.
-        auto found =
-            std::find_if(regions_.begin(), regions_.end(), [&](const Region& r) { return fits(r) && r.withdrawn; });
-        if (found == regions_.end()) {
-            found = std::find_if(regions_.begin(), regions_.end(), fits);
-        }
-        if (found == regions_.end()) {
-            return -FI_EINVAL;
-        }
-        found->withdrawn = true;
-        if (withdrawn(*found, attended)) {
-            if (found->remote) {
-                maps_->forget(found->offset);
-            }
-            mr = std::move(found->mr);
-            regions_.erase(found);
-            return 0;
-        }
+    const int ret = iomap_.remove(buffer, length, attended, ended());
+    if (ret == -FI_EAGAIN) {
+        kick();
     }
-    kick();
-    return -FI_EAGAIN;
-}
-
-// For closing: asks for all of it back. True once none is left.
-bool Stream::release_regions() {
-    std::vector<Region> released; // closed without our lock
-    const std::lock_guard lock(regions_mutex_);
-    const auto kept = std::stable_partition(regions_.begin(), regions_.end(), [&](const Region& region) {
-        const bool done = withdrawn(region, true);
-        if (done && region.remote) {
-            maps_->forget(region.offset);
-        }
-        return !done;
-    });
-    std::move(kept, regions_.end(), std::back_inserter(released));
-    regions_.erase(kept, regions_.end());
-    return regions_.empty();
-}
-
-// The core's connection is over, or there never was one.
-void Stream::drop_regions() {
-    std::vector<Region> dropped;
-    const std::lock_guard lock(regions_mutex_);
-    dropped.swap(regions_);
+    return ret;
 }
 
 // ---- the peer's
@@ -159,7 +81,7 @@ size_t Stream::copy_to_map(const void* buffer, size_t length, uint64_t offset, b
     size_t copied = 0;
     size_t unflushed = 0;
     while (copied < length) {
-        const auto target = maps_->find(offset + copied);
+        const auto target = iomap_.wire()->find(offset + copied);
         const size_t left = length - copied;
         const bool apart = !properties_.ordered_writes && left <= tail;
         const size_t piece = !properties_.ordered_writes && left > tail ? left - tail : left;
@@ -191,7 +113,8 @@ ssize_t Stream::try_write_map(const void* buffer, size_t length, uint64_t offset
     if (const int error = send_error(); error != 0) {
         return error;
     }
-    if (!maps_ || offset >= wire::MapMessage::end_of_offsets || !maps_->covers(offset, length)) {
+    const wire::Maps* maps = iomap_.wire();
+    if (maps == nullptr || offset >= wire::MapMessage::end_of_offsets || !maps->covers(offset, length)) {
         return -FI_EINVAL;
     }
     if (length == 0) {

@@ -38,7 +38,7 @@ Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyF
       traits_(core_info, domain.fabric().params().immediates), properties_(domain.fabric().properties_of(core_info)),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
-      iomap_(settings.maps), session_(random_session()), tx_size_(settings.tx_size), send_limit_(settings.send_limit),
+      iomap_(settings.maps), session_(random_session()), send_limit_(settings.send_limit),
       keepalive_wanted_(settings.keepalive) {}
 
 Stream::~Stream() { drop_endpoint(); }
@@ -67,18 +67,18 @@ int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, An
 
 int Stream::open_queue(const Settings& settings) {
     receive_slots_ = wire::control_credits + (traits_.consumes_recv || !traits_.immediates ? settings.rx_size : 0);
-    header_slots_ = tx_size_;
+    header_slots_ = settings.tx_size;
     const size_t slots = receive_slots_ + wire::control_credits + header_slots_;
-    signals_.resize(tx_size_ + wire::control_credits + 1);
+    work_requests_.open(settings.tx_size, wire::control_credits, traits_.contexts, properties_.loses_frames);
     if (traits_.contexts) {
-        contexts_.resize(receive_slots_ + tx_size_ + wire::control_credits + 1);
+        contexts_.resize(receive_slots_);
     }
     if (staging_.buffer.allocate(settings.send_buf_size) != 0 || ring_.buffer.allocate(settings.recv_buf_size) != 0 ||
         messages_.buffer.allocate(slots * wire::Control::size) != 0) {
         return -FI_ENOMEM;
     }
     fi_cq_attr attr{};
-    attr.size = receive_slots_ + settings.rx_size + tx_size_ + 2 * size_t{wire::control_credits};
+    attr.size = receive_slots_ + settings.rx_size + settings.tx_size + 2 * size_t{wire::control_credits};
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = FI_WAIT_FD;
     if (const int ret = domain_.cores().take(properties_.max_domain_connections, core_domain_); ret != 0) {

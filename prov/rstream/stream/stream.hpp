@@ -41,6 +41,7 @@
 #include "prov/rstream/stream/liveness.hpp"
 #include "prov/rstream/stream/readiness.hpp"
 #include "prov/rstream/stream/wait_set.hpp"
+#include "prov/rstream/stream/work_requests.hpp"
 #include "prov/rstream/wire/link.hpp"
 
 namespace rstream {
@@ -131,14 +132,6 @@ class Stream final : public EqTarget {
     void on_core_error(const fi_eq_err_entry& entry) override;
 
   private:
-    // A signaled operation: what its completion, and with it that of all before it, gives back.
-    struct Signal {
-        const void* context; // what its completion carries
-        size_t staged;       // staging bytes
-        uint64_t operations; // operations of the core
-        std::chrono::steady_clock::time_point posted;
-    };
-
     // Holds the posting side; on leaving, does what others left to do meanwhile.
     class Posting {
       public:
@@ -184,10 +177,6 @@ class Stream final : public EqTarget {
     ssize_t post_header(const wire::Post& post);
     template <class Message> ssize_t post_control(const Message& message, bool signal);
     template <class Message> ssize_t post_message(const Message& message, size_t slot, bool signal);
-    void release_skipped();
-    [[nodiscard]] bool signal_due(size_t staged) const;
-    void* note_operation(size_t staged, bool signal); // before it is posted; what to post it with
-    void forget_operation(size_t staged, bool signal);
     enum class Drained : uint8_t { nothing, something, not_all };
     Drained drain_completions();
     void drop_completions();
@@ -265,7 +254,6 @@ class Stream final : public EqTarget {
     uint64_t session_ = 0;
     size_t receive_slots_ = 0;
     size_t header_slots_ = 0;
-    size_t tx_size_ = 0;
     size_t send_limit_ = 0;
     size_t max_chunk_ = 0;
     bool request_used_ = false;
@@ -283,9 +271,7 @@ class Stream final : public EqTarget {
     std::optional<wire::Post> header_pending_; // its write was posted, the message behind it not yet
     uint64_t control_sequence_ = 0;
     uint64_t header_sequence_ = 0;
-    uint64_t operations_ = 0; // posted
-    uint64_t unsignaled_ = 0; // of them, since the last signaled one
-    size_t unsignaled_staged_ = 0;
+    WorkRequests work_requests_;
     size_t unpolled_ = 0;       // bytes staged since completions were last looked at
     LateWrites late_writes_;    // the progress side tells it, the posting side follows
     bool small_writes_ = false; // as it did last
@@ -293,11 +279,7 @@ class Stream final : public EqTarget {
     uint32_t staging_stalls_ = 0;
     std::atomic<bool> growing_staging_{false}; // one thread is at it; for ever if there is no memory
     std::atomic<bool> growing_ring_{false};
-    std::vector<fi_context2> contexts_; // one a receive and one an operation, if the core wants them
-    std::vector<Signal> signals_;       // a queue; the posting side adds, the progress side takes
-    std::atomic<uint64_t> signals_added_{0};
-    std::atomic<uint64_t> signals_taken_{0};
-    std::atomic<uint64_t> operations_done_{0};
+    std::vector<fi_context2> contexts_; // one a receive, if the core wants them
 
     std::mutex rx_mutex_;                   // the reading side of the link
     std::mutex cq_mutex_;                   // the progress side of the link

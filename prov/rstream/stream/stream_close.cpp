@@ -141,10 +141,7 @@ void Stream::wait_for_core(int64_t milliseconds) {
     take_core_events();
 }
 
-bool Stream::all_completed() const {
-    return link_.end_posted() &&
-           signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire);
-}
+bool Stream::all_completed() const { return link_.end_posted() && work_requests_.all_completed(); }
 
 bool Stream::linger_is_over() const {
     return !lifecycle_.connected() || (all_completed() && link_.all_arrived()) ||

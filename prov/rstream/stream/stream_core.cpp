@@ -61,7 +61,10 @@ void Stream::flush() {
             header_pending_.reset();
         }
     }
-    release_skipped();
+    // Bytes that are not sent are free with the completion of what follows, or, if nothing is under way, at once.
+    if (work_requests_.skipped()) {
+        link_.release(work_requests_.take_skipped());
+    }
     if (late_writes_.small() != small_writes_) {
         small_writes_ = !small_writes_;
         RSTREAM_INFO(FI_LOG_EP_DATA,
@@ -83,53 +86,11 @@ void Stream::flush() {
     note_needs();
 }
 
-// Staging memory is free again when its write completes, so those completions are asked for; of the rest, which only
-// take a place in the core's queue, one in a while.
-bool Stream::signal_due(size_t staged) const {
-    return staged != 0 || unsignaled_ + 1 >= std::max<size_t>(tx_size_ / 2, 1);
-}
-
-void* Stream::note_operation(size_t staged, bool signal) {
-    void* context = nullptr;
-    if (traits_.contexts) {
-        context = &contexts_[receive_slots_ + operations_ % (contexts_.size() - receive_slots_)];
-    }
-    ++operations_;
-    liveness_.on_posted();
-    ++unsignaled_;
-    unsignaled_staged_ += staged;
-    if (signal) {
-        const uint64_t added = signals_added_.load(std::memory_order_relaxed);
-        Signal& signaled = signals_[added % signals_.size()];
-        if (context == nullptr) {
-            context = &signaled;
-        }
-        signaled = {context, unsignaled_staged_, unsignaled_,
-                    properties_.loses_frames ? Clock::now() : Clock::time_point{}};
-        unsignaled_ = 0;
-        unsignaled_staged_ = 0;
-        signals_added_.store(added + 1, std::memory_order_release);
-    }
-    return context;
-}
-
-void Stream::forget_operation(size_t staged, bool signal) {
-    if (signal) {
-        const uint64_t added = signals_added_.load(std::memory_order_relaxed) - 1;
-        const Signal& signaled = signals_[added % signals_.size()];
-        unsignaled_ = signaled.operations;
-        unsignaled_staged_ = signaled.staged;
-        signals_added_.store(added, std::memory_order_release);
-    }
-    --operations_;
-    --unsignaled_;
-    unsignaled_staged_ -= staged;
-}
-
 template <class Message> ssize_t Stream::post_message(const Message& message, size_t slot, bool signal) {
     std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
     message.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
-    void* context = note_operation(0, signal);
+    void* context = work_requests_.begin(0, signal);
+    liveness_.on_posted();
     ssize_t ret = 0;
     if (!signal && traits_.inject_size >= wire::Control::size) {
         ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
@@ -140,14 +101,14 @@ template <class Message> ssize_t Stream::post_message(const Message& message, si
         ret = fi_sendmsg(ep_.get(), &sent, signal ? FI_COMPLETION : 0);
     }
     if (ret != 0) {
-        forget_operation(0, signal);
+        work_requests_.undo(0, signal);
     }
     return ret;
 }
 
 template <class Message> ssize_t Stream::post_control(const Message& message, bool signal) {
     const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
-    const ssize_t ret = post_message(message, slot, signal || signal_due(0));
+    const ssize_t ret = post_message(message, slot, signal || work_requests_.signal_due(0));
     control_sequence_ += ret == 0 ? 1 : 0;
     return ret;
 }
@@ -167,18 +128,18 @@ ssize_t Stream::post(const wire::Post& post, const void* direct) {
     case wire::Post::Kind::map:
         return post_control(post.map, true);
     case wire::Post::Kind::skip:
-        unsignaled_staged_ += post.chunk.length; // free with the next completion
+        work_requests_.add_skipped(post.chunk.length);
         return 0;
     case wire::Post::Kind::data:
     case wire::Post::Kind::write:
         break;
     }
-    if (operations_ - operations_done_.load(std::memory_order_acquire) >= tx_size_) {
+    if (work_requests_.full()) {
         return -FI_EAGAIN;
     }
     const wire::Chunk& chunk = post.chunk;
     const size_t staged = chunk.bypass ? 0 : chunk.length;
-    const bool signal = signal_due(staged);
+    const bool signal = work_requests_.signal_due(staged);
     if (chunk.bypass) {
         return signal ? -FI_EAGAIN // it has to be staged, so that its completion can be asked for
                       : post_bypass(post, direct);
@@ -194,25 +155,16 @@ ssize_t Stream::post(const wire::Post& post, const void* direct) {
 ssize_t Stream::post_bypass(const wire::Post& post, const void* direct) {
     const wire::Chunk& chunk = post.chunk;
     const wire::RemoteRing& ring = link_.peer_ring();
-    note_operation(0, false);
+    work_requests_.begin(0, false); // no context: an inject has no completion
+    liveness_.on_posted();
     const ssize_t ret = post.kind == wire::Post::Kind::write
                             ? fi_inject_write(ep_.get(), direct, chunk.length, FI_ADDR_UNSPEC, post.address, post.key)
                             : fi_inject_writedata(ep_.get(), direct, chunk.length, post.immediate.encode(),
                                                   FI_ADDR_UNSPEC, ring.address + chunk.ring_offset, ring.key);
     if (ret != 0) {
-        forget_operation(0, false);
+        work_requests_.undo(0, false);
     }
     return ret;
-}
-
-// Bytes that were not sent are free when all before them are: with the completion of what follows, or, if nothing is on
-// its way, at once.
-void Stream::release_skipped() {
-    if (unsignaled_staged_ != 0 &&
-        signals_added_.load(std::memory_order_acquire) == signals_taken_.load(std::memory_order_acquire)) {
-        link_.release(unsignaled_staged_);
-        unsignaled_staged_ = 0;
-    }
 }
 
 ssize_t Stream::post_write(const wire::Post& post, bool signal) {
@@ -232,19 +184,20 @@ ssize_t Stream::post_write(const wire::Post& post, bool signal) {
     message.addr = FI_ADDR_UNSPEC;
     message.rma_iov = &remote;
     message.rma_iov_count = 1;
-    message.context = note_operation(chunk.length, signal);
+    message.context = work_requests_.begin(chunk.length, signal);
+    liveness_.on_posted();
     message.data = post.immediate.encode();
     const ssize_t ret =
         fi_writemsg(ep_.get(), &message, (data && !headers_ ? FI_REMOTE_CQ_DATA : 0) | (signal ? FI_COMPLETION : 0));
     if (ret != 0) {
-        forget_operation(chunk.length, signal);
+        work_requests_.undo(chunk.length, signal);
     }
     return ret;
 }
 
 ssize_t Stream::post_header(const wire::Post& post) {
     const size_t slot = receive_slots_ + wire::control_credits + header_sequence_ % header_slots_;
-    const ssize_t ret = post_message(post.control, slot, signal_due(0));
+    const ssize_t ret = post_message(post.control, slot, work_requests_.signal_due(0));
     header_sequence_ += ret == 0 ? 1 : 0;
     return ret;
 }
@@ -381,21 +334,15 @@ void Stream::on_completion(const fi_cq_data_entry& entry) {
     }
     // Our own operations first: some cores report an initiator's write with FI_REMOTE_CQ_DATA too.
     if ((entry.flags & (FI_WRITE | FI_SEND)) != 0) {
-        const uint64_t taken = signals_taken_.load(std::memory_order_relaxed);
-        if (taken == signals_added_.load(std::memory_order_acquire)) {
+        const auto completion = work_requests_.complete(entry.op_context);
+        if (!completion) {
             return;
-        }
-        const Signal signaled = signals_[taken % signals_.size()];
-        if (signaled.context != entry.op_context) {
-            return; // one that was not asked for
         }
         liveness_.on_completed();
         if (properties_.loses_frames) {
-            late_writes_.done(signaled.staged, Clock::now() - signaled.posted);
+            late_writes_.done(completion->staged, Clock::now() - completion->posted);
         }
-        signals_taken_.store(taken + 1, std::memory_order_release);
-        link_.release(signaled.staged);
-        operations_done_.fetch_add(signaled.operations, std::memory_order_release);
+        link_.release(completion->staged);
         return;
     }
 

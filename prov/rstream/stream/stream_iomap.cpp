@@ -122,7 +122,7 @@ ssize_t Stream::try_write_map(const void* buffer, size_t length, uint64_t offset
     }
     const size_t most_inline =
         properties_.ordered_writes ? traits_.inject_size : std::min(traits_.inject_size, in_order);
-    if (!more && length <= most_inline && !header_pending_ && !signal_due(0)) {
+    if (!more && length <= most_inline && !header_pending_ && !work_requests_.signal_due(0)) {
         if (const auto direct = link_.bypass_write(length, offset)) {
             if (post(*direct, buffer) == 0) {
                 return static_cast<ssize_t>(length);

@@ -93,7 +93,7 @@ ssize_t Stream::try_send(const iovec* iov, size_t count, bool more, Leftover& le
     if (length == 0) {
         return 0;
     }
-    if (count == 1 && !more && length <= traits_.inject_size && !header_pending_ && !signal_due(0)) {
+    if (count == 1 && !more && length <= traits_.inject_size && !header_pending_ && !work_requests_.signal_due(0)) {
         if (const auto direct = link_.bypass(length)) {
             if (post(*direct, iov[0].iov_base) == 0) {
                 return static_cast<ssize_t>(length);
@@ -132,7 +132,7 @@ ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
 
 // What could not go yet: the next call of any kind tries again, and so does the event queue.
 void Stream::note_needs() {
-    const bool left = link_.unposted() || header_pending_ || link_.map_due() || unsignaled_staged_ != 0 ||
+    const bool left = link_.unposted() || header_pending_ || link_.map_due() || work_requests_.skipped() ||
                       (link_.finishing() && !link_.end_posted()) || link_.control_due();
     flush_wanted_.store(left, std::memory_order_release);
     if (left != needy_) {
@@ -286,8 +286,7 @@ void Stream::wake_waiters() {
 // A core whose progress is manual may hold on to what was posted; an adapter needs nobody's help.
 bool Stream::waiting() const {
     return flush_wanted_.load(std::memory_order_acquire) ||
-           (properties_.manual_progress &&
-            signals_added_.load(std::memory_order_acquire) != signals_taken_.load(std::memory_order_acquire));
+           (properties_.manual_progress && !work_requests_.all_completed());
 }
 
 fi_rstream_status Stream::status() const {

@@ -38,8 +38,8 @@ Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyF
       traits_(core_info, domain.fabric().params().immediates), properties_(domain.fabric().properties_of(core_info)),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
-      iomap_(settings.maps), session_(random_session()), send_limit_(settings.send_limit),
-      keepalive_wanted_(settings.keepalive) {}
+      iomap_(settings.maps), session_(random_session()), chunk_size_(traits_.max_message),
+      staging_threshold_(settings.send_limit), keepalive_wanted_(settings.keepalive) {}
 
 Stream::~Stream() { drop_endpoint(); }
 
@@ -73,7 +73,8 @@ int Stream::open_queue(const Settings& settings) {
     if (traits_.contexts) {
         contexts_.resize(receive_slots_);
     }
-    if (staging_.buffer.allocate(settings.send_buf_size) != 0 || ring_.buffer.allocate(settings.recv_buf_size) != 0 ||
+    if (staging_.current().buffer.allocate(settings.send_buf_size) != 0 ||
+        ring_.current().buffer.allocate(settings.recv_buf_size) != 0 ||
         messages_.buffer.allocate(slots * wire::Control::size) != 0) {
         return -FI_ENOMEM;
     }
@@ -130,10 +131,10 @@ int Stream::open_endpoint() {
     if (events_) {
         pump_->watch(events_fd_, this);
     }
-    if ((ret = register_buffer(ring_, FI_REMOTE_WRITE)) != 0) {
+    if ((ret = register_buffer(ring_.current(), FI_REMOTE_WRITE)) != 0) {
         return ret;
     }
-    if (traits_.local_mr && ((ret = register_buffer(staging_, FI_WRITE)) != 0 ||
+    if (traits_.local_mr && ((ret = register_buffer(staging_.current(), FI_WRITE)) != 0 ||
                              (ret = register_buffer(messages_, FI_SEND | FI_RECV)) != 0)) {
         return ret;
     }
@@ -165,9 +166,9 @@ void Stream::drop_endpoint() {
         wait_set_.remove(events_fd_);
         events_.reset();
         events_fd_ = -1;
-        for (RegisteredBuffer* buffer : {&messages_, &next_ring_, &ring_, &next_staging_, &staging_}) {
-            buffer->mr.reset();
-        }
+        messages_.mr.reset();
+        ring_.deregister();
+        staging_.deregister();
     }
     iomap_.drop_all();
 }
@@ -216,7 +217,7 @@ wire::Hello Stream::hello(size_t user_length) const {
     h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
     h.features |= wire::Hello::feature_data_acks;
     h.session = session_;
-    const wire::RemoteRing ring = offered(ring_);
+    const wire::RemoteRing ring = offered(ring_.current());
     h.ring_address = ring.address;
     h.ring_key = ring.key;
     h.ring_size = static_cast<uint32_t>(ring.size);
@@ -360,7 +361,7 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
         RSTREAM_INFO(FI_LOG_EP_CTRL, "event %u is of no use here\n", event);
         return;
     }
-    if (max_chunk_ == 0) { // we asked: what was answered?
+    if (chunk_size_.get() == 0) { // we asked: what was answered?
         wire::Hello peer;
         if (const auto error = wire::Hello::parse(data, peer); error != wire::Hello::Error::none) {
             RSTREAM_WARN(FI_LOG_EP_CTRL, "the answer to a connection request is of no use: %s\n", to_string(error));

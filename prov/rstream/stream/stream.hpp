@@ -34,12 +34,14 @@
 #include "prov/rstream/core/properties.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/stream/buffer.hpp"
+#include "prov/rstream/stream/chunk_size.hpp"
 #include "prov/rstream/stream/iomap.hpp"
 #include "prov/rstream/stream/kernel_keepalive.hpp"
-#include "prov/rstream/stream/late_writes.hpp"
 #include "prov/rstream/stream/lifecycle.hpp"
 #include "prov/rstream/stream/liveness.hpp"
 #include "prov/rstream/stream/readiness.hpp"
+#include "prov/rstream/stream/ring_buffer.hpp"
+#include "prov/rstream/stream/staging_threshold.hpp"
 #include "prov/rstream/stream/wait_set.hpp"
 #include "prov/rstream/stream/work_requests.hpp"
 #include "prov/rstream/wire/link.hpp"
@@ -58,14 +60,6 @@ struct Settings {
     size_t recv_limit = 0;
     size_t maps = 0; // of the peer's that we want to be told of
     KeepaliveSettings keepalive;
-};
-
-// A buffer and what the core knows it by, which goes first.
-struct RegisteredBuffer {
-    Buffer buffer;
-    Owned<fid_mr> mr; // null where the core need not know it
-
-    [[nodiscard]] void* desc() const { return mr ? fi_mr_desc(mr.get()) : nullptr; }
 };
 
 class Stream final : public EqTarget {
@@ -207,11 +201,11 @@ class Stream final : public EqTarget {
 
     // stream_resize.cpp
     void size_chunks();                        // posting side
-    [[nodiscard]] size_t staging_goal() const; // posting side
+    [[nodiscard]] size_t staging_goal() const; // posting side; 0: it is large enough
     void note_held_up();                       // posting side
     int make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out);
-    void grow_staging();
-    void grow_ring();
+    void resize_staging();
+    void resize_ring();
     void retire_ring(RegisteredBuffer emptied);
     // stream_iomap.cpp
     ssize_t try_write_map(const void* buffer, size_t length, uint64_t offset, bool more);
@@ -237,12 +231,9 @@ class Stream final : public EqTarget {
 
     // Released from the last to the first: the endpoint before what it uses.
     Iomap iomap_;
-    std::vector<Buffer> retired_rings_;
-    RegisteredBuffer staging_;
-    RegisteredBuffer next_staging_; // while the staging ring moves: what it moves to
-    RegisteredBuffer ring_;
-    RegisteredBuffer next_ring_; // from when it is offered until all in the ring before it was read
-    RegisteredBuffer messages_;  // receive slots, then control slots, then header slots
+    RingBuffer staging_;        // for the posting side
+    RingBuffer ring_;           // for the reading side
+    RegisteredBuffer messages_; // receive slots, then control slots, then header slots
     Owned<fid_cq> cq_;
     // Where a core's completion queue does not show that the connection has ended, its events come to a queue of the
     // connection's own: whoever sleeps for one connection must not wake up for every other.
@@ -254,8 +245,6 @@ class Stream final : public EqTarget {
     uint64_t session_ = 0;
     size_t receive_slots_ = 0;
     size_t header_slots_ = 0;
-    size_t send_limit_ = 0;
-    size_t max_chunk_ = 0;
     bool request_used_ = false;
     std::vector<std::byte> request_; // while connecting: what the peer is sent
     int connects_left_ = 0;          // that may be tried while connecting; with the pump locked, as the next one
@@ -272,13 +261,10 @@ class Stream final : public EqTarget {
     uint64_t control_sequence_ = 0;
     uint64_t header_sequence_ = 0;
     WorkRequests work_requests_;
-    size_t unpolled_ = 0;       // bytes staged since completions were last looked at
-    LateWrites late_writes_;    // the progress side tells it, the posting side follows
-    bool small_writes_ = false; // as it did last
+    size_t unpolled_ = 0; // bytes staged since completions were last looked at
     bool needy_ = false;
-    uint32_t staging_stalls_ = 0;
-    std::atomic<bool> growing_staging_{false}; // one thread is at it; for ever if there is no memory
-    std::atomic<bool> growing_ring_{false};
+    ChunkSize chunk_size_;
+    StagingThreshold staging_threshold_;
     std::vector<fi_context2> contexts_; // one a receive, if the core wants them
 
     std::mutex rx_mutex_;                   // the reading side of the link

@@ -65,10 +65,9 @@ void Stream::flush() {
     if (work_requests_.skipped()) {
         link_.release(work_requests_.take_skipped());
     }
-    if (late_writes_.small() != small_writes_) {
-        small_writes_ = !small_writes_;
+    if (chunk_size_.update_loss()) {
         RSTREAM_INFO(FI_LOG_EP_DATA,
-                     small_writes_ ? "frames get lost: writes are small\n" : "writes are large again\n");
+                     chunk_size_.loses_frames() ? "frames get lost: writes are small\n" : "writes are large again\n");
         size_chunks();
     }
     while (ret == 0) {
@@ -171,7 +170,7 @@ ssize_t Stream::post_write(const wire::Post& post, bool signal) {
     const wire::Chunk& chunk = post.chunk;
     // Its own completion, not that of the header behind it, says that the memory is free: Linux's siw sends a write
     // that asks for none straight from its pages, and is done with a later message while TCP still holds them.
-    const RegisteredBuffer& staging = chunk.staging_moved ? next_staging_ : staging_;
+    const RegisteredBuffer& staging = staging_.of(chunk.staging_moved);
     const wire::RemoteRing& ring = link_.peer_ring();
     iovec iov{staging.buffer.data() + chunk.staging_offset, chunk.length};
     const bool data = post.kind == wire::Post::Kind::data;
@@ -340,7 +339,7 @@ void Stream::on_completion(const fi_cq_data_entry& entry) {
         }
         liveness_.on_completed();
         if (properties_.loses_frames) {
-            late_writes_.done(completion->staged, Clock::now() - completion->posted);
+            chunk_size_.on_completed(completion->staged, Clock::now() - completion->posted);
         }
         link_.release(completion->staged);
         return;

@@ -85,17 +85,17 @@ size_t Stream::copy_to_map(const void* buffer, size_t length, uint64_t offset, b
         const size_t left = length - copied;
         const bool apart = !properties_.ordered_writes && left <= tail;
         const size_t piece = !properties_.ordered_writes && left > tail ? left - tail : left;
-        const size_t wanted = target ? std::min<uint64_t>({piece, target->length, max_chunk_}) : 0;
+        const size_t wanted = target ? std::min<uint64_t>({piece, target->length, chunk_size_.get()}) : 0;
         const wire::Extent room = link_.room(wanted);
         if (room.length == 0) { // or the peer has asked for the rest back meanwhile
             flush();
             return copied;
         }
-        memcpy((room.moved ? next_staging_ : staging_).buffer.data() + room.offset, from + copied, room.length);
+        memcpy(staging_.at(room.offset, room.moved), from + copied, room.length);
         link_.stage_write(room.length, *target, apart);
         copied += room.length;
         unflushed += room.length;
-        if (unflushed >= max_chunk_) {
+        if (unflushed >= chunk_size_.get()) {
             flush();
             unflushed = 0;
         }

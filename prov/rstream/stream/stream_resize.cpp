@@ -15,27 +15,12 @@ namespace rstream {
 
 namespace {
 
-// More of one write than this gains nothing, and keeps the peer waiting for its first byte.
-constexpr size_t largest_chunk = size_t{256} << 10;
-// Below this the cost of a message outweighs what a third and a fourth in flight would gain.
-constexpr size_t small_chunk = size_t{64} << 10;
-// Where frames get lost: see late_writes.hpp.
-constexpr size_t lossy_chunk = size_t{16} << 10;
 // A ring becomes so many times larger at once: few steps, none of which takes much more than is needed.
-constexpr size_t growth_factor = 4;
+constexpr size_t resize_factor = 4;
 
 } // namespace
 
-// Two messages at least are under way at once, and four where the buffers have room for them to be large.
-void Stream::size_chunks() {
-    const size_t buffer = std::min(link_.peer_ring().size, link_.staging_size());
-    max_chunk_ =
-        std::min({traits_.max_message, largest_chunk, std::max(buffer / 4, std::min(buffer / 2, small_chunk))});
-    if (small_writes_) {
-        max_chunk_ = std::min(max_chunk_, lossy_chunk);
-    }
-    link_.limit_chunks(max_chunk_);
-}
+void Stream::size_chunks() { link_.limit_chunks(chunk_size_.fit(link_.peer_ring().size, link_.staging_size())); }
 
 // 0, or an error, and then nothing is left of it.
 int Stream::make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out) {
@@ -53,69 +38,64 @@ int Stream::make_buffer(size_t size, uint64_t access, bool registered, Registere
     return 0;
 }
 
-// 0 if it is large enough.
-size_t Stream::staging_goal() const {
-    const size_t goal = std::min(send_limit_, link_.peer_ring().size);
-    return goal > link_.staging_size() ? goal : 0;
-}
+size_t Stream::staging_goal() const { return staging_threshold_.goal(link_.peer_ring().size, link_.staging_size()); }
 
 // A send found no room: for want of it at the peer, or here.
 void Stream::note_held_up() {
     if (link_.held_up() && staging_goal() != 0) {
-        ++staging_stalls_;
+        staging_threshold_.on_stall();
     }
 }
 
-void Stream::grow_staging() {
-    if (growing_staging_.exchange(true, std::memory_order_acq_rel)) {
+void Stream::resize_staging() {
+    if (!staging_.begin_resize()) {
         return;
     }
-    RegisteredBuffer made;
     RegisteredBuffer emptied; // given back at the end, when nothing is locked
     size_t size = 0;
     {
         const Posting posting(*this);
         if (link_.staging_moves()) {
             if (link_.settle_staging()) {
-                std::swap(emptied, staging_);
-                std::swap(staging_, next_staging_);
+                emptied = staging_.settle();
             }
-        } else if (staging_stalls_ >= wire::RingWish::patience) {
-            staging_stalls_ = 0;
+        } else if (staging_threshold_.reached()) {
+            staging_threshold_.reset();
             size = staging_goal();
         }
     }
     if (size != 0) {
+        RegisteredBuffer made;
         if (make_buffer(size, FI_WRITE, traits_.local_mr, made) != 0) {
-            return; // and nobody tries again
+            return;
         }
         const Posting posting(*this);
-        std::swap(next_staging_, made);
+        staging_.set_next(std::move(made));
         link_.move_staging(size);
         size_chunks();
     }
-    growing_staging_.store(false, std::memory_order_release);
+    staging_.end_resize();
 }
 
-void Stream::grow_ring() {
-    if (growing_ring_.exchange(true, std::memory_order_acq_rel)) {
+void Stream::resize_ring() {
+    if (!ring_.begin_resize()) {
         return;
     }
     if (link_.growth_wanted()) { // no other thread was quicker
         RegisteredBuffer made;
-        if (make_buffer(std::min(link_.ring_size() * growth_factor, link_.ring_limit()), FI_REMOTE_WRITE, true, made) !=
+        if (make_buffer(std::min(link_.ring_size() * resize_factor, link_.ring_limit()), FI_REMOTE_WRITE, true, made) !=
             0) {
-            return; // and nobody tries again
+            return;
         }
-        const wire::RemoteRing ring = offered(made);
+        const wire::RemoteRing offer = offered(made);
         {
             const std::lock_guard lock(rx_mutex_);
-            std::swap(next_ring_, made);
-            link_.supply(ring);
+            ring_.set_next(std::move(made));
+            link_.supply(offer);
         }
         kick();
     }
-    growing_ring_.store(false, std::memory_order_release);
+    ring_.end_resize();
 }
 
 // The peer has said that it writes there no more, but need not keep to that: its key goes first, then the memory. A
@@ -124,7 +104,7 @@ void Stream::retire_ring(RegisteredBuffer emptied) {
     emptied.mr.reset();
     emptied.buffer.retire();
     const std::lock_guard lock(rx_mutex_);
-    retired_rings_.push_back(std::move(emptied.buffer));
+    ring_.keep_addresses(std::move(emptied.buffer));
 }
 
 } // namespace rstream

@@ -58,19 +58,19 @@ size_t Stream::copy_in(const iovec* iov, size_t count, bool more) {
     for (size_t i = 0; i < count; ++i) {
         const auto* from = static_cast<const std::byte*>(iov[i].iov_base);
         for (size_t left = iov[i].iov_len; left != 0;) {
-            const wire::Extent room = link_.room(std::min(left, max_chunk_));
+            const wire::Extent room = link_.room(std::min(left, chunk_size_.get()));
             if (room.length == 0) {
                 note_held_up();
                 flush();
                 return copied;
             }
-            memcpy((room.moved ? next_staging_ : staging_).buffer.data() + room.offset, from, room.length);
+            memcpy(staging_.at(room.offset, room.moved), from, room.length);
             link_.stage(room.length);
             from += room.length;
             left -= room.length;
             copied += room.length;
             unflushed += room.length;
-            if (unflushed >= max_chunk_) { // the peer can begin while the rest is copied
+            if (unflushed >= chunk_size_.get()) { // the peer can begin while the rest is copied
                 flush();
                 unflushed = 0;
             }
@@ -102,7 +102,7 @@ ssize_t Stream::try_send(const iovec* iov, size_t count, bool more, Leftover& le
         }
     }
     const size_t copied = copy_in(iov, count, more);
-    left.staging = left.staging || link_.staging_moves() || staging_stalls_ >= wire::RingWish::patience;
+    left.staging = left.staging || link_.staging_moves() || staging_threshold_.reached();
     if (copied == 0) {
         return -FI_EAGAIN;
     }
@@ -124,7 +124,7 @@ ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
         progress();
     }
     if (left.staging) {
-        grow_staging();
+        resize_staging();
     }
     readiness_.on_send(sent == -FI_EAGAIN);
     return sent;
@@ -160,7 +160,7 @@ size_t Stream::copy_out(const iovec* iov, size_t count, bool take) {
             if (piece.length == 0) {
                 return copied;
             }
-            memcpy(to, (piece.moved ? next_ring_ : ring_).buffer.data() + piece.offset, piece.length);
+            memcpy(to, ring_.at(piece.offset, piece.moved), piece.length);
             if (take) {
                 link_.consume(piece.length);
             }
@@ -219,8 +219,7 @@ ssize_t Stream::recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer&
         readiness_.on_recv(there - std::min(there, taken));
     }
     if (link_.settle()) {
-        std::swap(emptied, ring_);
-        std::swap(ring_, next_ring_);
+        emptied = ring_.settle();
     }
     return result;
 }
@@ -233,7 +232,7 @@ ssize_t Stream::recv(const iovec* iov, size_t count) {
     }
     if (link_.growth_wanted() &&
         (taken == -FI_EAGAIN || (taken > 0 && static_cast<size_t>(taken) < total_length(iov, count)))) {
-        grow_ring(); // the peer waits for room, and the program would have taken more
+        resize_ring(); // the peer waits for room, and the program would have taken more
     }
     if (taken < 0 || (taken == 0 && link_.readable() == 0)) {
         return taken;
@@ -251,7 +250,7 @@ ssize_t Stream::peek_recv(const iovec* iov, size_t count) {
     progress();
     const ssize_t there = peek_ring(iov, count);
     if (there == -FI_EAGAIN && link_.growth_wanted()) {
-        grow_ring();
+        resize_ring();
     }
     return there;
 }
@@ -339,7 +338,7 @@ int Stream::try_wait() {
         await_more();
     }
     if (link_.growth_wanted() && link_.readable() == 0) {
-        grow_ring();
+        resize_ring();
     }
     wait_set_.arm();
     if (readiness_.ready(*this)) {

@@ -20,9 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Local ports that a connection is tried from.
-constexpr int max_connects = 8;
-
 uint64_t random_session() {
     uint64_t session = 0;
     if (getrandom(&session, sizeof(session), 0) != sizeof(session)) {
@@ -66,20 +63,16 @@ int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, An
 }
 
 int Stream::open_queue(const Settings& settings) {
-    receive_slots_ = wire::control_credits + (traits_.consumes_recv || !traits_.immediates ? settings.rx_size : 0);
-    header_slots_ = settings.tx_size;
-    const size_t slots = receive_slots_ + wire::control_credits + header_slots_;
+    const size_t receives =
+        wire::control_credits + (traits_.consumes_recv || !traits_.immediates ? settings.rx_size : 0);
     work_requests_.open(settings.tx_size, wire::control_credits, traits_.contexts, properties_.loses_frames);
-    if (traits_.contexts) {
-        contexts_.resize(receive_slots_);
-    }
     if (staging_.current().buffer.allocate(settings.send_buf_size) != 0 ||
         ring_.current().buffer.allocate(settings.recv_buf_size) != 0 ||
-        messages_.buffer.allocate(slots * wire::Control::size) != 0) {
+        messages_.open(receives, settings.tx_size, traits_.contexts) != 0) {
         return -FI_ENOMEM;
     }
     fi_cq_attr attr{};
-    attr.size = receive_slots_ + settings.rx_size + settings.tx_size + 2 * size_t{wire::control_credits};
+    attr.size = receives + settings.rx_size + settings.tx_size + 2 * size_t{wire::control_credits};
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = FI_WAIT_FD;
     if (const int ret = domain_.cores().take(properties_.max_domain_connections, core_domain_); ret != 0) {
@@ -135,13 +128,13 @@ int Stream::open_endpoint() {
         return ret;
     }
     if (traits_.local_mr && ((ret = register_buffer(staging_.current(), FI_WRITE)) != 0 ||
-                             (ret = register_buffer(messages_, FI_SEND | FI_RECV)) != 0)) {
+                             (ret = register_buffer(messages_.memory(), FI_SEND | FI_RECV)) != 0)) {
         return ret;
     }
     if ((ret = fi_enable(ep)) != 0) {
         return ret;
     }
-    for (size_t slot = 0; slot < receive_slots_; ++slot) {
+    for (size_t slot = 0; slot < messages_.receives(); ++slot) {
         if ((ret = post_receive(slot)) != 0) {
             return ret;
         }
@@ -166,7 +159,7 @@ void Stream::drop_endpoint() {
         wait_set_.remove(events_fd_);
         events_.reset();
         events_fd_ = -1;
-        messages_.mr.reset();
+        messages_.memory().mr.reset();
         ring_.deregister();
         staging_.deregister();
     }
@@ -211,7 +204,7 @@ wire::RemoteRing Stream::offered(const RegisteredBuffer& ring) const {
             ring.buffer.size()};
 }
 
-wire::Hello Stream::hello(size_t user_length) const {
+wire::Hello Stream::hello() const {
     wire::Hello h;
     h.features = traits_.immediates ? 0 : wire::Hello::feature_headers;
     h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
@@ -223,7 +216,6 @@ wire::Hello Stream::hello(size_t user_length) const {
     h.ring_size = static_cast<uint32_t>(ring.size);
     h.data_credits = static_cast<uint16_t>(link_.data_credits());
     h.control_credits = wire::control_credits;
-    h.user_length = static_cast<uint8_t>(user_length);
     h.maps = static_cast<uint16_t>(iomap_.offered());
     return h;
 }
@@ -251,28 +243,27 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
     if (!lifecycle_.move(State::preparing)) {
         return -FI_EOPBADSTATE;
     }
-    request_.resize(wire::Hello::size + data.size());
-    std::copy(data.begin(), data.end(), request_.begin() + wire::Hello::size);
+    request_.set_data(data);
     int ret = address != nullptr ? aim_at(*core_info_, address) : 0;
     const int guess = properties_.kernel_sockets && address != nullptr ? next_descriptor(cq_fd_) : -1;
     ret = ret != 0 ? ret : open_endpoint();
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
     } else {
-        encode_hello();
+        request_.set_hello(hello());
         const auto lock = pump_->lock(); // the answer must find us in the right state
         lifecycle_.move(State::connecting);
         if (peer != nullptr) {
             agree(*peer);
-            ret = fi_accept(ep_.get(), request_.data(), request_.size());
+            ret = fi_accept(ep_.get(), request_.bytes().data(), request_.bytes().size());
         } else {
-            connects_left_ = max_connects - 1;
-            ret = fi_connect(ep_.get(), address, request_.data(), request_.size());
+            request_.begin();
+            ret = fi_connect(ep_.get(), address, request_.bytes().data(), request_.bytes().size());
             close_core_on_exec(guess);
             if (const std::chrono::milliseconds limit(domain_.fabric().params().connect_timeout);
                 ret == 0 && limit.count() != 0) {
-                connect_deadline_ = Clock::now() + limit;
-                pump_->set_deadline(this, connect_deadline_);
+                request_.set_deadline(Clock::now() + limit);
+                pump_->set_deadline(this, request_.deadline());
             }
         }
     }
@@ -298,12 +289,6 @@ void Stream::close_core_on_exec(int guess) {
     }
 }
 
-// In front of the program's data.
-void Stream::encode_hello() {
-    hello(request_.size() - wire::Hello::size)
-        .encode(std::span<std::byte, wire::Hello::size>(request_.data(), wire::Hello::size));
-}
-
 // With the pump locked. A new endpoint gets another local port.
 void Stream::connect_again() {
     if (lifecycle_.state() != State::connecting) {
@@ -314,14 +299,14 @@ void Stream::connect_again() {
     drop_completions();
     int ret = open_endpoint();
     if (ret == 0) {
-        if (connect_deadline_ != Clock::time_point()) {
-            pump_->set_deadline(this, connect_deadline_);
+        if (request_.has_deadline()) {
+            pump_->set_deadline(this, request_.deadline());
         }
-        encode_hello(); // the registrations are new
-        ret = fi_connect(ep_.get(), core_info_->dest_addr, request_.data(), request_.size());
+        request_.set_hello(hello()); // the registrations are new
+        ret = fi_connect(ep_.get(), core_info_->dest_addr, request_.bytes().data(), request_.bytes().size());
     }
     if (ret != 0) {
-        connects_left_ = 0;
+        request_.end();
         fi_eq_err_entry error{};
         error.err = -ret;
         on_core_error(error);
@@ -396,10 +381,8 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
         return;
     }
     // Over iWARP, the port that the core chooses for a connection may be in use in the kernel's TCP.
-    if (error == FI_EADDRINUSE && connects_left_ > 0 && lifecycle_.state() == State::connecting) {
-        --connects_left_;
-        connect_again_ = true; // not yet: the queue is being read
-        return;
+    if (error == FI_EADDRINUSE && lifecycle_.state() == State::connecting && request_.port_in_use()) {
+        return; // it is tried again, but not yet: the queue is being read
     }
     switch (error) { // what has to do with the way there; else the peer turned us down, or went without an answer
     case FI_ETIMEDOUT:

@@ -35,10 +35,14 @@
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/stream/buffer.hpp"
 #include "prov/rstream/stream/chunk_size.hpp"
+#include "prov/rstream/stream/connect_request.hpp"
 #include "prov/rstream/stream/iomap.hpp"
 #include "prov/rstream/stream/kernel_keepalive.hpp"
 #include "prov/rstream/stream/lifecycle.hpp"
+#include "prov/rstream/stream/linger.hpp"
 #include "prov/rstream/stream/liveness.hpp"
+#include "prov/rstream/stream/message_slots.hpp"
+#include "prov/rstream/stream/poll_interval.hpp"
 #include "prov/rstream/stream/readiness.hpp"
 #include "prov/rstream/stream/ring_buffer.hpp"
 #include "prov/rstream/stream/staging_threshold.hpp"
@@ -148,10 +152,9 @@ class Stream final : public EqTarget {
     int register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags = 0);
     int register_buffer(RegisteredBuffer& buffer, uint64_t access);
     [[nodiscard]] wire::RemoteRing offered(const RegisteredBuffer& ring) const;
-    [[nodiscard]] wire::Hello hello(size_t user_length) const;
+    [[nodiscard]] wire::Hello hello() const;
     int agree(const wire::Hello& peer);
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
-    void encode_hello();
     void connect_again();
     void take_what_came();
     void report_shutdown();
@@ -170,11 +173,10 @@ class Stream final : public EqTarget {
     ssize_t post_write(const wire::Post& post, bool signal);
     ssize_t post_header(const wire::Post& post);
     template <class Message> ssize_t post_control(const Message& message, bool signal);
-    template <class Message> ssize_t post_message(const Message& message, size_t slot, bool signal);
+    template <class Message> ssize_t post_message(const Message& message, std::byte* slot, bool signal);
     enum class Drained : uint8_t { nothing, something, not_all };
     Drained drain_completions();
     void drop_completions();
-    [[nodiscard]] bool events_due();
     void take_core_events();
     int try_wait_core();
     void on_completion(const fi_cq_data_entry& entry);
@@ -231,9 +233,9 @@ class Stream final : public EqTarget {
 
     // Released from the last to the first: the endpoint before what it uses.
     Iomap iomap_;
-    RingBuffer staging_;        // for the posting side
-    RingBuffer ring_;           // for the reading side
-    RegisteredBuffer messages_; // receive slots, then control slots, then header slots
+    RingBuffer staging_; // for the posting side
+    RingBuffer ring_;    // for the reading side
+    MessageSlots messages_;
     Owned<fid_cq> cq_;
     // Where a core's completion queue does not show that the connection has ended, its events come to a queue of the
     // connection's own: whoever sleeps for one connection must not wake up for every other.
@@ -243,14 +245,9 @@ class Stream final : public EqTarget {
     int events_fd_ = -1; // -1 if they come with all others
 
     uint64_t session_ = 0;
-    size_t receive_slots_ = 0;
-    size_t header_slots_ = 0;
     bool request_used_ = false;
-    std::vector<std::byte> request_; // while connecting: what the peer is sent
-    int connects_left_ = 0;          // that may be tried while connecting; with the pump locked, as the next one
-    bool connect_again_ = false;
-    std::chrono::steady_clock::time_point connect_deadline_; // none if zero; with the pump locked
-    bool headers_ = false;                                   // data is announced by messages behind the writes
+    ConnectRequest request_;
+    bool headers_ = false; // data is announced by messages behind the writes
 
     Lifecycle lifecycle_;
 
@@ -258,24 +255,20 @@ class Stream final : public EqTarget {
     std::atomic<bool> kicked_{false};
     std::atomic<bool> flush_wanted_{false};    // something could not go yet
     std::optional<wire::Post> header_pending_; // its write was posted, the message behind it not yet
-    uint64_t control_sequence_ = 0;
-    uint64_t header_sequence_ = 0;
     WorkRequests work_requests_;
     size_t unpolled_ = 0; // bytes staged since completions were last looked at
     bool needy_ = false;
     ChunkSize chunk_size_;
     StagingThreshold staging_threshold_;
-    std::vector<fi_context2> contexts_; // one a receive, if the core wants them
 
-    std::mutex rx_mutex_;                   // the reading side of the link
-    std::mutex cq_mutex_;                   // the progress side of the link
-    std::atomic<uint32_t> vain_looks_{0};   // at the completion queue
-    std::atomic<int64_t> events_looked_{0}; // when the connection's events were last looked at, in vain, ns
+    std::mutex rx_mutex_; // the reading side of the link
+    std::mutex cq_mutex_; // the progress side of the link
+    PollInterval events_interval_;
 
     Readiness readiness_;
     WaitSet wait_set_;
 
-    std::chrono::steady_clock::time_point linger_deadline_;
+    Linger linger_;
 
     KeepaliveSettings keepalive_wanted_; // with the pump locked, like the next
     KeepaliveSettings keepalive_applied_;

@@ -4,8 +4,6 @@
 // The end of a connection: what the program's shutdown and close do, and how long what was sent is looked after.
 #include "prov/rstream/stream/stream.hpp"
 
-#include <algorithm>
-
 #include <poll.h>
 
 #include "include/rdma/fi_ext_rstream.h"
@@ -17,9 +15,6 @@ namespace rstream {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// A closed connection whose peer takes nothing is given up after this long; TCP does so in FIN_WAIT_2.
-constexpr auto longest_linger = std::chrono::seconds(60);
 
 } // namespace
 
@@ -97,16 +92,14 @@ bool Stream::close(std::chrono::milliseconds linger) {
         }
         flush();
     }
-    const auto now = Clock::now();
-    const auto deadline = now + linger;
-    linger_deadline_ = now + std::max<Clock::duration>(longest_linger, deadline - now);
+    linger_.start(Clock::now(), linger);
     // Staged bytes need the peer's credit, and a core may drop what it has not finished. A peer that has closed takes
     // nothing more; over verbs it may be gone without a word, and a write to it is given up after seconds only.
     const auto waiting = [&] { return !unmapped || (!all_completed() && !link_.peer_closed()); };
     while (waiting() && lifecycle_.connected()) {
         progress();
         unmapped = iomap_.remove_all(ended());
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+        const auto left = linger_.wait_left(Clock::now());
         if (left <= 0) {
             RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not take what was sent: it waits in the background\n");
             break;
@@ -146,7 +139,7 @@ bool Stream::all_completed() const { return link_.end_posted() && work_requests_
 bool Stream::linger_is_over() const {
     return !lifecycle_.connected() || (all_completed() && link_.all_arrived()) ||
            (all_completed() && link_.peer_closed()) || // nobody is left to acknowledge it
-           Clock::now() >= linger_deadline_;
+           linger_.given_up(Clock::now());
 }
 
 } // namespace rstream

@@ -18,15 +18,11 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t completion_batch = 16;
 // Batches one call may take before it does something with them.
 constexpr int most_batches = 8;
-// How often a program that spins is told what happened to the connection itself.
-constexpr uint32_t looks_a_clock = 16;
-constexpr std::chrono::nanoseconds events_interval = std::chrono::milliseconds(10);
 } // namespace
 
 int Stream::post_receive(size_t slot) {
-    std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
-    void* context = traits_.contexts ? static_cast<void*>(&contexts_[slot]) : buffer;
-    return static_cast<int>(fi_recv(ep_.get(), buffer, wire::Control::size, messages_.desc(), FI_ADDR_UNSPEC, context));
+    return static_cast<int>(fi_recv(ep_.get(), messages_.receive(slot), MessageSlots::slot_size, messages_.desc(),
+                                    FI_ADDR_UNSPEC, messages_.context(slot)));
 }
 
 // ---- posting side
@@ -85,16 +81,15 @@ void Stream::flush() {
     note_needs();
 }
 
-template <class Message> ssize_t Stream::post_message(const Message& message, size_t slot, bool signal) {
-    std::byte* buffer = messages_.buffer.data() + slot * wire::Control::size;
-    message.encode(std::span<std::byte, wire::Control::size>(buffer, wire::Control::size));
+template <class Message> ssize_t Stream::post_message(const Message& message, std::byte* slot, bool signal) {
+    message.encode(std::span<std::byte, wire::Control::size>(slot, wire::Control::size));
     void* context = work_requests_.begin(0, signal);
     liveness_.on_posted();
     ssize_t ret = 0;
     if (!signal && traits_.inject_size >= wire::Control::size) {
-        ret = fi_inject(ep_.get(), buffer, wire::Control::size, FI_ADDR_UNSPEC);
+        ret = fi_inject(ep_.get(), slot, wire::Control::size, FI_ADDR_UNSPEC);
     } else {
-        iovec iov{buffer, wire::Control::size};
+        iovec iov{slot, wire::Control::size};
         void* desc = messages_.desc();
         const fi_msg sent{&iov, &desc, 1, FI_ADDR_UNSPEC, context, 0};
         ret = fi_sendmsg(ep_.get(), &sent, signal ? FI_COMPLETION : 0);
@@ -106,9 +101,10 @@ template <class Message> ssize_t Stream::post_message(const Message& message, si
 }
 
 template <class Message> ssize_t Stream::post_control(const Message& message, bool signal) {
-    const size_t slot = receive_slots_ + control_sequence_ % wire::control_credits;
-    const ssize_t ret = post_message(message, slot, signal || work_requests_.signal_due(0));
-    control_sequence_ += ret == 0 ? 1 : 0;
+    const ssize_t ret = post_message(message, messages_.next_control(), signal || work_requests_.signal_due(0));
+    if (ret == 0) {
+        messages_.control_posted();
+    }
     return ret;
 }
 
@@ -195,9 +191,10 @@ ssize_t Stream::post_write(const wire::Post& post, bool signal) {
 }
 
 ssize_t Stream::post_header(const wire::Post& post) {
-    const size_t slot = receive_slots_ + wire::control_credits + header_sequence_ % header_slots_;
-    const ssize_t ret = post_message(post.control, slot, work_requests_.signal_due(0));
-    header_sequence_ += ret == 0 ? 1 : 0;
+    const ssize_t ret = post_message(post.control, messages_.next_header(), work_requests_.signal_due(0));
+    if (ret == 0) {
+        messages_.header_posted();
+    }
     return ret;
 }
 
@@ -215,7 +212,9 @@ void Stream::progress() {
         const std::lock_guard lock(cq_mutex_);
         drained = drain_completions();
     }
-    if (drained == Drained::nothing && events_ && events_due()) {
+    // A program that only polls its endpoint must learn of the connection's end too; each poll of the events costs a
+    // system call.
+    if (drained == Drained::nothing && events_ && events_interval_.due(Clock::now)) {
         take_core_events();
     }
     if (liveness_.due()) {
@@ -254,22 +253,6 @@ int Stream::try_wait_core() {
     return count != 0 ? fi_trywait(domain_.fabric().core(), fids, count) : 0;
 }
 
-// A program that only spins on its endpoint must hear of the connection's end too. The clock is read now and then only,
-// and a look costs a system call.
-bool Stream::events_due() {
-    const uint32_t looks = vain_looks_.load(std::memory_order_relaxed); // a count that is nearly right will do
-    vain_looks_.store(looks + 1, std::memory_order_relaxed);
-    if (looks % looks_a_clock != 0) {
-        return false;
-    }
-    const int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-    if (now - events_looked_.load(std::memory_order_relaxed) < events_interval.count()) {
-        return false;
-    }
-    events_looked_.store(now, std::memory_order_relaxed);
-    return true;
-}
-
 void Stream::take_core_events() {
     if (properties_.queue_shows_end) {
         return; // they come with all others
@@ -282,7 +265,7 @@ void Stream::take_core_events() {
         error.err = -failure;
         on_core_error(error);
     }
-    if (std::exchange(connect_again_, false)) {
+    if (request_.take_retry()) {
         connect_again();
     }
 }
@@ -346,20 +329,12 @@ void Stream::on_completion(const fi_cq_data_entry& entry) {
     }
 
     liveness_.on_arrival();
-    // A receive slot, if the arrival took one.
-    size_t slot = receive_slots_;
-    if (entry.op_context != nullptr) {
-        slot = traits_.contexts
-                   ? static_cast<size_t>(static_cast<fi_context2*>(entry.op_context) - contexts_.data())
-                   : static_cast<size_t>(static_cast<std::byte*>(entry.op_context) - messages_.buffer.data()) /
-                         wire::Control::size;
-    }
+    const auto slot = messages_.slot_of(entry.op_context);
     const char* broken = nullptr;
     if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
         broken = headers_ ? "an immediate where headers were agreed on" : link_.on_data(entry.data);
-    } else if ((entry.flags & FI_RECV) != 0 && slot < receive_slots_) {
-        broken = link_.on_message(
-            {messages_.buffer.data() + slot * wire::Control::size, std::min(entry.len, wire::Control::size)});
+    } else if ((entry.flags & FI_RECV) != 0 && slot) {
+        broken = link_.on_message({messages_.receive(*slot), std::min(entry.len, MessageSlots::slot_size)});
     } else {
         return;
     }
@@ -370,8 +345,8 @@ void Stream::on_completion(const fi_cq_data_entry& entry) {
     if (link_.peer_finished() || link_.peer_reset()) {
         report_shutdown();
     }
-    if (slot < receive_slots_) {
-        if (const int ret = post_receive(slot); ret != 0) {
+    if (slot) {
+        if (const int ret = post_receive(*slot); ret != 0) {
             fail(FI_ECONNRESET, "a receive could not be posted");
         }
     }

@@ -105,7 +105,7 @@ void Stream::post_probe() {
     if (!liveness_.begin_probe()) {
         return;
     }
-    iovec iov{messages_.buffer.data(), 0};
+    iovec iov{messages_.memory().buffer.data(), 0};
     fi_rma_iov remote{link_.peer_ring().address, 0, link_.peer_ring().key};
     void* desc = messages_.desc();
     fi_msg_rma message{};

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Keepalive and user timeout of one stream: when it is due, what a probe changes, and the timer that wakes a waiter.
-// What the clock decides alone is in keepalive_test; the kernel's part is tried on a TCP socket that is not connected.
+// What the clock alone decides is in timing_test; the kernel's part is tried on a TCP socket that is not connected.
 #include "prov/rstream/stream/liveness.hpp"
 
 #include <cerrno>

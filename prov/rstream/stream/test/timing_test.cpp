@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a connection decides by the time, with a clock made by hand: when keepalive asks and gives up, when data that
-// nobody acknowledges is given up, and when writes are to be small.
+// What a stream decides by the time, with a clock made by hand: when keepalive asks and gives up, when data that nobody
+// acknowledges is given up, when writes are to be small, how long a closed stream lingers, and what a program that
+// polls does only now and then.
 #include "prov/rstream/stream/keepalive.hpp"
 #include "prov/rstream/stream/late_writes.hpp"
+#include "prov/rstream/stream/linger.hpp"
+#include "prov/rstream/stream/poll_interval.hpp"
 #include "prov/rstream/stream/user_timeout.hpp"
 
 #include "prov/rstream/test/wire_test.hpp"
@@ -196,6 +199,64 @@ void test_each_relapse_takes_twice_as_much(void**) {
     }
 }
 
+// ---- Linger
+
+void test_a_close_waits_as_long_as_the_program_said(void**) {
+    Linger linger;
+    linger.start(at(1000), std::chrono::milliseconds(500));
+    assert_int_equal(linger.wait_left(at(1000)), 500);
+    assert_int_equal(linger.wait_left(at(1499)), 1);
+    assert_int_equal(linger.wait_left(at(1499) + std::chrono::microseconds(1)), 1);
+    assert_int_equal(linger.wait_left(at(1500)), 0);
+    assert_true(linger.wait_left(at(2000)) < 0);
+}
+
+void test_a_stream_lingers_in_the_background(void**) {
+    Linger linger;
+    linger.start(at(1000), std::chrono::milliseconds(500));
+    assert_false(linger.given_up(at(60999)));
+    assert_true(linger.given_up(at(61000)));
+}
+
+void test_a_stream_is_not_given_up_before_the_program_has_waited(void**) {
+    Linger linger;
+    linger.start(at(0), std::chrono::milliseconds(100000));
+    assert_false(linger.given_up(at(99999)));
+    assert_true(linger.given_up(at(100000)));
+}
+
+void test_a_stream_that_was_not_closed_does_not_linger(void**) { assert_true(Linger().given_up(at(0))); }
+
+// ---- PollInterval
+
+// In how many of so many polls at that time it was due.
+int due_of(PollInterval& interval, uint32_t polls, int when) {
+    int due = 0;
+    for (uint32_t i = 0; i < polls; ++i) {
+        due += interval.due([&] { return at(when); }) ? 1 : 0;
+    }
+    return due;
+}
+
+void test_the_clock_is_read_in_one_of_some_polls(void**) {
+    PollInterval interval;
+    int reads = 0;
+    for (uint32_t i = 0; i < 3 * PollInterval::polls_a_clock; ++i) {
+        interval.due([&] {
+            ++reads;
+            return at(0);
+        });
+    }
+    assert_int_equal(reads, 3);
+}
+
+void test_a_poll_is_due_once_in_an_interval(void**) {
+    PollInterval interval;
+    assert_int_equal(due_of(interval, PollInterval::polls_a_clock, 100), 1);
+    assert_int_equal(due_of(interval, 3 * PollInterval::polls_a_clock, 109), 0);
+    assert_int_equal(due_of(interval, 3 * PollInterval::polls_a_clock, 110), 1);
+}
+
 } // namespace
 
 int main() {
@@ -217,6 +278,12 @@ int main() {
         cmocka_unit_test(test_writes_are_large_until_one_is_late),
         cmocka_unit_test(test_writes_are_large_again_once_enough_went_well),
         cmocka_unit_test(test_each_relapse_takes_twice_as_much),
+        cmocka_unit_test(test_a_close_waits_as_long_as_the_program_said),
+        cmocka_unit_test(test_a_stream_lingers_in_the_background),
+        cmocka_unit_test(test_a_stream_is_not_given_up_before_the_program_has_waited),
+        cmocka_unit_test(test_a_stream_that_was_not_closed_does_not_linger),
+        cmocka_unit_test(test_the_clock_is_read_in_one_of_some_polls),
+        cmocka_unit_test(test_a_poll_is_due_once_in_an_interval),
     };
     return RUN_TAP(tests);
 }

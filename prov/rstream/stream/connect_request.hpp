@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What a stream sends its peer to connect or to accept, and how long it tries. A local port that the core chose may be
+// in use; then it connects again from another one, with a hello that names new registrations.
+//
+// With the event dispatcher locked, but for `set_data`, which comes before.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "prov/rstream/wire/hello.hpp"
+
+namespace rstream {
+
+class ConnectRequest {
+  public:
+    using Time = std::chrono::steady_clock::time_point;
+    // Local ports that a connection is tried from.
+    static constexpr int max_connects = 8;
+
+    // The program's data, behind the hello.
+    void set_data(std::span<const std::byte> data) {
+        bytes_.resize(wire::Hello::size + data.size());
+        std::copy(data.begin(), data.end(), bytes_.begin() + wire::Hello::size);
+    }
+    // In front of it; its `user_length` is ours.
+    void set_hello(wire::Hello hello) {
+        hello.user_length = static_cast<uint8_t>(bytes_.size() - wire::Hello::size);
+        hello.encode(std::span<std::byte, wire::Hello::size>(bytes_.data(), wire::Hello::size));
+    }
+    [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
+
+    // The first connect begins.
+    void begin() { connects_left_ = max_connects - 1; }
+    // The local port is in use. False if no more are tried; else `take_retry` is true, once.
+    bool port_in_use() {
+        if (connects_left_ == 0) {
+            return false;
+        }
+        --connects_left_;
+        retry_ = true;
+        return true;
+    }
+    [[nodiscard]] bool take_retry() { return std::exchange(retry_, false); }
+    void end() { connects_left_ = 0; }
+
+    // When the peer must have answered; never, if it was not set.
+    void set_deadline(Time deadline) { deadline_ = deadline; }
+    [[nodiscard]] bool has_deadline() const { return deadline_ != Time(); }
+    [[nodiscard]] Time deadline() const { return deadline_; }
+
+  private:
+    std::vector<std::byte> bytes_;
+    int connects_left_ = 0;
+    bool retry_ = false;
+    Time deadline_;
+};
+
+} // namespace rstream

@@ -425,7 +425,7 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
 // What arrived before the core's connection ended belongs to the stream.
 void Stream::take_what_came() {
     if (lifecycle_.connected()) {
-        const std::lock_guard lock(cq_mutex_);
+        const base::Guard lock(completing_);
         while (drain_completions() == Drained::not_all) {
         }
     }

@@ -13,10 +13,9 @@
 // stream_iomap.cpp       memory beside the stream
 // stream_keepalive.cpp   whether a silent peer is there
 //
-// Locks, in the order in which they are taken: the pump's, then one of `tx_mutex_`, `rx_mutex_`, `cq_mutex_` at a time,
-// but `tx_mutex_` never waits: who cannot have it leaves a note (`kick`) to whoever has. None is held over a call that
-// can block, as registering memory can. A thread that sends and one that receives share none of them for longer than
-// reading completions takes.
+// Locks, in the order in which they are taken: `reading_`, the pump's, and then `posting_` or `completing_`. Those of
+// the parts are leaves. None is held over a call that can block, as registering memory can. A thread that sends and one
+// that receives share none of them for longer than reading completions takes.
 #pragma once
 
 #include <atomic>
@@ -28,6 +27,7 @@
 #include <vector>
 
 #include "base/descriptor.hpp"
+#include "base/mutex.hpp"
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/core.hpp"
 #include "prov/rstream/core/domains.hpp"
@@ -43,6 +43,7 @@
 #include "prov/rstream/stream/liveness.hpp"
 #include "prov/rstream/stream/message_slots.hpp"
 #include "prov/rstream/stream/poll_interval.hpp"
+#include "prov/rstream/stream/posting_lock.hpp"
 #include "prov/rstream/stream/readiness.hpp"
 #include "prov/rstream/stream/ring_buffer.hpp"
 #include "prov/rstream/stream/staging_threshold.hpp"
@@ -130,13 +131,17 @@ class Stream final : public EqTarget {
     void on_core_error(const fi_eq_err_entry& entry) override;
 
   private:
-    // Holds the posting side; on leaving, does what others left to do meanwhile.
-    class Posting {
+    // Holds the posting side; on leaving, does what others requested meanwhile.
+    class BASE_CHECKED(scoped_lockable) Posting {
       public:
-        explicit Posting(Stream& stream) : stream_(stream) { stream_.tx_mutex_.lock(); }
+        explicit Posting(Stream& stream) BASE_CHECKED(acquire_capability(stream.posting_)) : stream_(stream) {
+            stream_.posting_.lock();
+        }
         Posting(const Posting&) = delete;
         Posting& operator=(const Posting&) = delete;
-        ~Posting() { stream_.unlock_posting(); }
+        ~Posting() BASE_CHECKED(release_capability()) {
+            stream_.posting_.unlock([this]() BASE_REQUIRES(stream_.posting_) { stream_.flush(); });
+        }
 
       private:
         Stream& stream_;
@@ -153,7 +158,8 @@ class Stream final : public EqTarget {
     int register_buffer(RegisteredBuffer& buffer, uint64_t access);
     [[nodiscard]] wire::RemoteRing offered(const RegisteredBuffer& ring) const;
     [[nodiscard]] wire::Hello hello() const;
-    int agree(const wire::Hello& peer);
+    // Before the stream is connected, and so before any other thread posts.
+    int agree(const wire::Hello& peer) BASE_UNCHECKED;
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
     void connect_again();
     void take_what_came();
@@ -165,22 +171,22 @@ class Stream final : public EqTarget {
 
     // stream_core.cpp
     int post_receive(size_t slot);
-    void flush();          // posting side: all that may go now
-    void kick();           // from any side: flush, or have it done by whoever posts at present
-    void unlock_posting(); // and do what was left to us meanwhile
-    ssize_t post(const wire::Post& post, const void* direct);
-    ssize_t post_bypass(const wire::Post& post, const void* direct);
-    ssize_t post_write(const wire::Post& post, bool signal);
-    ssize_t post_header(const wire::Post& post);
-    template <class Message> ssize_t post_control(const Message& message, bool signal);
-    template <class Message> ssize_t post_message(const Message& message, std::byte* slot, bool signal);
+    void flush() BASE_REQUIRES(posting_); // all that may go now
+    void kick();                          // flush, or have it done by the thread that posts at present
+    ssize_t post(const wire::Post& post, const void* direct) BASE_REQUIRES(posting_);
+    ssize_t post_bypass(const wire::Post& post, const void* direct) BASE_REQUIRES(posting_);
+    ssize_t post_write(const wire::Post& post, bool signal) BASE_REQUIRES(posting_);
+    ssize_t post_header(const wire::Post& post) BASE_REQUIRES(posting_);
+    template <class Message> ssize_t post_control(const Message& message, bool signal) BASE_REQUIRES(posting_);
+    template <class Message>
+    ssize_t post_message(const Message& message, std::byte* slot, bool signal) BASE_REQUIRES(posting_);
     enum class Drained : uint8_t { nothing, something, not_all };
-    Drained drain_completions();
+    Drained drain_completions() BASE_REQUIRES(completing_);
     void drop_completions();
     void take_core_events();
     int try_wait_core();
-    void on_completion(const fi_cq_data_entry& entry);
-    void on_completion_error();
+    void on_completion(const fi_cq_data_entry& entry) BASE_REQUIRES(completing_);
+    void on_completion_error() BASE_REQUIRES(completing_);
     void on_violation(const char* rule);
 
     // stream_transfer.cpp
@@ -194,24 +200,24 @@ class Stream final : public EqTarget {
     ssize_t try_send(const iovec* iov, size_t count, bool more, Leftover& left);
     ssize_t recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied);
     ssize_t peek_ring(const iovec* iov, size_t count);
-    size_t copy_in(const iovec* iov, size_t count, bool more);
-    size_t copy_out(const iovec* iov, size_t count, bool take);
-    ssize_t readable_or_end();
-    void note_needs();
+    size_t copy_in(const iovec* iov, size_t count, bool more) BASE_REQUIRES(posting_);
+    size_t copy_out(const iovec* iov, size_t count, bool take) BASE_REQUIRES(reading_);
+    ssize_t readable_or_end() BASE_REQUIRES(reading_);
+    void note_needs() BASE_REQUIRES(posting_);
     void await_more();
     void wake_waiters();
 
     // stream_resize.cpp
-    void size_chunks();                        // posting side
-    [[nodiscard]] size_t staging_goal() const; // posting side; 0: it is large enough
-    void note_held_up();                       // posting side
+    void size_chunks() BASE_REQUIRES(posting_);
+    [[nodiscard]] size_t staging_goal() const BASE_REQUIRES(posting_); // 0: it is large enough
+    void note_held_up() BASE_REQUIRES(posting_);
     int make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out);
     void resize_staging();
     void resize_ring();
     void retire_ring(RegisteredBuffer emptied);
     // stream_iomap.cpp
     ssize_t try_write_map(const void* buffer, size_t length, uint64_t offset, bool more);
-    size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more);
+    size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more) BASE_REQUIRES(posting_);
 
     // stream_keepalive.cpp
     int apply_keepalive(const KeepaliveSettings& settings);
@@ -219,7 +225,7 @@ class Stream final : public EqTarget {
     int apply_kernel_keepalive(const KeepaliveSettings& settings);
     int apply_own_keepalive(const KeepaliveSettings& settings);
     void check_liveness();
-    void post_probe(); // posting side
+    void post_probe() BASE_REQUIRES(posting_);
 
     Domain& domain_;
     Info core_info_;
@@ -251,18 +257,18 @@ class Stream final : public EqTarget {
 
     Lifecycle lifecycle_;
 
-    std::mutex tx_mutex_; // the posting side of the link, and the following
-    std::atomic<bool> kicked_{false};
-    std::atomic<bool> flush_wanted_{false};    // something could not go yet
-    std::optional<wire::Post> header_pending_; // its write was posted, the message behind it not yet
+    PostingLock posting_;                   // the posting side of the link
+    std::atomic<bool> flush_wanted_{false}; // something could not go yet
+    std::optional<wire::Post>
+        header_pending_ BASE_GUARDED_BY(posting_); // its write was posted, the message behind it not yet
     WorkRequests work_requests_;
-    size_t unpolled_ = 0; // bytes staged since completions were last looked at
-    bool needy_ = false;
+    size_t unpolled_ BASE_GUARDED_BY(posting_) = 0; // bytes staged since completions were last looked at
+    bool needy_ BASE_GUARDED_BY(posting_) = false;
     ChunkSize chunk_size_;
-    StagingThreshold staging_threshold_;
+    StagingThreshold staging_threshold_ BASE_GUARDED_BY(posting_);
 
-    std::mutex rx_mutex_; // the reading side of the link
-    std::mutex cq_mutex_; // the progress side of the link
+    base::Mutex reading_ BASE_ACQUIRED_BEFORE(completing_, posting_); // the reading side of the link
+    base::Mutex completing_;                                          // the progress side of the link
     PollInterval events_interval_;
 
     Readiness readiness_;

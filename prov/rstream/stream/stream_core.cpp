@@ -28,19 +28,7 @@ int Stream::post_receive(size_t slot) {
 // ---- posting side
 
 void Stream::kick() {
-    kicked_.store(true);
-    while (kicked_.load() && tx_mutex_.try_lock()) {
-        kicked_.store(false);
-        flush();
-        tx_mutex_.unlock();
-    }
-}
-
-void Stream::unlock_posting() {
-    tx_mutex_.unlock();
-    if (kicked_.load()) {
-        kick();
-    }
+    posting_.request([this]() BASE_REQUIRES(posting_) { flush(); });
 }
 
 void Stream::flush() {
@@ -209,7 +197,7 @@ void Stream::progress() {
     }
     Drained drained = Drained::nothing;
     {
-        const std::lock_guard lock(cq_mutex_);
+        const base::Guard lock(completing_);
         drained = drain_completions();
     }
     // A program that only polls its endpoint must learn of the connection's end too; each poll of the events costs a
@@ -298,7 +286,7 @@ Stream::Drained Stream::drain_completions() {
 
 // Of an endpoint that is gone: its receives may have been flushed.
 void Stream::drop_completions() {
-    const std::lock_guard lock(cq_mutex_);
+    const base::Guard lock(completing_);
     fi_cq_data_entry entries[completion_batch];
     for (;;) {
         const ssize_t count = fi_cq_read(cq_.get(), entries, completion_batch);

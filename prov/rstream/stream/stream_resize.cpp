@@ -89,7 +89,7 @@ void Stream::resize_ring() {
         }
         const wire::RemoteRing offer = offered(made);
         {
-            const std::lock_guard lock(rx_mutex_);
+            const base::Guard lock(reading_);
             ring_.set_next(std::move(made));
             link_.supply(offer);
         }
@@ -103,7 +103,7 @@ void Stream::resize_ring() {
 void Stream::retire_ring(RegisteredBuffer emptied) {
     emptied.mr.reset();
     emptied.buffer.retire();
-    const std::lock_guard lock(rx_mutex_);
+    const base::Guard lock(reading_);
     ring_.keep_addresses(std::move(emptied.buffer));
 }
 

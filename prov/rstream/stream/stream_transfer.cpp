@@ -209,7 +209,7 @@ ssize_t Stream::readable_or_end() {
 }
 
 ssize_t Stream::recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied) {
-    const std::lock_guard lock(rx_mutex_);
+    const base::Guard lock(reading_);
     readiness_.begin_recv();
     ssize_t result = readable_or_end();
     if (result > 0) {
@@ -256,7 +256,7 @@ ssize_t Stream::peek_recv(const iovec* iov, size_t count) {
 }
 
 ssize_t Stream::peek_ring(const iovec* iov, size_t count) {
-    const std::lock_guard lock(rx_mutex_);
+    const base::Guard lock(reading_);
     const ssize_t readable = readable_or_end();
     if (readable <= 0) {
         return readable;

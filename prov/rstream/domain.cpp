@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include <sys/random.h>
-
 #include "prov/rstream/endpoint.hpp"
 #include "prov/rstream/log.hpp"
 #include "prov/rstream/stream/stream.hpp"
@@ -121,15 +119,6 @@ int Domain::cm_data_size(size_t& size) {
     }
     size = cm_data_size_;
     return 0;
-}
-
-uint64_t Domain::random_key() const {
-    uint64_t key = 0;
-    if (getrandom(&key, sizeof(key), 0) != sizeof(key)) {
-        key = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-    }
-    const size_t bits = 8 * core_info_->domain_attr->mr_key_size;
-    return bits >= 64 ? key : key & ((1ULL << bits) - 1);
 }
 
 void Domain::linger(std::unique_ptr<Stream> connection) {

@@ -32,8 +32,6 @@ class Domain : public fid_domain {
     int core_info_for(const fi_info& info, Info& out) const;
     // Private data that a connection request or reply of the core can carry, bytes. Found out on first use.
     int cm_data_size(size_t& size);
-    // A key for a region, where the core leaves the choice to us: not to be guessed by another peer of the domain.
-    [[nodiscard]] uint64_t random_key() const;
 
     void retain() { users_.fetch_add(1, std::memory_order_relaxed); }
     void release() { users_.fetch_sub(1, std::memory_order_release); }

@@ -32,10 +32,11 @@ uint64_t random_session() {
 
 Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings)
     : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
-      traits_(core_info, domain.fabric().params().immediates), properties_(domain.fabric().properties_of(core_info)),
+      core_(domain.fabric().core(), CoreTraits(core_info, domain.fabric().params().immediates),
+            domain.fabric().properties_of(core_info)),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
-      iomap_(settings.maps), session_(random_session()), chunk_size_(traits_.max_message),
+      iomap_(settings.maps), session_(random_session()), chunk_size_(core_.traits().max_message),
       staging_threshold_(settings.send_limit), keepalive_wanted_(settings.keepalive) {}
 
 Stream::~Stream() { drop_endpoint(); }
@@ -49,12 +50,7 @@ int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, An
         settings.rx_size = std::min(settings.rx_size, std::max(room, wire::min_queue));
     }
     std::unique_ptr<Stream> connection(new Stream(domain, core_info, queue, subject, settings));
-    connection->core_info_.reset(fi_dupinfo(&core_info));
-    if (!connection->core_info_) {
-        return -FI_ENOMEM;
-    }
-    connection->core_info_->handle = core_info.handle;
-    if (const int ret = connection->open_queue(settings); ret != 0) {
+    if (const int ret = connection->open_queue(core_info, settings); ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make an endpoint's memory and queue: %s\n", fi_strerror(-ret));
         return ret;
     }
@@ -62,76 +58,37 @@ int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, An
     return 0;
 }
 
-int Stream::open_queue(const Settings& settings) {
+int Stream::open_queue(const fi_info& core_info, const Settings& settings) {
     const size_t receives =
-        wire::control_credits + (traits_.consumes_recv || !traits_.immediates ? settings.rx_size : 0);
-    work_requests_.open(settings.tx_size, wire::control_credits, traits_.contexts, properties_.loses_frames);
+        wire::control_credits + (core_.traits().consumes_recv || !core_.traits().immediates ? settings.rx_size : 0);
+    work_requests_.open(settings.tx_size, wire::control_credits, core_.traits().contexts,
+                        core_.properties().loses_frames);
     if (staging_.current().buffer.allocate(settings.send_buf_size) != 0 ||
         ring_.current().buffer.allocate(settings.recv_buf_size) != 0 ||
-        messages_.open(receives, settings.tx_size, traits_.contexts) != 0) {
+        messages_.open(receives, settings.tx_size, core_.traits().contexts) != 0) {
         return -FI_ENOMEM;
     }
-    fi_cq_attr attr{};
-    attr.size = receives + settings.rx_size + settings.tx_size + 2 * size_t{wire::control_credits};
-    attr.format = FI_CQ_FORMAT_DATA;
-    attr.wait_obj = FI_WAIT_FD;
-    if (const int ret = domain_.cores().take(properties_.max_domain_connections, core_domain_); ret != 0) {
-        return ret;
-    }
-    fid_cq* cq = nullptr;
-    if (const int ret = fi_cq_open(core_domain_.get(), &attr, &cq, nullptr); ret != 0) {
-        return ret;
-    }
-    cq_.reset(cq);
-    if (const int ret = fi_control(&cq->fid, FI_GETWAIT, &cq_fd_); ret != 0) {
-        return ret;
-    }
-    (void)close_on_exec(cq_fd_); // and what is behind it, if anything, when that is made
-    return 0;
+    return core_.open_queue(domain_.cores(), core_info,
+                            receives + settings.rx_size + settings.tx_size + 2 * size_t{wire::control_credits});
 }
 
-// Only once its peer is known: some cores choose the way there, and the device, while they make an endpoint.
 int Stream::open_endpoint() {
-    fid_ep* ep = nullptr;
-    int ret = fi_endpoint(core_domain_.get(), core_info_.get(), &ep, this);
-    if (ret != 0) {
+    int ret = core_.open(pump_->core(), this);
+    if (ret != 0 || (core_.events() != nullptr && (ret = wait_set_.add(core_.events_fd())) != 0)) {
         return ret;
     }
-    ep_.reset(ep);
-    request_used_ = core_info_->handle != nullptr;
-    fid_eq* events = pump_->core();
-    if (!properties_.queue_shows_end) {
-        fi_eq_attr attr{};
-        attr.wait_obj = FI_WAIT_FD;
-        if ((ret = fi_eq_open(domain_.fabric().core(), &attr, &events, nullptr)) != 0) {
-            return ret;
-        }
-        events_.reset(events);
-        if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
-            return ret;
-        }
-        close_queue_on_exec(events_fd_);
-        if ((ret = wait_set_.add(events_fd_)) != 0) {
-            return ret;
-        }
-    }
-    if ((ret = fi_ep_bind(ep, &cq_->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION)) != 0 ||
-        (ret = fi_ep_bind(ep, &cq_->fid, FI_RECV)) != 0 || // every arrival completes
-        (ret = fi_ep_bind(ep, &events->fid, 0)) != 0) {
-        return ret;
-    }
-    pump_->add(&ep->fid, this);
-    if (events_) {
-        pump_->watch(events_fd_, this);
+    pump_->add(&core_.get()->fid, this);
+    if (core_.events() != nullptr) {
+        pump_->watch(core_.events_fd(), this);
     }
     if ((ret = register_buffer(ring_.current(), FI_REMOTE_WRITE)) != 0) {
         return ret;
     }
-    if (traits_.local_mr && ((ret = register_buffer(staging_.current(), FI_WRITE)) != 0 ||
-                             (ret = register_buffer(messages_.memory(), FI_SEND | FI_RECV)) != 0)) {
+    if (core_.traits().local_mr && ((ret = register_buffer(staging_.current(), FI_WRITE)) != 0 ||
+                                    (ret = register_buffer(messages_.memory(), FI_SEND | FI_RECV)) != 0)) {
         return ret;
     }
-    if ((ret = fi_enable(ep)) != 0) {
+    if ((ret = core_.enable()) != 0) {
         return ret;
     }
     for (size_t slot = 0; slot < messages_.receives(); ++slot) {
@@ -143,22 +100,20 @@ int Stream::open_endpoint() {
 }
 
 void Stream::drop_endpoint() {
-    if (ep_) {
+    if (core_.get() != nullptr) {
         auto lock = pump_->lock();
         leave_watch();
         kernel_keepalive_.detach();
-        if (events_) {
+        if (core_.events() != nullptr) {
             // Nobody else reads the connection's own queue. What the core takes its time for holds up nobody who
             // connects meanwhile.
-            pump_->forget(&ep_->fid, this);
+            pump_->forget(&core_.get()->fid, this);
             lock.unlock();
         } else {
-            pump_->remove(&ep_->fid, this); // the core fid goes while no event for it can be under way
+            pump_->remove(&core_.get()->fid, this); // the core fid goes while no event for it can be under way
         }
-        ep_.reset();
-        wait_set_.remove(events_fd_);
-        events_.reset();
-        events_fd_ = -1;
+        wait_set_.remove(core_.events_fd());
+        core_.close();
         messages_.memory().mr.reset();
         ring_.deregister();
         staging_.deregister();
@@ -169,44 +124,26 @@ void Stream::drop_endpoint() {
 // Nothing that comes now is worth waking up for.
 void Stream::leave_watch() {
     pump_->unwatch_data(this);
-    for (const int fd : {events_fd_, liveness_.timer_fd()}) {
+    for (const int fd : {core_.events_fd(), liveness_.timer_fd()}) {
         if (fd >= 0) {
             pump_->unwatch(fd, this);
         }
     }
 }
 
-int Stream::register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags) {
-    fid_mr* mr = nullptr;
-    int ret = -FI_ENOKEY;
-    // Keys of ours are drawn at random, so two may meet; the core then says so.
-    for (int tries = 0; tries < 8 && ret == -FI_ENOKEY; ++tries) {
-        ret = fi_mr_reg(core_domain_.get(), memory, length, access, 0, traits_.provider_keys ? 0 : domain_.random_key(),
-                        flags, &mr, nullptr);
-    }
-    if (ret != 0) {
-        return ret;
-    }
-    out.reset(mr);
-    if (traits_.endpoint_mr && ((ret = fi_mr_bind(mr, &ep_->fid, 0)) != 0 || (ret = fi_mr_enable(mr)) != 0)) {
-        return ret;
-    }
-    return 0;
-}
-
 int Stream::register_buffer(RegisteredBuffer& buffer, uint64_t access) {
-    return register_memory(buffer.buffer.data(), buffer.buffer.size(), access, buffer.mr);
+    return core_.register_memory(buffer.buffer.data(), buffer.buffer.size(), access, buffer.mr);
 }
 
 // What the peer may know of a receive ring.
 wire::RemoteRing Stream::offered(const RegisteredBuffer& ring) const {
-    return {traits_.virtual_address ? reinterpret_cast<uint64_t>(ring.buffer.data()) : 0, fi_mr_key(ring.mr.get()),
-            ring.buffer.size()};
+    return {core_.traits().virtual_address ? reinterpret_cast<uint64_t>(ring.buffer.data()) : 0,
+            fi_mr_key(ring.mr.get()), ring.buffer.size()};
 }
 
 wire::Hello Stream::hello() const {
     wire::Hello h;
-    h.features = traits_.immediates ? 0 : wire::Hello::feature_headers;
+    h.features = core_.traits().immediates ? 0 : wire::Hello::feature_headers;
     h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
     h.features |= wire::Hello::feature_data_acks;
     h.session = session_;
@@ -222,7 +159,7 @@ wire::Hello Stream::hello() const {
 
 // Opens the sending side towards what the peer offers.
 int Stream::agree(const wire::Hello& peer) {
-    headers_ = !traits_.immediates || (peer.features & wire::Hello::feature_headers) != 0;
+    headers_ = !core_.traits().immediates || (peer.features & wire::Hello::feature_headers) != 0;
     iomap_.agree(peer.maps);
     link_.open(peer, headers_, wire::Immediate::max_length, iomap_.wire());
     size_chunks();
@@ -244,8 +181,9 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
         return -FI_EOPBADSTATE;
     }
     request_.set_data(data);
-    int ret = address != nullptr ? aim_at(*core_info_, address) : 0;
-    const int guess = properties_.kernel_sockets && address != nullptr ? next_descriptor(cq_fd_) : -1;
+    int ret = address != nullptr ? aim_at(core_.info(), address) : 0;
+    const int guess =
+        core_.properties().kernel_sockets && address != nullptr ? next_descriptor(core_.completions_fd()) : -1;
     ret = ret != 0 ? ret : open_endpoint();
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
@@ -255,10 +193,10 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
         lifecycle_.move(State::connecting);
         if (peer != nullptr) {
             agree(*peer);
-            ret = fi_accept(ep_.get(), request_.bytes().data(), request_.bytes().size());
+            ret = fi_accept(core_.get(), request_.bytes().data(), request_.bytes().size());
         } else {
             request_.begin();
-            ret = fi_connect(ep_.get(), address, request_.bytes().data(), request_.bytes().size());
+            ret = fi_connect(core_.get(), address, request_.bytes().data(), request_.bytes().size());
             close_core_on_exec(guess);
             if (const std::chrono::milliseconds limit(domain_.fabric().params().connect_timeout);
                 ret == 0 && limit.count() != 0) {
@@ -280,12 +218,12 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
 void Stream::close_core_on_exec(int guess) {
     sockaddr_storage local{};
     size_t length = sizeof(local);
-    if (properties_.kernel_sockets) {
-        (void)close_queue_on_exec(cq_fd_);
+    if (core_.properties().kernel_sockets) {
+        close_queue_on_exec(core_.completions_fd());
     }
-    if (guess >= 0 && fi_getname(&ep_->fid, &local, &length) == 0 &&
+    if (guess >= 0 && fi_getname(&core_.get()->fid, &local, &length) == 0 &&
         is_kernel_socket(guess, reinterpret_cast<const sockaddr&>(local))) {
-        (void)close_on_exec(guess);
+        close_on_exec(guess);
     }
 }
 
@@ -303,7 +241,7 @@ void Stream::connect_again() {
             pump_->set_deadline(this, request_.deadline());
         }
         request_.set_hello(hello()); // the registrations are new
-        ret = fi_connect(ep_.get(), core_info_->dest_addr, request_.bytes().data(), request_.bytes().size());
+        ret = fi_connect(core_.get(), core_.info().dest_addr, request_.bytes().data(), request_.bytes().size());
     }
     if (ret != 0) {
         request_.end();
@@ -327,7 +265,7 @@ void Stream::on_deadline() {
         lifecycle_.move(State::abandoned);
     }
     leave_watch();
-    fi_shutdown(ep_.get(), 0);
+    fi_shutdown(core_.get(), 0);
 }
 
 void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std::span<const std::byte> data) {
@@ -339,7 +277,7 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
     if (event == FI_CONNECTED && lifecycle_.state() == State::abandoned) {
         pump_->clear_deadline(this);
         leave_watch();
-        fi_shutdown(ep_.get(), 0); // to its peer it was reset
+        fi_shutdown(core_.get(), 0); // to its peer it was reset
         return;
     }
     if (event != FI_CONNECTED || lifecycle_.state() != State::connecting) {
@@ -353,7 +291,7 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
             fi_eq_err_entry refused{};
             refused.err = FI_ECONNREFUSED;
             on_core_error(refused);
-            fi_shutdown(ep_.get(), 0);
+            fi_shutdown(core_.get(), 0);
             return;
         }
         agree(peer);
@@ -363,9 +301,9 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
     }
     pump_->clear_deadline(this);
     lifecycle_.move(State::connected);
-    pump_->watch_data(cq_fd_, this);
-    if (properties_.kernel_sockets) { // elsewhere there is nothing behind the queue's descriptor
-        kernel_keepalive_.attach(close_queue_on_exec(cq_fd_));
+    pump_->watch_data(core_.completions_fd(), this);
+    if (core_.properties().kernel_sockets) { // elsewhere there is nothing behind the queue's descriptor
+        kernel_keepalive_.attach(close_queue_on_exec(core_.completions_fd()));
     }
     apply_keepalive(keepalive_wanted_); // the log says what could not be applied
     if (queue_ != nullptr) {

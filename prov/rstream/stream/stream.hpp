@@ -29,9 +29,7 @@
 #include "base/descriptor.hpp"
 #include "base/mutex.hpp"
 #include "include/rdma/fi_ext_rstream.h"
-#include "prov/rstream/core.hpp"
-#include "prov/rstream/core/domains.hpp"
-#include "prov/rstream/core/properties.hpp"
+#include "prov/rstream/core/endpoint.hpp"
 #include "prov/rstream/eq.hpp"
 #include "prov/rstream/stream/buffer.hpp"
 #include "prov/rstream/stream/chunk_size.hpp"
@@ -119,10 +117,10 @@ class Stream final : public EqTarget {
     int set_keepalive(const KeepaliveSettings& settings);
 
     // Null before it is connected or accepted.
-    [[nodiscard]] fid_ep* core() const { return lifecycle_.state() > State::preparing ? ep_.get() : nullptr; }
+    [[nodiscard]] fid_ep* core() const { return lifecycle_.state() > State::preparing ? core_.get() : nullptr; }
 
     // The core has made an endpoint of the request that was accepted.
-    [[nodiscard]] bool request_used() const { return request_used_; }
+    [[nodiscard]] bool request_used() const { return core_.request_used(); }
 
     void progress() override;
     int arm() override;
@@ -150,11 +148,10 @@ class Stream final : public EqTarget {
     Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings);
 
     // stream.cpp
-    int open_queue(const Settings& settings);
+    int open_queue(const fi_info& core_info, const Settings& settings);
     int open_endpoint();
     void drop_endpoint();
     void leave_watch();
-    int register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags = 0);
     int register_buffer(RegisteredBuffer& buffer, uint64_t access);
     [[nodiscard]] wire::RemoteRing offered(const RegisteredBuffer& ring) const;
     [[nodiscard]] wire::Hello hello() const;
@@ -172,7 +169,7 @@ class Stream final : public EqTarget {
     // stream_core.cpp
     int post_receive(size_t slot);
     void flush() BASE_REQUIRES(posting_); // all that may go now
-    void kick();                          // flush, or have it done by the thread that posts at present
+    void request_flush();                 // flush, or have it done by the thread that posts at present
     ssize_t post(const wire::Post& post, const void* direct) BASE_REQUIRES(posting_);
     ssize_t post_bypass(const wire::Post& post, const void* direct) BASE_REQUIRES(posting_);
     ssize_t post_write(const wire::Post& post, bool signal) BASE_REQUIRES(posting_);
@@ -228,30 +225,18 @@ class Stream final : public EqTarget {
     void post_probe() BASE_REQUIRES(posting_);
 
     Domain& domain_;
-    Info core_info_;
     std::shared_ptr<Pump> pump_;
     EventQueue* queue_; // null once the endpoint is closed
     AnyFid* subject_;
-    CoreTraits traits_;
-    const CoreProperties properties_;
-    CoreDomains::Place core_domain_; // of all that follows
+    CoreEndpoint core_; // which drop_endpoint closes before the memory that it uses
     wire::Link link_;
 
-    // Released from the last to the first: the endpoint before what it uses.
     Iomap iomap_;
     RingBuffer staging_; // for the posting side
     RingBuffer ring_;    // for the reading side
     MessageSlots messages_;
-    Owned<fid_cq> cq_;
-    // Where a core's completion queue does not show that the connection has ended, its events come to a queue of the
-    // connection's own: whoever sleeps for one connection must not wake up for every other.
-    Owned<fid_eq> events_;
-    Owned<fid_ep> ep_;
-    int cq_fd_ = -1;
-    int events_fd_ = -1; // -1 if they come with all others
 
     uint64_t session_ = 0;
-    bool request_used_ = false;
     ConnectRequest request_;
     bool headers_ = false; // data is announced by messages behind the writes
 

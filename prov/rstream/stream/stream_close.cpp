@@ -62,7 +62,7 @@ int Stream::shutdown(uint64_t flags) {
     }
     if (flags == FI_RSTREAM_ABORT) {
         fail(FI_ECONNABORTED, "reset by the program");
-        fi_shutdown(ep_.get(), 0);
+        fi_shutdown(core_.get(), 0);
         return 0;
     }
     progress();
@@ -111,7 +111,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
     if (!unmapped) {
         // The memory is the program's again when we return, so nothing may be written there behind it.
         fail(FI_ECONNABORTED, "closed, and the peer does not give back what is mapped");
-        fi_shutdown(ep_.get(), 0);
+        fi_shutdown(core_.get(), 0);
     }
     iomap_.drop_all();
     return !linger_is_over();
@@ -127,7 +127,7 @@ void Stream::wait_for_core(int64_t milliseconds) {
     wait_set_.retract(wakes);
     if (!wakes() && try_wait_core() == 0) {
         // poll(2) skips a negative one
-        pollfd fds[] = {{cq_fd_, POLLIN, 0}, {events_fd_, POLLIN, 0}, {notified, POLLIN, 0}};
+        pollfd fds[] = {{core_.completions_fd(), POLLIN, 0}, {core_.events_fd(), POLLIN, 0}, {notified, POLLIN, 0}};
         poll(fds, 3, static_cast<int>(milliseconds));
     }
     readiness_.await_completion(false);

@@ -21,13 +21,13 @@ constexpr int most_batches = 8;
 } // namespace
 
 int Stream::post_receive(size_t slot) {
-    return static_cast<int>(fi_recv(ep_.get(), messages_.receive(slot), MessageSlots::slot_size, messages_.desc(),
+    return static_cast<int>(fi_recv(core_.get(), messages_.receive(slot), MessageSlots::slot_size, messages_.desc(),
                                     FI_ADDR_UNSPEC, messages_.context(slot)));
 }
 
 // ---- posting side
 
-void Stream::kick() {
+void Stream::request_flush() {
     posting_.request([this]() BASE_REQUIRES(posting_) { flush(); });
 }
 
@@ -74,13 +74,13 @@ template <class Message> ssize_t Stream::post_message(const Message& message, st
     void* context = work_requests_.begin(0, signal);
     liveness_.on_posted();
     ssize_t ret = 0;
-    if (!signal && traits_.inject_size >= wire::Control::size) {
-        ret = fi_inject(ep_.get(), slot, wire::Control::size, FI_ADDR_UNSPEC);
+    if (!signal && core_.traits().inject_size >= wire::Control::size) {
+        ret = fi_inject(core_.get(), slot, wire::Control::size, FI_ADDR_UNSPEC);
     } else {
         iovec iov{slot, wire::Control::size};
         void* desc = messages_.desc();
         const fi_msg sent{&iov, &desc, 1, FI_ADDR_UNSPEC, context, 0};
-        ret = fi_sendmsg(ep_.get(), &sent, signal ? FI_COMPLETION : 0);
+        ret = fi_sendmsg(core_.get(), &sent, signal ? FI_COMPLETION : 0);
     }
     if (ret != 0) {
         work_requests_.undo(0, signal);
@@ -141,8 +141,8 @@ ssize_t Stream::post_bypass(const wire::Post& post, const void* direct) {
     work_requests_.begin(0, false); // no context: an inject has no completion
     liveness_.on_posted();
     const ssize_t ret = post.kind == wire::Post::Kind::write
-                            ? fi_inject_write(ep_.get(), direct, chunk.length, FI_ADDR_UNSPEC, post.address, post.key)
-                            : fi_inject_writedata(ep_.get(), direct, chunk.length, post.immediate.encode(),
+                            ? fi_inject_write(core_.get(), direct, chunk.length, FI_ADDR_UNSPEC, post.address, post.key)
+                            : fi_inject_writedata(core_.get(), direct, chunk.length, post.immediate.encode(),
                                                   FI_ADDR_UNSPEC, ring.address + chunk.ring_offset, ring.key);
     if (ret != 0) {
         work_requests_.undo(0, false);
@@ -171,7 +171,7 @@ ssize_t Stream::post_write(const wire::Post& post, bool signal) {
     liveness_.on_posted();
     message.data = post.immediate.encode();
     const ssize_t ret =
-        fi_writemsg(ep_.get(), &message, (data && !headers_ ? FI_REMOTE_CQ_DATA : 0) | (signal ? FI_COMPLETION : 0));
+        fi_writemsg(core_.get(), &message, (data && !headers_ ? FI_REMOTE_CQ_DATA : 0) | (signal ? FI_COMPLETION : 0));
     if (ret != 0) {
         work_requests_.undo(chunk.length, signal);
     }
@@ -202,7 +202,7 @@ void Stream::progress() {
     }
     // A program that only polls its endpoint must learn of the connection's end too; each poll of the events costs a
     // system call.
-    if (drained == Drained::nothing && events_ && events_interval_.due(Clock::now)) {
+    if (drained == Drained::nothing && core_.events() != nullptr && events_interval_.due(Clock::now)) {
         take_core_events();
     }
     if (liveness_.due()) {
@@ -210,14 +210,14 @@ void Stream::progress() {
     }
     // What is due without anything having come was so before, and is noted if it could not go then.
     if (flush_wanted_.load(std::memory_order_acquire) || (drained != Drained::nothing && link_.control_due())) {
-        kick();
+        request_flush();
     }
     wake_waiters();
 }
 
 int Stream::arm() {
     // That the core can send again has to be asked for in any case.
-    if (properties_.queue_stays_readable && (!waiting() || !lifecycle_.connected())) {
+    if (core_.properties().queue_stays_readable && (!waiting() || !lifecycle_.connected())) {
         return 0;
     }
     return try_wait_core();
@@ -230,23 +230,15 @@ int Stream::try_wait_core() {
     if (state != State::connected) {
         lock = pump_->lock(); // the next attempt to connect has an event queue of its own
     }
-    AnyFid* fids[2] = {};
-    int count = 0;
-    if (!has_failed(state)) { // a lost connection's queue has nothing new to say
-        fids[count++] = &cq_->fid;
-    }
-    if (events_) {
-        fids[count++] = &events_->fid;
-    }
-    return count != 0 ? fi_trywait(domain_.fabric().core(), fids, count) : 0;
+    return core_.try_wait(!has_failed(state)); // a lost connection's queue has nothing new to say
 }
 
 void Stream::take_core_events() {
-    if (properties_.queue_shows_end) {
+    if (core_.properties().queue_shows_end) {
         return; // they come with all others
     }
     const auto lock = pump_->lock();
-    const int failure = events_ ? pump_->drain(events_.get()) : 0;
+    const int failure = core_.events() != nullptr ? pump_->drain(core_.events()) : 0;
     if (failure != 0 && lifecycle_.state() == State::connecting) {
         // libfabric 1's verbs tells so that it could not connect; later ones have an event for it.
         fi_eq_err_entry error{};
@@ -262,7 +254,7 @@ Stream::Drained Stream::drain_completions() {
     fi_cq_data_entry entries[completion_batch];
     Drained drained = Drained::nothing;
     for (int batch = 0; batch < most_batches; ++batch) {
-        const ssize_t count = fi_cq_read(cq_.get(), entries, completion_batch);
+        const ssize_t count = fi_cq_read(core_.completions(), entries, completion_batch);
         if (count == -FI_EAVAIL) {
             on_completion_error();
             return Drained::something;
@@ -289,9 +281,9 @@ void Stream::drop_completions() {
     const base::Guard lock(completing_);
     fi_cq_data_entry entries[completion_batch];
     for (;;) {
-        const ssize_t count = fi_cq_read(cq_.get(), entries, completion_batch);
+        const ssize_t count = fi_cq_read(core_.completions(), entries, completion_batch);
         fi_cq_err_entry error{};
-        if (count == 0 || (count < 0 && (count != -FI_EAVAIL || fi_cq_readerr(cq_.get(), &error, 0) < 0))) {
+        if (count == 0 || (count < 0 && (count != -FI_EAVAIL || fi_cq_readerr(core_.completions(), &error, 0) < 0))) {
             return;
         }
     }
@@ -309,7 +301,7 @@ void Stream::on_completion(const fi_cq_data_entry& entry) {
             return;
         }
         liveness_.on_completed();
-        if (properties_.loses_frames) {
+        if (core_.properties().loses_frames) {
             chunk_size_.on_completed(completion->staged, Clock::now() - completion->posted);
         }
         link_.release(completion->staged);
@@ -342,7 +334,7 @@ void Stream::on_completion(const fi_cq_data_entry& entry) {
 
 void Stream::on_completion_error() {
     fi_cq_err_entry error{};
-    if (fi_cq_readerr(cq_.get(), &error, 0) < 0) {
+    if (fi_cq_readerr(core_.completions(), &error, 0) < 0) {
         fail(FI_ECONNRESET, "the core's completion queue fails");
         return;
     }
@@ -356,7 +348,7 @@ void Stream::on_completion_error() {
 void Stream::on_violation(const char* rule) {
     RSTREAM_WARN(FI_LOG_EP_DATA, "the peer breaks the protocol (%s): the connection is reset\n", rule);
     fail(FI_ECONNRESET, rule);
-    fi_shutdown(ep_.get(), 0);
+    fi_shutdown(core_.get(), 0);
 }
 
 } // namespace rstream

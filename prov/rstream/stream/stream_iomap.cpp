@@ -37,33 +37,33 @@ int Stream::map(void* buffer, size_t length, uint64_t access, uint64_t& offset) 
     }
     Owned<fid_mr> mr;
     const uint64_t rights = remote ? FI_REMOTE_WRITE : FI_SEND | FI_WRITE;
-    ret = register_memory(buffer, length, rights, mr, traits_.provider_keys ? uncached_registration : 0);
+    ret = core_.register_memory(buffer, length, rights, mr, core_.traits().provider_keys ? uncached_registration : 0);
     if (ret == -FI_EBADFLAGS) {
-        ret = register_memory(buffer, length, rights, mr);
+        ret = core_.register_memory(buffer, length, rights, mr);
     }
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_MR, "%zu bytes could not be registered for a map: %s\n", length, fi_strerror(-ret));
         iomap_.unclaim(at, remote);
         return ret;
     }
-    iomap_.add(buffer, length, at, remote, traits_.virtual_address ? reinterpret_cast<uint64_t>(buffer) : 0,
+    iomap_.add(buffer, length, at, remote, core_.traits().virtual_address ? reinterpret_cast<uint64_t>(buffer) : 0,
                std::move(mr));
     offset = at;
     if (remote) {
-        kick();
+        request_flush();
     }
     return 0;
 }
 
 int Stream::unmap(const void* buffer, size_t length, bool attended) {
     if (lifecycle_.state() == State::lost) {
-        fi_shutdown(ep_.get(), 0); // whatever it was that failed, the core is to write no more
+        fi_shutdown(core_.get(), 0); // whatever it was that failed, the core is to write no more
     } else {
         progress();
     }
     const int ret = iomap_.remove(buffer, length, attended, ended());
     if (ret == -FI_EAGAIN) {
-        kick();
+        request_flush();
     }
     return ret;
 }
@@ -83,8 +83,8 @@ size_t Stream::copy_to_map(const void* buffer, size_t length, uint64_t offset, b
     while (copied < length) {
         const auto target = iomap_.wire()->find(offset + copied);
         const size_t left = length - copied;
-        const bool apart = !properties_.ordered_writes && left <= tail;
-        const size_t piece = !properties_.ordered_writes && left > tail ? left - tail : left;
+        const bool apart = !core_.properties().ordered_writes && left <= tail;
+        const size_t piece = !core_.properties().ordered_writes && left > tail ? left - tail : left;
         const size_t wanted = target ? std::min<uint64_t>({piece, target->length, chunk_size_.get()}) : 0;
         const wire::Extent room = link_.room(wanted);
         if (room.length == 0) { // or the peer has asked for the rest back meanwhile
@@ -121,7 +121,7 @@ ssize_t Stream::try_write_map(const void* buffer, size_t length, uint64_t offset
         return 0;
     }
     const size_t most_inline =
-        properties_.ordered_writes ? traits_.inject_size : std::min(traits_.inject_size, in_order);
+        core_.properties().ordered_writes ? core_.traits().inject_size : std::min(core_.traits().inject_size, in_order);
     if (!more && length <= most_inline && !header_pending_ && !work_requests_.signal_due(0)) {
         if (const auto direct = link_.bypass_write(length, offset)) {
             if (post(*direct, buffer) == 0) {

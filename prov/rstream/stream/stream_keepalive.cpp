@@ -34,15 +34,15 @@ int Stream::set_keepalive(const KeepaliveSettings& settings) {
 
 int Stream::apply_keepalive(const KeepaliveSettings& settings) {
     KeepaliveSettings wanted = settings;
-    if (!properties_.answers_empty_reads && wanted.timeout == default_user_timeout) {
+    if (!core_.properties().answers_empty_reads && wanted.timeout == default_user_timeout) {
         wanted.timeout = 0; // nobody can be asked, or the kernel has its own way to that
     }
     if (wanted == keepalive_applied_) {
         return 0;
     }
-    const int ret = properties_.kernel_sockets        ? apply_kernel_keepalive(wanted)
-                    : properties_.answers_empty_reads ? apply_own_keepalive(wanted)
-                                                      : -FI_EOPNOTSUPP;
+    const int ret = core_.properties().kernel_sockets        ? apply_kernel_keepalive(wanted)
+                    : core_.properties().answers_empty_reads ? apply_own_keepalive(wanted)
+                                                             : -FI_EOPNOTSUPP;
     if (ret != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "keepalive could not be set: %s\n", fi_strerror(-ret));
         return ret;
@@ -56,9 +56,9 @@ int Stream::apply_kernel_keepalive(const KeepaliveSettings& settings) {
         sockaddr_storage local{};
         sockaddr_storage peer{};
         size_t length = sizeof(local);
-        int ret = fi_getname(&ep_->fid, &local, &length);
+        int ret = fi_getname(&core_.get()->fid, &local, &length);
         length = sizeof(peer);
-        ret = ret != 0 ? ret : fi_getpeer(ep_.get(), &peer, &length);
+        ret = ret != 0 ? ret : fi_getpeer(core_.get(), &peer, &length);
         if (ret != 0) {
             return ret;
         }
@@ -91,11 +91,11 @@ void Stream::check_liveness() {
     case Liveness::Verdict::well:
         break;
     case Liveness::Verdict::ask:
-        kick();
+        request_flush();
         break;
     case Liveness::Verdict::lost:
         fail(FI_ETIMEDOUT, "the peer does not answer");
-        fi_shutdown(ep_.get(), 0);
+        fi_shutdown(core_.get(), 0);
         break;
     }
 }
@@ -116,7 +116,7 @@ void Stream::post_probe() {
     message.rma_iov = &remote;
     message.rma_iov_count = 1;
     message.context = &probe_context_;
-    if (const ssize_t ret = fi_readmsg(ep_.get(), &message, FI_COMPLETION); ret != 0) {
+    if (const ssize_t ret = fi_readmsg(core_.get(), &message, FI_COMPLETION); ret != 0) {
         liveness_.probe_refused();
         if (ret != -FI_EAGAIN) {
             fail(FI_ECONNRESET, fi_strerror(static_cast<int>(-ret)));

@@ -66,7 +66,7 @@ void Stream::resize_staging() {
     }
     if (size != 0) {
         RegisteredBuffer made;
-        if (make_buffer(size, FI_WRITE, traits_.local_mr, made) != 0) {
+        if (make_buffer(size, FI_WRITE, core_.traits().local_mr, made) != 0) {
             return;
         }
         const Posting posting(*this);
@@ -93,7 +93,7 @@ void Stream::resize_ring() {
             ring_.set_next(std::move(made));
             link_.supply(offer);
         }
-        kick();
+        request_flush();
     }
     ring_.end_resize();
 }

@@ -93,7 +93,8 @@ ssize_t Stream::try_send(const iovec* iov, size_t count, bool more, Leftover& le
     if (length == 0) {
         return 0;
     }
-    if (count == 1 && !more && length <= traits_.inject_size && !header_pending_ && !work_requests_.signal_due(0)) {
+    if (count == 1 && !more && length <= core_.traits().inject_size && !header_pending_ &&
+        !work_requests_.signal_due(0)) {
         if (const auto direct = link_.bypass(length)) {
             if (post(*direct, iov[0].iov_base) == 0) {
                 return static_cast<ssize_t>(length);
@@ -238,7 +239,7 @@ ssize_t Stream::recv(const iovec* iov, size_t count) {
         return taken;
     }
     if (link_.control_due() || flush_wanted_.load(std::memory_order_acquire)) {
-        kick();
+        request_flush();
     }
     if (link_.readable() != 0) {
         wake_waiters(); // another thread may have waited for what is left
@@ -271,7 +272,7 @@ ssize_t Stream::peek_ring(const iovec* iov, size_t count) {
 void Stream::await_more() {
     link_.await_more();
     if (link_.control_due()) {
-        kick();
+        request_flush();
     }
 }
 
@@ -285,7 +286,7 @@ void Stream::wake_waiters() {
 // A core whose progress is manual may hold on to what was posted; an adapter needs nobody's help.
 bool Stream::waiting() const {
     return flush_wanted_.load(std::memory_order_acquire) ||
-           (properties_.manual_progress && !work_requests_.all_completed());
+           (core_.properties().manual_progress && !work_requests_.all_completed());
 }
 
 fi_rstream_status Stream::status() const {
@@ -295,7 +296,7 @@ fi_rstream_status Stream::status() const {
     const State state = lifecycle_.state();
     const bool lost = has_failed(state);
     if (!has_connected(state)) { // there is no link yet
-        status.flags = (lost ? FI_RSTREAM_LOST : 0) | core_status_flags(properties_);
+        status.flags = (lost ? FI_RSTREAM_LOST : 0) | core_status_flags(core_.properties());
         return status;
     }
     const bool reset = link_.peer_reset();
@@ -304,7 +305,7 @@ fi_rstream_status Stream::status() const {
     status.flags = (finished ? FI_RSTREAM_PEER_FINISHED : 0) | (closed ? FI_RSTREAM_PEER_CLOSED : 0) |
                    (reset ? FI_RSTREAM_PEER_RESET : 0) | (lost ? FI_RSTREAM_LOST : 0) |
                    (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0) | (waiting() ? FI_RSTREAM_WAITING : 0) |
-                   core_status_flags(properties_);
+                   core_status_flags(core_.properties());
     status.readable = link_.readable();
     status.writable = link_.space();
     status.unsent = link_.unreleased();
@@ -318,13 +319,13 @@ int Stream::wait_fd(int& fd) {
     }
     std::vector<Watched> members;
     std::vector<int> queue;
-    if (properties_.queue_members_fixed && watched_by(cq_fd_, members)) {
+    if (core_.properties().queue_members_fixed && watched_by(core_.completions_fd(), members)) {
         for (const Watched& member : members) {
             queue.push_back(member.fd);
         }
     }
     if (queue.empty()) {
-        queue.push_back(cq_fd_);
+        queue.push_back(core_.completions_fd());
     }
     const int ret = wait_set_.make(queue, [this] { return readiness_.wakes(*this); });
     fd = wait_set_.fd();

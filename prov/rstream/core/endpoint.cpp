@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/core/endpoint.hpp"
+
+#include <chrono>
+
+#include <sys/random.h>
+
+#include "prov/rstream/core_descriptors.hpp"
+
+namespace rstream {
+
+int CoreEndpoint::open_queue(CoreDomains& domains, const fi_info& info, size_t size) {
+    info_.reset(fi_dupinfo(&info));
+    if (!info_) {
+        return -FI_ENOMEM;
+    }
+    info_->handle = info.handle;
+    if (const int ret = domains.take(properties_.max_domain_connections, domain_); ret != 0) {
+        return ret;
+    }
+    fi_cq_attr attr{};
+    attr.size = size;
+    attr.format = FI_CQ_FORMAT_DATA;
+    attr.wait_obj = FI_WAIT_FD;
+    fid_cq* cq = nullptr;
+    if (const int ret = fi_cq_open(domain_.get(), &attr, &cq, nullptr); ret != 0) {
+        return ret;
+    }
+    completions_.reset(cq);
+    if (const int ret = fi_control(&cq->fid, FI_GETWAIT, &completions_fd_); ret != 0) {
+        return ret;
+    }
+    close_on_exec(completions_fd_); // and what is behind it, if anything, when that is made
+    return 0;
+}
+
+int CoreEndpoint::open(fid_eq* events, void* context) {
+    fid_ep* ep = nullptr;
+    int ret = fi_endpoint(domain_.get(), info_.get(), &ep, context);
+    if (ret != 0) {
+        return ret;
+    }
+    ep_.reset(ep);
+    request_used_ = info_->handle != nullptr;
+    if (!properties_.queue_shows_end) {
+        fi_eq_attr attr{};
+        attr.wait_obj = FI_WAIT_FD;
+        if ((ret = fi_eq_open(fabric_, &attr, &events, nullptr)) != 0) {
+            return ret;
+        }
+        events_.reset(events);
+        if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
+            return ret;
+        }
+        close_queue_on_exec(events_fd_);
+    }
+    if ((ret = fi_ep_bind(ep, &completions_->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION)) != 0 ||
+        (ret = fi_ep_bind(ep, &completions_->fid, FI_RECV)) != 0) { // every arrival completes
+        return ret;
+    }
+    return fi_ep_bind(ep, &events->fid, 0);
+}
+
+void CoreEndpoint::close() {
+    ep_.reset();
+    events_.reset();
+    events_fd_ = -1;
+}
+
+int CoreEndpoint::try_wait(bool completions) {
+    AnyFid* fids[2] = {};
+    int count = 0;
+    if (completions) {
+        fids[count++] = &completions_->fid;
+    }
+    if (events_) {
+        fids[count++] = &events_->fid;
+    }
+    return count != 0 ? fi_trywait(fabric_, fids, count) : 0;
+}
+
+int CoreEndpoint::register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out,
+                                  uint64_t flags) {
+    fid_mr* mr = nullptr;
+    int ret = -FI_ENOKEY;
+    // Keys of ours are drawn at random, so two may meet; the core then says so.
+    for (int tries = 0; tries < 8 && ret == -FI_ENOKEY; ++tries) {
+        ret = fi_mr_reg(domain_.get(), memory, length, access, 0, traits_.provider_keys ? 0 : random_key(), flags, &mr,
+                        nullptr);
+    }
+    if (ret != 0) {
+        return ret;
+    }
+    out.reset(mr);
+    if (traits_.endpoint_mr && ((ret = fi_mr_bind(mr, &ep_->fid, 0)) != 0 || (ret = fi_mr_enable(mr)) != 0)) {
+        return ret;
+    }
+    return 0;
+}
+
+// Not to be guessed by another peer of the domain.
+uint64_t CoreEndpoint::random_key() const {
+    uint64_t key = 0;
+    if (getrandom(&key, sizeof(key), 0) != sizeof(key)) {
+        key = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    }
+    const size_t bits = 8 * info_->domain_attr->mr_key_size;
+    return bits >= 64 ? key : key & ((1ULL << bits) - 1);
+}
+
+} // namespace rstream

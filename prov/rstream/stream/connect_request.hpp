@@ -21,6 +21,9 @@ namespace rstream {
 
 class ConnectRequest {
   public:
+    // `session`: of the stream, the same at each try.
+    explicit ConnectRequest(uint64_t session) : session_(session) {}
+
     using Time = std::chrono::steady_clock::time_point;
     // Local ports that a connection is tried from.
     static constexpr int max_connects = 8;
@@ -30,8 +33,9 @@ class ConnectRequest {
         bytes_.resize(wire::Hello::size + data.size());
         std::copy(data.begin(), data.end(), bytes_.begin() + wire::Hello::size);
     }
-    // In front of it; its `user_length` is ours.
+    // In front of it; its session and `user_length` are ours.
     void set_hello(wire::Hello hello) {
+        hello.session = session_;
         hello.user_length = static_cast<uint8_t>(bytes_.size() - wire::Hello::size);
         hello.encode(std::span<std::byte, wire::Hello::size>(bytes_.data(), wire::Hello::size));
     }
@@ -57,6 +61,7 @@ class ConnectRequest {
     [[nodiscard]] Time deadline() const { return deadline_; }
 
   private:
+    const uint64_t session_;
     std::vector<std::byte> bytes_;
     int connects_left_ = 0;
     bool retry_ = false;

@@ -13,6 +13,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include <rdma/fabric.h>
+
 #include "base/descriptor.hpp"
 #include "base/mutex.hpp"
 #include "prov/rstream/stream/keepalive.hpp"
@@ -43,6 +45,8 @@ class Liveness {
     Verdict check(Time now) BASE_EXCLUDES(mutex_);
 
     // ---- probes, posting side
+    // What the core is given it with, and its completion carries.
+    [[nodiscard]] void* probe_context() { return &probe_context_; }
     [[nodiscard]] bool probe_wanted() const { return probe_wanted_.load(std::memory_order_acquire); }
     // Before the probe is given to the core. False if one is in flight, whose answer will do.
     bool begin_probe();
@@ -75,6 +79,7 @@ class Liveness {
     std::atomic<bool> probe_wanted_{false};
     std::atomic<bool> probe_in_flight_{false};
     bool posted_before_probe_ = false; // posting side
+    fi_context2 probe_context_{};
 };
 
 } // namespace rstream

@@ -36,7 +36,7 @@ Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyF
             domain.fabric().properties_of(core_info)),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
-      iomap_(settings.maps), session_(random_session()), chunk_size_(core_.traits().max_message),
+      iomap_(settings.maps), request_(random_session()), chunk_size_(core_.traits().max_message),
       staging_threshold_(settings.send_limit), keepalive_wanted_(settings.keepalive) {}
 
 Stream::~Stream() { drop_endpoint(); }
@@ -146,7 +146,6 @@ wire::Hello Stream::hello() const {
     h.features = core_.traits().immediates ? 0 : wire::Hello::feature_headers;
     h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
     h.features |= wire::Hello::feature_data_acks;
-    h.session = session_;
     const wire::RemoteRing ring = offered(ring_.current());
     h.ring_address = ring.address;
     h.ring_key = ring.key;

@@ -154,7 +154,7 @@ class Stream final : public EqTarget {
     void leave_watch();
     int register_buffer(RegisteredBuffer& buffer, uint64_t access);
     [[nodiscard]] wire::RemoteRing offered(const RegisteredBuffer& ring) const;
-    [[nodiscard]] wire::Hello hello() const;
+    [[nodiscard]] wire::Hello hello() const; // but for what the request knows
     // Before the stream is connected, and so before any other thread posts.
     int agree(const wire::Hello& peer) BASE_UNCHECKED;
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
@@ -236,7 +236,6 @@ class Stream final : public EqTarget {
     RingBuffer ring_;    // for the reading side
     MessageSlots messages_;
 
-    uint64_t session_ = 0;
     ConnectRequest request_;
     bool headers_ = false; // data is announced by messages behind the writes
 
@@ -265,7 +264,6 @@ class Stream final : public EqTarget {
     KeepaliveSettings keepalive_applied_;
     KernelKeepalive kernel_keepalive_; // where the core's connection is a socket of the kernel's,
     Liveness liveness_;                // and where it is not
-    fi_context2 probe_context_{};
 };
 
 } // namespace rstream

@@ -290,7 +290,7 @@ void Stream::drop_completions() {
 }
 
 void Stream::on_completion(const fi_cq_data_entry& entry) {
-    if (entry.op_context == &probe_context_) {
+    if (entry.op_context == liveness_.probe_context()) {
         liveness_.probe_answered();
         return;
     }

@@ -115,7 +115,7 @@ void Stream::post_probe() {
     message.addr = FI_ADDR_UNSPEC;
     message.rma_iov = &remote;
     message.rma_iov_count = 1;
-    message.context = &probe_context_;
+    message.context = liveness_.probe_context();
     if (const ssize_t ret = fi_readmsg(core_.get(), &message, FI_COMPLETION); ret != 0) {
         liveness_.probe_refused();
         if (ret != -FI_EAGAIN) {

@@ -13,7 +13,7 @@ using namespace rstream;
 namespace {
 
 int set_up(void** state) {
-    *state = std::make_unique<ConnectRequest>().release();
+    *state = std::make_unique<ConnectRequest>(0x1234).release();
     return 0;
 }
 
@@ -34,6 +34,7 @@ void test_the_peer_is_sent_a_hello_and_the_programs_data(void** state) {
     assert_true(wire::Hello::parse(request.bytes(), sent) == wire::Hello::Error::none);
     assert_int_equal(sent.ring_size, 65536);
     assert_int_equal(sent.user_length, 3);
+    assert_int_equal(sent.session, 0x1234);
     assert_memory_equal(request.bytes().data() + wire::Hello::size, data, 3);
 }
 

@@ -5,13 +5,18 @@
 // and sends of the core endpoint and whose arrivals are the core's completions. It belongs to an endpoint, and outlives
 // it while its last bytes are on their way.
 //
-// stream.cpp             life: opening, set-up, events
-// stream_close.cpp       its end, by the program
-// stream_core.cpp        the core below: posting, completions
-// stream_transfer.cpp    the program above: send, receive, peek, wait
-// stream_resize.cpp      larger rings for a busy stream
-// stream_iomap.cpp       memory beside the stream
-// stream_keepalive.cpp   whether a silent peer is there
+// Its parts, each with its own header and test:
+//   Lifecycle, ConnectRequest, Linger                 its states, how it begins and ends
+//   CoreEndpoint, MessageSlots, WorkRequests          the core below
+//   PostingLock                                       who posts
+//   RingBuffer, ChunkSize, StagingThreshold           its memory, and larger rings for a busy stream
+//   Iomap                                             memory beside the stream
+//   Readiness, WaitSet                                whom to wake, and what a waiter sleeps on
+//   Liveness, KernelKeepalive                         whether a silent peer is there
+//
+// The stream itself is in stream.cpp (opening, set-up, events), stream_close.cpp, stream_core.cpp (posting,
+// completions), stream_transfer.cpp (send, receive, peek, wait), stream_resize.cpp, stream_iomap.cpp and
+// stream_keepalive.cpp.
 //
 // Locks, in the order in which they are taken: `reading_`, the pump's, and then `posting_` or `completing_`. Those of
 // the parts are leaves. None is held over a call that can block, as registering memory can. A thread that sends and one

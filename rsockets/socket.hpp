@@ -151,6 +151,7 @@ class Socket final : public Object, private EventTarget {
         std::vector<Ref<Socket>> opening; // accepted by us, not yet connected
         std::deque<Ref<Socket>> ready;
         base::Descriptor signal; // readable while `ready` has any
+        bool signaled = false;   // it is
     };
 
     // socket.cpp
@@ -160,6 +161,7 @@ class Socket final : public Object, private EventTarget {
     [[nodiscard]] Connection* connection() const { return connection_.load(std::memory_order_acquire); }
     Address bound_name() const RSOCKET_REQUIRES(mutex_);
     Address present_name() const RSOCKET_REQUIRES(mutex_); // not set: it has none but that
+    Address peer_name(const Connection& present) const RSOCKET_REQUIRES(mutex_);
     void show() RSOCKET_REQUIRES(mutex_);
     bool left_behind(Connection& present);
     void drop_connection();
@@ -285,8 +287,7 @@ class Socket final : public Object, private EventTarget {
         outcome_ RSOCKET_GUARDED_BY(mutex_); // readable once a connect has come to its end, until someone looks
     std::atomic<bool> outcome_shown_{false}; // there is that descriptor
     bool outcome_told_ RSOCKET_GUARDED_BY(mutex_) = true; // the program was told how its connect went
-    Address
-        came_from_ RSOCKET_GUARDED_BY(mutex_); // of an accepted socket: a core does not tell it of a lost connection
+    Address came_from_ RSOCKET_GUARDED_BY(mutex_);        // of an accepted connection: its peer, as the request had it
 
     std::atomic<int> error_{0};             // SO_ERROR
     std::atomic<bool> receive_shut_{false}; // by the program

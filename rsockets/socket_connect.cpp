@@ -98,6 +98,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             error_.store(0);
             outcome_.reset();
             connection_.store(nullptr);
+            came_from_ = Address();
             if (!was_connected_ && handling_.load() == 1) {
                 failed.swap(connections_); // nobody else is within a call on these
             }

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -288,7 +289,10 @@ void Socket::child_failed(Socket& child) {
 
 void Socket::update_signal() {
     const bool any = !listener_->ready.empty();
-    uint64_t count = any ? 1 : 0;
+    if (any == std::exchange(listener_->signaled, any)) {
+        return;
+    }
+    uint64_t count = 1;
     if (any) {
         (void)!::write(listener_->signal.get(), &count, sizeof(count));
     } else {

@@ -71,8 +71,9 @@ ProgramMakes::~ProgramMakes() {
     }
 }
 
+// The library makes nothing in a child of vfork, and is not asked whether it is in one: that is a system call.
 LibraryMakes::LibraryMakes() {
-    if (Carrier::is_ready() && !this_thread_makes && !in_vfork_child()) {
+    if (Carrier::is_ready() && !this_thread_makes) {
         held_ = in_time([](int seen) { return seen == 0 && replace(seen, library); });
     }
 }

@@ -390,7 +390,7 @@ void Socket::close_connection() {
             library_.setup_ends();
         }
         connection_.store(nullptr);
-        wanted = linger_;
+        wanted = cached_.closing;
         closing.swap(connections_);
         bell_.let_go();
     }

@@ -124,8 +124,8 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             return -EINPROGRESS;
         }
     }
-    const ssize_t ret =
-        repeat(true, Nanoseconds(send_timeout_.load()), [&]() -> ssize_t { return under_way(attempt) ? -EAGAIN : 0; });
+    const ssize_t ret = repeat(true, Nanoseconds(cached_.send_timeout.load()),
+                               [&]() -> ssize_t { return under_way(attempt) ? -EAGAIN : 0; });
     if (ret != 0) {
         return ret == -EAGAIN ? -EINPROGRESS : static_cast<int>(ret);
     }

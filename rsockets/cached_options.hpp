@@ -42,9 +42,9 @@ struct CachedOptions {
     }
 
   private:
-    static constexpr int64_t longest_time = 1000000000; // seconds, some thirty years: more is for ever
+    static constexpr int64_t max_time = 1000000000; // seconds, some thirty years: more is for ever
     static int64_t nanoseconds(const timeval& time) {
-        return time.tv_sec > longest_time ? 0 : int64_t{1000000000} * time.tv_sec + int64_t{1000} * time.tv_usec;
+        return time.tv_sec > max_time ? 0 : int64_t{1000000000} * time.tv_sec + int64_t{1000} * time.tv_usec;
     }
 };
 

@@ -23,7 +23,7 @@ int set(int fd, int level, int name, size_t value) {
 constexpr size_t rounding = 1000;      // milliseconds by which the kernel may be early
 constexpr size_t many_repetitions = 8; // that no peer who is there leaves unanswered: the kernel's own way has 15
 
-// After which an idle peer that does not answer is given up, in milliseconds; 0: never.
+// The time in milliseconds after which the kernel gives up an idle peer that does not answer; 0: never.
 size_t keepalive_time(int fd) {
     const auto get = [fd](int level, int name) {
         int value = 0;

@@ -55,7 +55,7 @@ ListenQueue::~ListenQueue() {
     pump_->clear_deadline(target_);
 }
 
-// What it takes to look is open from now on, so that a listener takes the same number of descriptors at all times.
+// The first look opens the list of members, so that the number of a listener's descriptors does not change later.
 void ListenQueue::begin() {
     close_queue_on_exec(fd_);
     const auto lock = pump_->lock();

@@ -21,7 +21,7 @@ namespace preload {
 namespace {
 
 int close_known(int fd, const void* caller) {
-    if (caller::is_internal(caller)) { // who is not in a child of vfork, and is not asked: that is a system call
+    if (caller::is_internal(caller)) { // runs in no child of vfork; asking costs a system call
         if (table::kind(fd) == Kind::internal) {
             table::remove(fd);
         }

@@ -71,7 +71,7 @@ ProgramMakes::~ProgramMakes() {
     }
 }
 
-// The library makes nothing in a child of vfork, and is not asked whether it is in one: that is a system call.
+// The library runs in no child of vfork, so in_vfork_child(), which costs a system call, is not called.
 LibraryMakes::LibraryMakes() {
     if (Carrier::is_ready() && !this_thread_makes) {
         held_ = in_time([](int seen) { return seen == 0 && replace(seen, library); });

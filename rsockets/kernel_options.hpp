@@ -23,6 +23,9 @@ class KernelOptions {
     int set(int level, int name, const void* value, socklen_t length);
     int get(int level, int name, void* value, socklen_t* length) const;
 
+    // What was set there, of those that an accepted socket has from its listener.
+    void inherit(const KernelOptions& from);
+
     [[nodiscard]] bool was_set(int level, int name) const { return values_.contains({level, name}); }
     // As the kernel has it, whether it was set or not; zeros if it has none. It takes no system call, but for the first
     // one of an option that was not set, whose default is kept for the process.
@@ -38,7 +41,7 @@ class KernelOptions {
     // In a child: what this process has been told is forgotten.
     static void after_fork();
 
-    // Whether an option may be set, or asked for, without an effect of its own on a stream.
+    // Whether the value of an option is kept here: option_table.hpp.
     static bool known(int level, int name);
 
   private:

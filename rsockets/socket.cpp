@@ -158,6 +158,9 @@ Address Socket::present_name() const {
     return found;
 }
 
+// A core has to ask for it, and does not tell it of a lost connection.
+Address Socket::peer_name(const Connection& present) const { return came_from_.set() ? came_from_ : present.peer(); }
+
 void Socket::set_number(int fd) {
     const Guard lock(mutex_);
     number_ = fd;
@@ -179,10 +182,8 @@ void Socket::show() {
         counters_.show(number_, Counters::Role::listen, present_name(), Address(), listener_->transport->core());
         return;
     }
-    const bool accepted = came_from_.set();
-    const Address told = present->peer();
-    counters_.show(number_, accepted ? Counters::Role::accept : Counters::Role::connect, present->name(),
-                   told.set() ? told : came_from_, present->device());
+    counters_.show(number_, came_from_.set() ? Counters::Role::accept : Counters::Role::connect, present->name(),
+                   peer_name(*present), present->device());
     const Sizes buffers = present->sizes();
     counters_.set_buffers(buffers.recv_buffer, buffers.send_buffer);
 }
@@ -213,9 +214,8 @@ int Socket::came_from(sockaddr* address, socklen_t* length) {
     if (const int error = bad_room(address, length); error != 0) {
         return -error;
     }
-    const Address told = present->peer();
     const Guard lock(mutex_);
-    (told.set() ? told : came_from_).for_family(family_).give(address, length);
+    peer_name(*present).for_family(family_).give(address, length);
     return 0;
 }
 
@@ -390,7 +390,7 @@ void Socket::close_connection() {
             library_.setup_ends();
         }
         connection_.store(nullptr);
-        wanted = linger_;
+        wanted = cached_.closing;
         closing.swap(connections_);
         bell_.let_go();
     }

@@ -32,12 +32,14 @@
 #include "base/descriptor.hpp"
 #include "rsockets/address.hpp"
 #include "rsockets/bell.hpp"
+#include "rsockets/cached_options.hpp"
 #include "rsockets/call.hpp"
 #include "rsockets/connection.hpp"
 #include "rsockets/kernel_options.hpp"
 #include "rsockets/library.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
+#include "rsockets/option_table.hpp"
 #include "rsockets/room.hpp"
 #include "rsockets/stats.hpp"
 
@@ -151,6 +153,7 @@ class Socket final : public Object, private EventTarget {
         std::vector<Ref<Socket>> opening; // accepted by us, not yet connected
         std::deque<Ref<Socket>> ready;
         base::Descriptor signal; // readable while `ready` has any
+        bool signaled = false;   // it is
     };
 
     // socket.cpp
@@ -160,6 +163,7 @@ class Socket final : public Object, private EventTarget {
     [[nodiscard]] Connection* connection() const { return connection_.load(std::memory_order_acquire); }
     Address bound_name() const RSOCKET_REQUIRES(mutex_);
     Address present_name() const RSOCKET_REQUIRES(mutex_); // not set: it has none but that
+    Address peer_name(const Connection& present) const RSOCKET_REQUIRES(mutex_);
     void show() RSOCKET_REQUIRES(mutex_);
     bool left_behind(Connection& present);
     void drop_connection();
@@ -197,7 +201,7 @@ class Socket final : public Object, private EventTarget {
     // socket_transfer.cpp
     // No more than the connection's buffer can hold is waited for.
     [[nodiscard]] size_t most_awaited() const { return ring_.load(std::memory_order_relaxed) / 2; }
-    [[nodiscard]] size_t low_water() const { return std::min(low_water_.load(), most_awaited()); } // SO_RCVLOWAT
+    [[nodiscard]] size_t low_water() const { return std::min(cached_.low_water.load(), most_awaited()); } // SO_RCVLOWAT
     ssize_t recv_now(const iovec* iov, size_t count, int flags, size_t wanted);
     static ssize_t discard(Connection& from, size_t length);
     // The connection that can be sent on, or why there is none.
@@ -222,15 +226,15 @@ class Socket final : public Object, private EventTarget {
     void note_sleep();
 
     // socket_options.cpp
-    void read_cached_options() RSOCKET_REQUIRES(mutex_);
     // With `mutex_` held. Nothing if the program said nothing: what the provider was set to holds then.
     std::optional<Keepalive> keepalive() const RSOCKET_REQUIRES(mutex_);
     size_t tcp_option(int name) const RSOCKET_REQUIRES(mutex_);
     int apply_keepalive(Connection& connection) const RSOCKET_REQUIRES(mutex_);
-    int set_buffer(int name, const void* value, socklen_t length) RSOCKET_REQUIRES(mutex_);
-    int set_rdma(int name, const void* value, socklen_t length) RSOCKET_REQUIRES(mutex_);
-    int get_int(int name, int value, void* to, socklen_t* length);
-    int get_rdma(int name, void* value, socklen_t* length) RSOCKET_REQUIRES(mutex_);
+    int set_size(const Option& option, const void* value, socklen_t length) RSOCKET_REQUIRES(mutex_);
+    int set_route(const void* value, socklen_t length) RSOCKET_REQUIRES(mutex_);
+    int take_effect(const Option& option) RSOCKET_REQUIRES(mutex_);
+    [[nodiscard]] size_t size_of(const Option& option) const RSOCKET_REQUIRES(mutex_);
+    int get_state(const Option& option, void* value, socklen_t* length) RSOCKET_REQUIRES(mutex_);
     int get_tcp_info(void* value, socklen_t* length) RSOCKET_REQUIRES(mutex_);
 
     // A call that handles connections which were not connected yet: they stay as long as there is another one.
@@ -285,8 +289,7 @@ class Socket final : public Object, private EventTarget {
         outcome_ RSOCKET_GUARDED_BY(mutex_); // readable once a connect has come to its end, until someone looks
     std::atomic<bool> outcome_shown_{false}; // there is that descriptor
     bool outcome_told_ RSOCKET_GUARDED_BY(mutex_) = true; // the program was told how its connect went
-    Address
-        came_from_ RSOCKET_GUARDED_BY(mutex_); // of an accepted socket: a core does not tell it of a lost connection
+    Address came_from_ RSOCKET_GUARDED_BY(mutex_);        // of an accepted connection: its peer, as the request had it
 
     std::atomic<int> error_{0};             // SO_ERROR
     std::atomic<bool> receive_shut_{false}; // by the program
@@ -306,12 +309,8 @@ class Socket final : public Object, private EventTarget {
     Config config_ RSOCKET_GUARDED_BY(mutex_);                // sizes for the next connection
     std::vector<std::byte> route_ RSOCKET_GUARDED_BY(mutex_); // RDMA_ROUTE: kept
     bool v6_only_ RSOCKET_GUARDED_BY(mutex_) = false;
-    std::atomic<int64_t> receive_timeout_{0}; // nanoseconds; 0: none
-    std::atomic<int64_t> send_timeout_{0};
-    std::atomic<size_t> low_water_{1};
+    CachedOptions cached_;
     std::atomic<size_t> ring_{std::numeric_limits<size_t>::max()}; // the receive buffer of the present connection
-    std::atomic<bool> corked_{false};
-    linger linger_ RSOCKET_GUARDED_BY(mutex_){};
 };
 
 } // namespace rsockets

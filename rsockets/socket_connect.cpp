@@ -98,6 +98,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             error_.store(0);
             outcome_.reset();
             connection_.store(nullptr);
+            came_from_ = Address();
             if (!was_connected_ && handling_.load() == 1) {
                 failed.swap(connections_); // nobody else is within a call on these
             }
@@ -123,8 +124,8 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             return -EINPROGRESS;
         }
     }
-    const ssize_t ret =
-        repeat(true, Nanoseconds(send_timeout_.load()), [&]() -> ssize_t { return under_way(attempt) ? -EAGAIN : 0; });
+    const ssize_t ret = repeat(true, Nanoseconds(cached_.send_timeout.load()),
+                               [&]() -> ssize_t { return under_way(attempt) ? -EAGAIN : 0; });
     if (ret != 0) {
         return ret == -EAGAIN ? -EINPROGRESS : static_cast<int>(ret);
     }

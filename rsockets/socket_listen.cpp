@@ -6,11 +6,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include "rsockets/log.hpp"
+#include "rsockets/option_sizes.hpp"
 #include "rsockets/provider.hpp"
 #include "rsockets/transport.hpp"
 
@@ -182,14 +184,14 @@ void Socket::on_request(base::Info request) {
 
 // A new socket, which nobody else knows.
 void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
-    options_ = listener.options_;
-    config_ = listener.config_;
+    options_.inherit(listener.options_);
+    cached_.inherit(listener.cached_);
     v6_only_ = listener.v6_only_;
-    linger_ = listener.linger_;
-    receive_timeout_.store(listener.receive_timeout_.load());
-    send_timeout_.store(listener.send_timeout_.load());
-    low_water_.store(listener.low_water_.load());
-    corked_.store(listener.corked_.load());
+    for (const Option& option : option_table) {
+        if (const auto member = configured(option); member != nullptr && option.inherited) {
+            config_.*member = listener.config_.*member;
+        }
+    }
     parent_ = Ref<Socket>(&listener);
     came_from_ = Address(request.dest_addr, static_cast<socklen_t>(request.dest_addrlen));
     state_.store(State::connecting);
@@ -288,7 +290,10 @@ void Socket::child_failed(Socket& child) {
 
 void Socket::update_signal() {
     const bool any = !listener_->ready.empty();
-    uint64_t count = any ? 1 : 0;
+    if (any == std::exchange(listener_->signaled, any)) {
+        return;
+    }
+    uint64_t count = 1;
     if (any) {
         (void)!::write(listener_->signal.get(), &count, sizeof(count));
     } else {
@@ -334,7 +339,8 @@ int Socket::accept_any(bool nonblocking, Ref<Socket>& out, base::Descriptor& ker
         update_signal();
         return 0;
     };
-    const auto ret = static_cast<int>(repeat(!this->nonblocking(), Nanoseconds(receive_timeout_.load()), attempt));
+    const auto ret =
+        static_cast<int>(repeat(!this->nonblocking(), Nanoseconds(cached_.receive_timeout.load()), attempt));
     if (ret == 0 && out) {
         out->set_nonblocking(nonblocking);
         serve_waiting();

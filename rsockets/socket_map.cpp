@@ -32,7 +32,7 @@ int Socket::unmap(void* buffer, size_t length) {
     if (present == nullptr) {
         return -ENOTCONN;
     }
-    const auto ret = repeat(true, Nanoseconds(send_timeout_.load()),
+    const auto ret = repeat(true, Nanoseconds(cached_.send_timeout.load()),
                             [&]() -> ssize_t { return present->unmap(buffer, length, true); });
     if (ret == -EAGAIN || ret == -EINTR) {
         // Nobody waits any more; it may be over at this very moment.
@@ -45,7 +45,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
     if ((flags & MSG_OOB) != 0) {
         return -EOPNOTSUPP;
     }
-    const bool more = (flags & MSG_MORE) != 0 || corked_.load(std::memory_order_relaxed);
+    const bool more = (flags & MSG_MORE) != 0 || cached_.corked.load(std::memory_order_relaxed);
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     size_t written = 0;
     RoomWaiter waiter(room_, bell_);
@@ -73,7 +73,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
         } while (written < length);
         return 0;
     };
-    const ssize_t ret = repeat(wait, Nanoseconds(send_timeout_.load()), attempt);
+    const ssize_t ret = repeat(wait, Nanoseconds(cached_.send_timeout.load()), attempt);
     if (written != 0) {
         keep_for_next(ret);
         return static_cast<ssize_t>(written);

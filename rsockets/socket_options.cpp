@@ -9,30 +9,20 @@
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <rdma/rsocket.h>
 #include <sys/ioctl.h>
-#include <sys/time.h>
 
 #include "rsockets/log.hpp"
+#include "rsockets/option_sizes.hpp"
 
 namespace rsockets {
 
 namespace {
 
-constexpr int largest_buffer = 1 << 30;
-constexpr int smallest_buffer = 4096;
-constexpr int most_maps = 4096;           // that the provider takes
 constexpr socklen_t longest_route = 4096; // bytes of path records, of 72 or less each
 
 // Of keepalive, as the provider takes them: TCP's own limits.
 constexpr size_t longest_silence = 32767000; // milliseconds
 constexpr size_t most_questions = 127;
-
-bool is_keepalive(int level, int name) {
-    return (level == SOL_SOCKET && name == SO_KEEPALIVE) ||
-           (level == IPPROTO_TCP &&
-            (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT || name == TCP_USER_TIMEOUT));
-}
 
 // As the kernel gives an int: cut to the room.
 int give(const void* from, socklen_t size, void* to, socklen_t* length) {
@@ -49,24 +39,9 @@ int give(const void* from, socklen_t size, void* to, socklen_t* length) {
     return 0;
 }
 
-constexpr int64_t longest_time = 1000000000; // seconds, some thirty years: more is for ever
-
-int64_t nanoseconds(const timeval& time) {
-    return time.tv_sec > longest_time ? 0 : int64_t{1000000000} * time.tv_sec + int64_t{1000} * time.tv_usec;
-}
+int give_int(int value, void* to, socklen_t* length) { return give(&value, sizeof(value), to, length); }
 
 } // namespace
-
-int Socket::get_int(int, int value, void* to, socklen_t* length) { return give(&value, sizeof(value), to, length); }
-
-// What is needed at every call is kept where a call finds it.
-void Socket::read_cached_options() {
-    receive_timeout_.store(nanoseconds(options_.value<timeval>(SOL_SOCKET, SO_RCVTIMEO)));
-    send_timeout_.store(nanoseconds(options_.value<timeval>(SOL_SOCKET, SO_SNDTIMEO)));
-    low_water_.store(static_cast<size_t>(std::max(1, options_.value<int>(SOL_SOCKET, SO_RCVLOWAT))));
-    corked_.store(options_.value<int>(IPPROTO_TCP, TCP_CORK) != 0);
-    linger_ = options_.value<linger>(SOL_SOCKET, SO_LINGER);
-}
 
 size_t Socket::tcp_option(int name) const { return static_cast<size_t>(options_.value<int>(IPPROTO_TCP, name)); }
 
@@ -101,60 +76,60 @@ int Socket::apply_keepalive(Connection& connection) const {
     return ret;
 }
 
-int Socket::set_buffer(int name, const void* value, socklen_t length) {
-    if (length < sizeof(int)) {
+// Once connected, the sizes are what they are: reading the value back tells.
+int Socket::set_size(const Option& option, const void* value, socklen_t length) {
+    int wanted = 0;
+    if (length < sizeof(wanted)) {
         return -EINVAL;
     }
     if (value == nullptr) {
         return -EFAULT;
     }
-    int wanted = 0;
     memcpy(&wanted, value, sizeof(wanted));
-    const auto size = static_cast<size_t>(std::clamp(wanted, smallest_buffer, largest_buffer));
-    (name == SO_SNDBUF || name == SO_SNDBUFFORCE ? config_.send_buffer : config_.recv_buffer) = size;
-    return 0; // once connected, the buffers are what they are: reading the value back tells
+    const auto member = configured(option);
+    if (member == nullptr || (wanted < 0 && option.level == SOL_RDMA)) {
+        return -EINVAL;
+    }
+    config_.*member = static_cast<size_t>(std::clamp(wanted, option.min, option.max));
+    return 0;
 }
 
-int Socket::set_rdma(int name, const void* value, socklen_t length) {
-    if (name == RDMA_ROUTE) {
-        if (value == nullptr && length != 0) {
-            return -EFAULT;
-        }
-        if (length > longest_route) {
-            return -EINVAL;
-        }
-        const auto* bytes = static_cast<const std::byte*>(value);
-        route_.assign(bytes, bytes + length);
-        return 0;
-    }
-    if (length < sizeof(int)) {
-        return -EINVAL;
-    }
-    if (value == nullptr) {
+int Socket::set_route(const void* value, socklen_t length) {
+    if (value == nullptr && length != 0) {
         return -EFAULT;
     }
-    int wanted = 0;
-    memcpy(&wanted, value, sizeof(wanted));
-    if (wanted < 0) {
+    if (length > longest_route) {
         return -EINVAL;
     }
-    const size_t size = std::clamp(wanted, 1, 65535);
-    switch (name) {
-    case RDMA_SQSIZE:
-        config_.send_queue = size;
+    const auto* bytes = static_cast<const std::byte*>(value);
+    route_.assign(bytes, bytes + length);
+    return 0;
+}
+
+// Of an option that was set.
+int Socket::take_effect(const Option& option) {
+    Connection* present = connection();
+    switch (option.effect) {
+    case Option::Effect::none:
         return 0;
-    case RDMA_RQSIZE:
-        config_.recv_queue = size;
+    case Option::Effect::cached: {
+        const bool was_corked = cached_.corked;
+        cached_.read(options_);
+        if (was_corked && !cached_.corked && state() == State::connected) {
+            (void)present->look_for_room(); // any call sends what was held back
+        }
         return 0;
-    case RDMA_INLINE:
-        config_.inline_size = static_cast<size_t>(std::min(wanted, 65535));
-        return 0;
-    case RDMA_IOMAPSIZE:
-        config_.iomap_size = static_cast<size_t>(std::min(wanted, most_maps));
-        return 0;
-    default:
-        return -ENOPROTOOPT;
     }
+    case Option::Effect::keepalive: {
+        // A core that hides its socket has no such option.
+        const int ret = present != nullptr && !lost_.load() ? apply_keepalive(*present) : 0;
+        return ret == -FI_ENOENT ? -ENOPROTOOPT : ret;
+    }
+    case Option::Effect::family:
+        v6_only_ = options_.value<int>(option.level, option.name) != 0;
+        return 0;
+    }
+    return 0;
 }
 
 int Socket::set_option(int level, int name, const void* value, socklen_t length) {
@@ -162,53 +137,35 @@ int Socket::set_option(int level, int name, const void* value, socklen_t length)
         return -EINVAL;
     }
     const Guard lock(mutex_);
+    const Option* option = find_option(level, name);
+    if (option != nullptr && option->place == Option::Place::size) {
+        return set_size(*option, value, length);
+    }
+    if (option != nullptr && option->place == Option::Place::bytes) {
+        return set_route(value, length);
+    }
     if (level == SOL_RDMA) {
-        return set_rdma(name, value, length);
+        return length < sizeof(int) ? -EINVAL : value == nullptr ? -EFAULT : -ENOPROTOOPT;
     }
-    if (level == SOL_SOCKET && (name == SO_SNDBUF || name == SO_RCVBUF)) {
-        return set_buffer(name, value, length);
-    }
-    const bool v6_only = level == IPPROTO_IPV6 && name == IPV6_V6ONLY;
-    if (v6_only && family_ == AF_INET6 && (reserved_.open() || state() != State::closed)) {
+    if (option != nullptr && option->effect == Option::Effect::family && family_ == AF_INET6 &&
+        (reserved_.open() || state() != State::closed)) {
         return -EINVAL;
     }
+    // The kernel says what is wrong with those that are not known, too.
     if (const int error = options_.set(level, name, value, length); error != 0) {
         return -error;
     }
-    const bool was_corked = corked_.load();
-    read_cached_options();
-    if (Connection* present = connection(); is_keepalive(level, name) && present != nullptr && !lost_.load()) {
-        // A core that hides its socket has no such option.
-        if (const int ret = apply_keepalive(*present); ret != 0) {
-            return ret == -FI_ENOENT ? -ENOPROTOOPT : ret;
-        }
-    }
-    if (v6_only) {
-        v6_only_ = options_.value<int>(level, name) != 0;
-    }
-    if (was_corked && !corked_.load() && state() == State::connected) {
-        (void)connection()->look_for_room(); // any call sends what was held back
-    }
-    return 0;
+    return option != nullptr ? take_effect(*option) : 0;
 }
 
-int Socket::get_rdma(int name, void* value, socklen_t* length) {
-    Connection* present = connection();
-    const Sizes now = present != nullptr ? present->sizes() : sizes();
-    switch (name) {
-    case RDMA_SQSIZE:
-        return get_int(name, static_cast<int>(now.send_queue), value, length);
-    case RDMA_RQSIZE:
-        return get_int(name, static_cast<int>(now.recv_queue), value, length);
-    case RDMA_INLINE:
-        return get_int(name, static_cast<int>(config_.inline_size), value, length);
-    case RDMA_IOMAPSIZE:
-        return get_int(name, static_cast<int>(now.maps), value, length);
-    case RDMA_ROUTE:
-        return give(route_.data(), static_cast<socklen_t>(route_.size()), value, length);
-    default:
-        return -ENOPROTOOPT;
+size_t Socket::size_of(const Option& option) const {
+    const Connection* present = connection();
+    const auto now = left_by_core(option);
+    if (present != nullptr && now != nullptr) {
+        return present->sizes().*now;
     }
+    const auto member = configured(option);
+    return member != nullptr ? config_.*member : 0;
 }
 
 int Socket::get_tcp_info(void* value, socklen_t* length) {
@@ -241,41 +198,45 @@ int Socket::get_tcp_info(void* value, socklen_t* length) {
     return give(&info, sizeof(info), value, length);
 }
 
+int Socket::get_state(const Option& option, void* value, socklen_t* length) {
+    if (option.level == IPPROTO_TCP) {
+        return get_tcp_info(value, length);
+    }
+    switch (option.name) {
+    case SO_RCVLOWAT:
+        return give_int(static_cast<int>(low_water()), value, length);
+    case SO_ACCEPTCONN:
+        return give_int(state() == State::listening ? 1 : 0, value, length);
+    case SO_ERROR:
+        if (Connection* present = connection(); present != nullptr && state() == State::connected) {
+            (void)events_connected(*present, 0); // an error may be on its way
+        }
+        if (state() != State::connecting) {
+            outcome_.reset();
+        }
+        return give_int(take_error(), value, length);
+    default:
+        return -ENOPROTOOPT;
+    }
+}
+
 int Socket::get_option(int level, int name, void* value, socklen_t* length) {
     if (length == nullptr) {
         return -EFAULT;
     }
     const Guard lock(mutex_);
-    if (level == SOL_RDMA) {
-        return get_rdma(name, value, length);
+    const Option* option = find_option(level, name);
+    if (option == nullptr && level == SOL_RDMA) {
+        return -ENOPROTOOPT;
     }
-    if (level == SOL_SOCKET) {
-        Connection* present = connection();
-        const Sizes now = present != nullptr ? present->sizes() : sizes();
-        switch (name) {
-        case SO_SNDBUF:
-            return get_int(name, static_cast<int>(now.send_buffer), value, length);
-        case SO_RCVBUF:
-            return get_int(name, static_cast<int>(now.recv_buffer), value, length);
-        case SO_RCVLOWAT:
-            return get_int(name, static_cast<int>(low_water()), value, length);
-        case SO_ACCEPTCONN:
-            return get_int(name, state() == State::listening ? 1 : 0, value, length);
-        case SO_ERROR: {
-            if (present != nullptr && state() == State::connected) { // an error may be on its way
-                (void)events_connected(*present, 0);
-            }
-            if (state() != State::connecting) {
-                outcome_.reset();
-            }
-            return get_int(name, take_error(), value, length);
-        }
-        default:
-            break;
-        }
+    if (option != nullptr && option->of_state) {
+        return get_state(*option, value, length);
     }
-    if (level == IPPROTO_TCP && name == TCP_INFO) {
-        return get_tcp_info(value, length);
+    if (option != nullptr && option->place == Option::Place::size) {
+        return give_int(static_cast<int>(size_of(*option)), value, length);
+    }
+    if (option != nullptr && option->place == Option::Place::bytes) {
+        return give(route_.data(), static_cast<socklen_t>(route_.size()), value, length);
     }
     return -options_.get(level, name, value, length);
 }

@@ -158,7 +158,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
         return -EOPNOTSUPP;
     }
     Segments segments(iov, count);
-    const bool more = (flags & MSG_MORE) != 0 || corked_.load(std::memory_order_relaxed);
+    const bool more = (flags & MSG_MORE) != 0 || cached_.corked.load(std::memory_order_relaxed);
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     const size_t total = segments.left();
     if (total == 0 && state() == State::connected && !send_shut_.load() && !lost_.load()) {
@@ -183,7 +183,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     };
     ssize_t ret = attempt();
     if (ret == -EAGAIN && wait) {
-        ret = repeat(true, Nanoseconds(send_timeout_.load()), attempt);
+        ret = repeat(true, Nanoseconds(cached_.send_timeout.load()), attempt);
     }
     if (sent != 0) {
         keep_for_next(ret);
@@ -273,7 +273,7 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     Segments segments(iov, count);
     const size_t total = segments.left();
     const bool all = (flags & MSG_WAITALL) != 0;
-    const auto limit = Nanoseconds(receive_timeout_.load());
+    const auto limit = Nanoseconds(cached_.receive_timeout.load());
     if (!all || !wait || peek) {
         const size_t least = all ? std::min(total, most_awaited()) : low_water();
         const size_t wanted = wait ? std::min(least, total) : 1;

@@ -160,6 +160,20 @@ void test_on_tcp_the_kernel_has_the_user_timeout() {
     EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 10000); // keepalive's
 }
 
+// As with TCP, where keepalive does not change how long data is repeated.
+void test_on_tcp_a_long_keepalive_leaves_unacknowledged_data_to_the_kernel() {
+    need_core("tcp");
+    Pair pair("tcp", 0, node_name());
+    const int fd = kernel_socket(*pair.client);
+    ask_for(*pair.client, 7200000, 75000, 9);
+    EXPECT_EQ(kernel_option(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
+    EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+    ask_for(*pair.client, 300000, 100000, 6);
+    EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 900000);
+    ask_for(*pair.client, 325000, 100000, 6);
+    EXPECT_EQ(kernel_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+}
+
 void test_on_tcp_what_was_set_before_connecting_is_in_force_after() {
     need_core("tcp");
     Host host(here());
@@ -286,6 +300,7 @@ int main(int argc, char** argv) {
         FABTEST(test_parameters_out_of_range_leave_the_defaults),
         FABTEST(test_on_tcp_the_kernel_keeps_the_connection_alive),
         FABTEST(test_on_tcp_the_kernel_has_the_user_timeout),
+        FABTEST(test_on_tcp_a_long_keepalive_leaves_unacknowledged_data_to_the_kernel),
         FABTEST(test_on_tcp_what_was_set_before_connecting_is_in_force_after),
         FABTEST(test_a_peer_that_calls_nothing_for_long_is_not_lost),
         FABTEST(test_a_peer_that_is_stopped_for_long_is_not_lost),

@@ -22,25 +22,33 @@ namespace {
 // Numbers above one end of a pair of sockets at which the other one is looked for.
 constexpr int longest_search = 64;
 
-// The other end of a pair, which the kernel gives the next inode and the next free number.
-int other_end(int fd) {
+// As the kernel has a device's number in itself, and as it tells it there.
+constexpr unsigned minor_bits = 20;
+
+bool find_inode(int fd, uint64_t& inode, uint64_t& device) {
     struct statx one {};
     if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &one) != 0) {
+        return false;
+    }
+    inode = one.stx_ino;
+    device = uint64_t{one.stx_dev_major} << minor_bits | one.stx_dev_minor;
+    return true;
+}
+
+// The other end of a pair of sockets, which the kernel gives the next inode and the next free number.
+int other_end(Watched one) {
+    if (one.inode == 0 && !find_inode(one.fd, one.inode, one.device)) {
         return -1;
     }
-    for (int other = fd + 1; other < fd + longest_search; ++other) {
-        struct statx two {};
-        if (statx(other, "", AT_EMPTY_PATH, STATX_INO, &two) == 0 && two.stx_dev_major == one.stx_dev_major &&
-            two.stx_dev_minor == one.stx_dev_minor && two.stx_ino == one.stx_ino + 1) {
+    for (int other = one.fd + 1; other < one.fd + longest_search; ++other) {
+        uint64_t inode = 0;
+        uint64_t device = 0;
+        if (find_inode(other, inode, device) && device == one.device && inode == one.inode + 1) {
             return other;
         }
     }
     return -1;
 }
-
-} // namespace
-
-namespace {
 
 // The number behind a key of a line.
 template <class Number> bool find_number(std::string_view line, std::string_view key, int base, Number& out) {
@@ -48,30 +56,40 @@ template <class Number> bool find_number(std::string_view line, std::string_view
     if (at == std::string_view::npos) {
         return false;
     }
-    const size_t digits = line.find_first_not_of(' ', at + key.size());
+    const size_t digits = line.find_first_not_of(" \t", at + key.size());
     return digits != std::string_view::npos &&
            std::from_chars(line.data() + digits, line.data() + line.size(), out, base).ec == std::errc();
 }
 
 } // namespace
 
-bool watched_by(int epoll_fd, std::vector<Watched>& out) {
-    char path[64];
-    (void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", epoll_fd);
-    const base::Descriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-    if (file.get() < 0) {
-        return false;
+bool WatchList::read(std::vector<Watched>& out) {
+    if (!file_.open()) {
+        char path[64];
+        (void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", set_);
+        file_ = base::Descriptor(::open(path, O_RDONLY | O_CLOEXEC));
+        if (!file_.open()) {
+            return false;
+        }
     }
     char text[4096];
     size_t kept = 0; // of a line that is not complete yet
+    off_t at = 0;
     ssize_t length = 0;
-    while ((length = ::read(file.get(), text + kept, sizeof(text) - kept)) > 0) {
+    while ((length = ::pread(file_.get(), text + kept, sizeof(text) - kept, at)) > 0) {
+        at += length;
         std::string_view left(text, kept + static_cast<size_t>(length));
         for (size_t end = 0; (end = left.find('\n')) != std::string_view::npos; left.remove_prefix(end + 1)) {
             const std::string_view line = left.substr(0, end);
             Watched one;
-            if (line.starts_with("tfd:") && find_number(line, "tfd:", 10, one.fd) &&
-                find_number(line, "data:", 16, one.data)) {
+            unsigned flags = 0;
+            if (line.starts_with("flags:") && find_number(line, "flags:", 8, flags)) {
+                closes_on_exec_ = (flags & O_CLOEXEC) != 0;
+            } else if (line.starts_with("tfd:") && find_number(line, "tfd:", 10, one.fd) &&
+                       find_number(line, "data:", 16, one.data)) {
+                if (!find_number(line, "ino:", 16, one.inode) || !find_number(line, "sdev:", 16, one.device)) {
+                    one.inode = one.device = 0;
+                }
                 out.push_back(one);
             }
         }
@@ -81,8 +99,10 @@ bool watched_by(int epoll_fd, std::vector<Watched>& out) {
         kept = left.size() < sizeof(text) ? left.size() : 0;
         memmove(text, left.data(), kept);
     }
-    return true;
+    return length >= 0;
 }
+
+bool watched_by(int epoll_fd, std::vector<Watched>& out) { return WatchList(epoll_fd).read(out); }
 
 bool is_epoll_set(int fd) {
     constexpr std::string_view wanted = "anon_inode:[eventpoll]";
@@ -95,35 +115,32 @@ bool is_epoll_set(int fd) {
 
 bool close_on_exec(int fd) { return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0; }
 
-namespace {
-
-// The protocol of a socket; -1 of anything else.
-int protocol_of(int fd) {
+int socket_protocol(int fd) {
     int protocol = -1;
     socklen_t length = sizeof(protocol);
     return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 ? protocol : -1;
 }
 
-} // namespace
-
 int close_queue_on_exec(int wait_fd) {
     int found = -1;
     std::vector<Watched> members;
-    (void)watched_by(wait_fd, members);
-    (void)close_on_exec(wait_fd);
+    WatchList list(wait_fd);
+    if (!list.read(members) || !list.closes_on_exec()) {
+        (void)close_on_exec(wait_fd);
+    }
     const size_t own = members.size();
     for (size_t i = 0; i < members.size(); ++i) {
-        const int fd = members[i].fd;
-        (void)close_on_exec(fd);
-        const int protocol = protocol_of(fd);
+        const Watched one = members[i]; // there may be more of them
+        (void)close_on_exec(one.fd);
+        const int protocol = socket_protocol(one.fd);
         if (protocol == IPPROTO_TCP) {
-            found = i < own ? fd : found; // behind that are the sockets of other connections too
+            found = i < own ? one.fd : found; // behind that are the sockets of other connections too
         } else if (protocol >= 0) {
-            if (const int other = other_end(fd); other >= 0) {
+            if (const int other = other_end(one); other >= 0) {
                 (void)close_on_exec(other);
             }
-        } else if (is_epoll_set(fd)) { // libfabric 1.19 and later: a set that connections share
-            (void)watched_by(fd, members);
+        } else if (is_epoll_set(one.fd)) { // libfabric 1.19 and later: a set that connections share
+            (void)watched_by(one.fd, members);
         }
     }
     return found;

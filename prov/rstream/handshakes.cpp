@@ -7,8 +7,9 @@
 #include <cerrno>
 #include <iterator>
 
-#include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,15 +20,15 @@ namespace rstream {
 
 namespace {
 
-int socket_option(int fd, int name) {
-    int value = -1;
+bool listens(int fd) {
+    int value = 0;
     socklen_t length = sizeof(value);
-    return getsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
+    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &length) == 0 && value == 1;
 }
 
-bool is_stream_of_internet(int fd) {
-    const int domain = socket_option(fd, SO_DOMAIN);
-    return (domain == AF_INET || domain == AF_INET6) && socket_option(fd, SO_TYPE) == SOCK_STREAM;
+void do_not_block(int fd) {
+    int on = 1;
+    (void)ioctl(fd, FIONBIO, &on);
 }
 
 // Whether the core can read its request without waiting, or sees that there is none: a header of 32 bytes, whose third
@@ -48,11 +49,11 @@ bool is_whole(int fd) {
 
 // False if there was no descriptor or memory to look with.
 bool Handshakes::list(std::vector<Member>& out) {
-    for (const int set : sets_) {
+    for (WatchList& list : sets_) {
         std::vector<Watched> found;
-        if (watched_by(set, found)) {
+        if (list.read(found)) {
             for (const Watched& one : found) {
-                out.push_back({one, set});
+                out.push_back({one, list.set()});
             }
             continue;
         }
@@ -84,7 +85,7 @@ bool Handshakes::hold(const Member& member, Time now, std::vector<Handshake>& ou
         return false;
     }
     epoll_ctl(member.set, EPOLL_CTL_DEL, fd, nullptr);
-    out.push_back({fd, now, false, member.set, member.watched.data});
+    out.push_back({fd, member.watched.inode, now, false, member.set, member.watched.data});
     return true;
 }
 
@@ -133,10 +134,10 @@ Handshakes::Found Handshakes::look(Time now) {
     std::vector<Member> unknown;
     for (const Member& member : members) {
         const int fd = member.watched.fd;
-        // A number may stand for another socket by now, which blocks, as the core leaves it until it has the request.
-        const auto known = std::find_if(handshakes_.begin(), handshakes_.end(),
-                                        [fd](const Handshake& one) { return one.fd == fd && one.set < 0; });
-        if (known != handshakes_.end() && (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0) {
+        const auto known = std::find_if(handshakes_.begin(), handshakes_.end(), [&](const Handshake& one) {
+            return one.fd == fd && one.inode == member.watched.inode && one.set < 0;
+        });
+        if (known != handshakes_.end()) {
             present.push_back(*known);
         } else if (std::find(lasting_.begin(), lasting_.end(), fd) == lasting_.end()) {
             unknown.push_back(member);
@@ -148,14 +149,14 @@ Handshakes::Found Handshakes::look(Time now) {
     for (const Member& member : unknown) {
         const int fd = member.watched.fd;
         (void)close_on_exec(fd);
-        const bool stream = is_stream_of_internet(fd);
-        if (stream && socket_option(fd, SO_ACCEPTCONN) != 1) {
-            if (member.set != sets_.front()) {
+        const bool stream = socket_protocol(fd) == IPPROTO_TCP;
+        if (stream && (listener_ >= 0 || !listens(fd))) { // the queue is that of one listener
+            if (member.set != sets_.front().set()) {
                 changed = hold(member, now, present) || changed;
                 continue;
             }
-            fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-            present.push_back({fd, now, false});
+            do_not_block(fd);
+            present.push_back({fd, member.watched.inode, now, false});
             changed = true;
             continue;
         }
@@ -163,7 +164,7 @@ Handshakes::Found Handshakes::look(Time now) {
         if (stream) {
             listener_ = fd;
         } else if (is_epoll_set(fd)) {
-            sets_.push_back(fd);
+            sets_.emplace_back(fd);
             inner = true;
         }
     }

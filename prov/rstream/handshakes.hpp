@@ -32,7 +32,9 @@ class Handshakes {
     using Time = std::chrono::steady_clock::time_point;
 
     // `set` is the descriptor of the event queue, which stays the caller's.
-    Handshakes(int set, std::chrono::milliseconds limit, size_t max) : sets_{set}, limit_(limit), max_(max) {}
+    Handshakes(int set, std::chrono::milliseconds limit, size_t max) : limit_(limit), max_(max) {
+        sets_.emplace_back(set);
+    }
 
     enum class Found : uint8_t {
         same,
@@ -57,6 +59,7 @@ class Handshakes {
   private:
     struct Handshake {
         int fd = -1;
+        uint64_t inode = 0; // its number may come to stand for another socket
         Time since;
         bool ended = false;
         int set = -1; // the core's, which it was taken out of
@@ -74,7 +77,7 @@ class Handshakes {
     // Gives back what has become whole. True: there was some.
     bool look_at_held();
 
-    std::vector<int> sets_; // the queue's, and those in it
+    std::vector<WatchList> sets_; // the queue's, and those in it
     std::chrono::milliseconds limit_;
     size_t max_;
     int listener_ = -1;

@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/kernel_sockets.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include <dirent.h>
 #include <netinet/in.h>
@@ -53,8 +55,8 @@ bool has_name(int fd, NameCall call, const sockaddr& wanted) {
            same(reinterpret_cast<const sockaddr&>(name), wanted);
 }
 
-// Until `body` says true. 0 or -errno.
-int for_each_descriptor(const std::function<bool(int)>& body) {
+// 0 or -errno.
+int list_descriptors(std::vector<int>& out) {
     struct Closer {
         void operator()(DIR* d) const { closedir(d); }
     };
@@ -65,8 +67,8 @@ int for_each_descriptor(const std::function<bool(int)>& body) {
     while (const dirent* entry = readdir(fds.get())) {
         const char* end = entry->d_name + strlen(entry->d_name);
         int fd = -1;
-        if (std::from_chars(entry->d_name, end, fd).ptr == end && body(fd)) {
-            break;
+        if (std::from_chars(entry->d_name, end, fd).ptr == end) {
+            out.push_back(fd);
         }
     }
     return 0;
@@ -75,14 +77,16 @@ int for_each_descriptor(const std::function<bool(int)>& body) {
 } // namespace
 
 int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
-    int found = -ENOENT;
-    const auto look = [&](int fd) {
-        const bool it = has_name(fd, getpeername, peer) && has_name(fd, getsockname, local);
-        found = it ? fd : found;
-        return it;
-    };
-    const int ret = for_each_descriptor(look);
-    return ret != 0 ? ret : found;
+    std::vector<int> fds;
+    if (const int ret = list_descriptors(fds); ret != 0) {
+        return ret;
+    }
+    // The highest first: that of a connection which was just made is among them, and there may be thousands.
+    std::sort(fds.begin(), fds.end(), std::greater<>());
+    const auto found = std::find_if(fds.begin(), fds.end(), [&](int fd) {
+        return has_name(fd, getpeername, peer) && has_name(fd, getsockname, local);
+    });
+    return found != fds.end() ? *found : -ENOENT;
 }
 
 bool is_kernel_socket(int fd, const sockaddr& local) { return has_name(fd, getsockname, local); }

@@ -9,7 +9,8 @@ struct sockaddr;
 
 namespace rstream {
 
-// The socket between two addresses; -FI_ENOENT if there is none, or -errno. Looks at all descriptors.
+// The socket between two addresses; -FI_ENOENT if there is none, or -errno. Lists all descriptors, and asks the
+// highest first, so that one which was just made is found soon.
 int find_kernel_socket(const sockaddr& local, const sockaddr& peer);
 
 // Whether it is the socket of that name.

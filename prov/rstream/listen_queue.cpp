@@ -55,7 +55,12 @@ ListenQueue::~ListenQueue() {
     pump_->clear_deadline(target_);
 }
 
-void ListenQueue::close_on_exec() const { close_queue_on_exec(fd_); }
+// The first look opens the list of members, so that the number of a listener's descriptors does not change later.
+void ListenQueue::begin() {
+    close_queue_on_exec(fd_);
+    const auto lock = pump_->lock();
+    looked_ = handshakes_->look(std::chrono::steady_clock::now()) != Handshakes::Found::unknown;
+}
 
 bool ListenQueue::readable() const {
     pollfd one{fd_, POLLIN, 0};

@@ -27,8 +27,8 @@ class ListenQueue {
 
     [[nodiscard]] fid_eq* core() const { return core_.get(); }
 
-    // The socket that listens, and what the queue has opened, once it listens.
-    void close_on_exec() const;
+    // Once it listens: the socket, and what the queue has opened, are closed on exec. Takes the pump's lock.
+    void begin();
 
     void progress();
     void on_deadline();

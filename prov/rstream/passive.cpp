@@ -160,7 +160,7 @@ int PassiveEndpoint::listen() {
         warn_of_strangers();
     }
     if (listening_ && listen_queue_) {
-        listen_queue_->close_on_exec();
+        listen_queue_->begin();
     }
     return ret;
 }
@@ -259,7 +259,7 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
                   error == wire::Hello::Error::version ? wire::Reject::Reason::version : wire::Reject::Reason::hello);
         return 0;
     }
-    if (const size_t waiting = fabric_.requests().count(this); waiting >= max_waiting()) {
+    if (const size_t waiting = fabric_.requests().count(this); waiting != 0 && waiting >= max_waiting()) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "a connection request is rejected: %zu are waiting already\n", waiting);
         turn_down(*core_info, wire::Reject::Reason::backlog);
         return 0;
@@ -305,7 +305,7 @@ void PassiveEndpoint::refuse(const ConnectionRequest& request) {
     (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
 }
 
-// Where strangers decide, a request may hold a descriptor, and they must not have them all.
+// One at least. Where strangers decide, a request may hold a descriptor, and they must not have them all.
 size_t PassiveEndpoint::max_waiting() const {
     const size_t share = listen_queue_ ? std::max<size_t>(descriptor_limit() / share_of_requests, 1)
                                        : std::numeric_limits<size_t>::max();

@@ -21,10 +21,13 @@ namespace preload {
 namespace {
 
 int close_known(int fd, const void* caller) {
-    if (in_vfork_child() || caller::is_internal(caller)) {
-        if (!in_vfork_child() && table::kind(fd) == Kind::internal) {
+    if (caller::is_internal(caller)) { // runs in no child of vfork; asking costs a system call
+        if (table::kind(fd) == Kind::internal) {
             table::remove(fd);
         }
+        return real::close(fd);
+    }
+    if (in_vfork_child()) {
         return real::close(fd);
     }
     const Kind kind = table::kind(fd);

@@ -215,10 +215,9 @@ int hand_over(const Carrier& carrier, int made, int flags) {
         }
     }
     if (rsocket) {
-        (void)carrier.close(made);
-    } else {
-        real::close(made);
+        (void)carrier.own->drop(made);
     }
+    real::close(made);
     table::remove(made);
     errno = error;
     return fd;

@@ -71,8 +71,9 @@ ProgramMakes::~ProgramMakes() {
     }
 }
 
+// The library runs in no child of vfork, so in_vfork_child(), which costs a system call, is not called.
 LibraryMakes::LibraryMakes() {
-    if (Carrier::is_ready() && !this_thread_makes && !in_vfork_child()) {
+    if (Carrier::is_ready() && !this_thread_makes) {
         held_ = in_time([](int seen) { return seen == 0 && replace(seen, library); });
     }
 }

@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
+#include "rsockets/option_table.hpp"
 #include "rsockets/preload/epoll_sets.hpp"
 #include "rsockets/preload/lock.hpp"
 #include "rsockets/preload/log.hpp"
@@ -21,58 +21,7 @@ namespace preload {
 
 namespace {
 
-struct Option {
-    int level;
-    int name;
-    const char* text;
-};
-
-#define OPTION(level, name)                                                                                            \
-    { level, name, #name }
-// What a program may have set. Those that the library refuses are here too: a socket that has one stays with the
-// kernel.
-constexpr Option options[] = {
-    OPTION(SOL_SOCKET, SO_REUSEADDR),
-    OPTION(SOL_SOCKET, SO_REUSEPORT),
-    OPTION(SOL_SOCKET, SO_KEEPALIVE),
-    OPTION(SOL_SOCKET, SO_LINGER),
-    OPTION(SOL_SOCKET, SO_OOBINLINE),
-    OPTION(SOL_SOCKET, SO_RCVTIMEO),
-    OPTION(SOL_SOCKET, SO_SNDTIMEO),
-    OPTION(SOL_SOCKET, SO_RCVLOWAT),
-    OPTION(SOL_SOCKET, SO_PRIORITY),
-    OPTION(SOL_SOCKET, SO_DONTROUTE),
-    OPTION(SOL_SOCKET, SO_MARK),
-    OPTION(SOL_SOCKET, SO_BINDTODEVICE),
-    OPTION(SOL_SOCKET, SO_ATTACH_FILTER),
-    OPTION(SOL_SOCKET, SO_ZEROCOPY),
-    OPTION(SOL_SOCKET, SO_TIMESTAMPING),
-    OPTION(SOL_SOCKET, SO_SNDBUF),
-    OPTION(SOL_SOCKET, SO_RCVBUF),
-    OPTION(IPPROTO_TCP, TCP_NODELAY),
-    OPTION(IPPROTO_TCP, TCP_CORK),
-    OPTION(IPPROTO_TCP, TCP_MAXSEG),
-    OPTION(IPPROTO_TCP, TCP_KEEPIDLE),
-    OPTION(IPPROTO_TCP, TCP_KEEPINTVL),
-    OPTION(IPPROTO_TCP, TCP_KEEPCNT),
-    OPTION(IPPROTO_TCP, TCP_SYNCNT),
-    OPTION(IPPROTO_TCP, TCP_LINGER2),
-    OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT),
-    OPTION(IPPROTO_TCP, TCP_CONGESTION),
-    OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP),
-    OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT),
-    OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT),
-    OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
-    OPTION(IPPROTO_TCP, TCP_ULP),
-    OPTION(IPPROTO_IP, IP_TOS),
-    OPTION(IPPROTO_IP, IP_TTL),
-    OPTION(IPPROTO_IP, IP_FREEBIND),
-    OPTION(IPPROTO_IP, IP_TRANSPARENT),
-    OPTION(IPPROTO_IPV6, IPV6_V6ONLY),
-    OPTION(IPPROTO_IPV6, IPV6_TCLASS),
-    OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS),
-};
-#undef OPTION
+using rsockets::Option;
 
 struct Value {
     std::array<char, 64> bytes{};
@@ -101,16 +50,17 @@ const char* copy_options(const Carrier& carrier, int kernel, int rsocket) {
         return "no descriptor is free";
     }
     const char* refused = nullptr;
-    for (const Option& option : options) {
-        if (option.level == IPPROTO_IPV6 && domain != AF_INET6) {
+    // Those that the library refuses are here too: a socket that has one stays with the kernel.
+    for (const Option& option : rsockets::option_table) {
+        if (option.copy == Option::Copy::no || (option.level == IPPROTO_IPV6 && domain != AF_INET6)) {
             continue;
         }
         Value set(kernel, option);
         if (set.length == 0 || set == Value(fresh, option)) {
             continue;
         }
-        if (option.level == SOL_SOCKET && (option.name == SO_SNDBUF || option.name == SO_RCVBUF)) {
-            int size = 0; // the kernel doubles what it is given
+        if (option.copy == Option::Copy::half) {
+            int size = 0;
             memcpy(&size, set.bytes.data(), sizeof(size));
             size /= 2;
             memcpy(set.bytes.data(), &size, sizeof(size));

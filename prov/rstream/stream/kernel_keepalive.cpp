@@ -9,6 +9,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include "prov/rstream/user_timeout.hpp"
+
 namespace rstream {
 
 namespace {
@@ -21,14 +23,29 @@ int set(int fd, int level, int name, size_t value) {
 constexpr size_t rounding = 1000;      // milliseconds by which the kernel may be early
 constexpr size_t many_repetitions = 8; // that no peer who is there leaves unanswered: the kernel's own way has 15
 
+// The time in milliseconds after which the kernel gives up an idle peer that does not answer; 0: never.
+size_t keepalive_time(int fd) {
+    const auto get = [fd](int level, int name) {
+        int value = 0;
+        socklen_t length = sizeof(value);
+        return getsockopt(fd, level, name, &value, &length) == 0 ? static_cast<size_t>(value) : 0;
+    };
+    return get(SOL_SOCKET, SO_KEEPALIVE) == 0
+               ? 0
+               : 1000 *
+                     (get(IPPROTO_TCP, TCP_KEEPIDLE) + get(IPPROTO_TCP, TCP_KEEPINTVL) * get(IPPROTO_TCP, TCP_KEEPCNT));
+}
+
 size_t seconds(size_t milliseconds) { return std::max<size_t>(1, (milliseconds + 999) / 1000); }
 
 } // namespace
 
 size_t kernel_user_timeout(const KeepaliveSettings& settings) {
-    return settings.timeout != 0 ? settings.timeout
-           : settings.on()       ? 1000 * (seconds(settings.idle) + seconds(settings.interval) * settings.count)
-                                 : 0;
+    if (settings.timeout != 0 || !settings.on()) {
+        return settings.timeout;
+    }
+    const size_t sum = 1000 * (seconds(settings.idle) + seconds(settings.interval) * settings.count);
+    return sum < default_user_timeout ? sum : 0; // keepalive lengthens nothing
 }
 
 int keep_kernel_socket_alive(int fd, const KeepaliveSettings& was, const KeepaliveSettings& settings) {
@@ -64,10 +81,13 @@ bool KernelKeepalive::timed_out() const {
     if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_state != TCP_CLOSE) {
         return false;
     }
+    if (user_timeout == 0 && info.tcpi_retransmits >= many_repetitions) {
+        return true;
+    }
+    const bool unanswered = info.tcpi_retransmits != 0 || info.tcpi_probes != 0;
+    const size_t limit = user_timeout == 0 && info.tcpi_probes != 0 ? keepalive_time(fd) : user_timeout;
     const size_t silence = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);
-    return user_timeout != 0
-               ? (info.tcpi_retransmits != 0 || info.tcpi_probes != 0) && silence + rounding >= user_timeout
-               : info.tcpi_retransmits >= many_repetitions;
+    return limit != 0 && unanswered && silence + rounding >= limit;
 }
 
 } // namespace rstream

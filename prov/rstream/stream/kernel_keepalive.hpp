@@ -16,7 +16,7 @@ namespace rstream {
 // rounded up to seconds. 0 or -errno.
 int keep_kernel_socket_alive(int fd, const KeepaliveSettings& was, const KeepaliveSettings& settings);
 
-// What TCP_USER_TIMEOUT becomes by them; 0: the kernel has its own way, which takes a quarter of an hour.
+// What TCP_USER_TIMEOUT becomes by them: no more than the kernel's own way takes. 0: that way, a quarter of an hour.
 size_t kernel_user_timeout(const KeepaliveSettings& settings);
 
 // The kernel's socket below one stream, where it is known, and what was set on it. `timed_out` from any thread, the

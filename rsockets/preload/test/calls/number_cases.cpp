@@ -4,6 +4,7 @@
 // Numbers of descriptors are the program's, and their flags, and what stat says of them.
 #include "rsockets/preload/test/calls/calls.hpp"
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -11,9 +12,29 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 using namespace calls;
+
+namespace {
+std::atomic<int> pids_asked{0};
+} // namespace
+
+// The preloaded library's way to its process's number.
+extern "C" __attribute__((visibility("default"))) pid_t getpid() noexcept {
+    ++pids_asked;
+    return static_cast<pid_t>(syscall(SYS_getpid));
+}
+
+// Of the program's own calls, each may ask once whether it is in a child of vfork; what the libraries make and close
+// for a connection, some twenty descriptors, asks nothing.
+CALLS_CASE(a_connection_asks_for_few_process_ids) {
+    close_all(pair()); // what is needed once
+    const int before = pids_asked;
+    close_all(pair());
+    SAY(pids_asked - before <= 20);
+}
 
 CALLS_CASE(lowest_numbers) {
     const Pair first = pair();

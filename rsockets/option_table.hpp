@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The options of a socket, one row each: where the value is, what setting it changes, whether an accepted socket has it
+// from its listener, and whether a socket of the kernel's that is carried takes it along. An option that changes
+// nothing on a stream is a row and no more. The preload shim reads the table too, so it needs nothing but the compiler.
+//
+// Options that would have to change what is sent or received (filters, MD5 signatures, time stamps, urgent data) are
+// not here, or nowhere: a program that asks for one is told that there is none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <rdma/rsocket.h>
+#include <sys/socket.h>
+
+namespace rsockets {
+
+struct Option {
+    enum class Place : uint8_t {
+        kernel,  // KernelOptions: the kernel says which values are valid
+        size,    // a size of the next connection, see `size`
+        bytes,   // kept, and of no use
+        state,   // what the socket or its connection knows; cannot be set
+        nowhere, // a program is told that there is none
+    };
+    enum class Effect : uint8_t {
+        none,
+        cached,    // CachedOptions is read again
+        keepalive, // the provider is told
+        family,    // the addresses of the socket change: only before it is bound
+    };
+    enum class Size : uint8_t { none, send_buffer, recv_buffer, send_queue, recv_queue, inline_size, maps };
+    enum class Copy : uint8_t {
+        no,
+        value,
+        half, // the kernel doubles what it is given
+    };
+
+    int level;
+    int name;
+    const char* text; // the name, as programs have it
+    Place place = Place::kernel;
+    Effect effect = Effect::none;
+    Copy copy = Copy::no;
+    bool inherited = true;  // by an accepted socket
+    bool of_state = false;  // what is read is not what was set
+    Size size = Size::none; // for Place::size, with the values that it is clamped to
+    int min = 0;
+    int max = 0;
+};
+
+// NOLINTNEXTLINE(bugprone-macro-parentheses): they are numbers
+#define RSOCKET_OPTION(of, which) .level = of, .name = which, .text = #which
+
+inline constexpr Option option_table[] = {
+    {RSOCKET_OPTION(SOL_SOCKET, SO_REUSEADDR), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_REUSEPORT), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_KEEPALIVE), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_LINGER), .effect = Option::Effect::cached, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_OOBINLINE), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVTIMEO), .effect = Option::Effect::cached, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_SNDTIMEO), .effect = Option::Effect::cached, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVLOWAT), .effect = Option::Effect::cached, .copy = Option::Copy::value,
+     .of_state = true},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_SNDLOWAT)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_PRIORITY), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_DONTROUTE), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_MARK), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_BINDTODEVICE), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_ATTACH_FILTER), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_ZEROCOPY), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_TIMESTAMPING), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_SNDBUF), .place = Option::Place::size, .copy = Option::Copy::half,
+     .size = Option::Size::send_buffer, .min = 4096, .max = 1 << 30},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVBUF), .place = Option::Place::size, .copy = Option::Copy::half,
+     .size = Option::Size::recv_buffer, .min = 4096, .max = 1 << 30},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_TYPE)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_DOMAIN)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_PROTOCOL)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_BROADCAST)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_NO_CHECK)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_BUSY_POLL)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_DEBUG)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_PEERNAME)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_TIMESTAMP)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_COOKIE)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_INCOMING_CPU)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_INCOMING_NAPI_ID)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_MEMINFO)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_PASSCRED)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_PEERCRED)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_PEERSEC)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_RXQ_OVFL)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_WIFI_STATUS)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_MAX_PACING_RATE)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_ACCEPTCONN), .place = Option::Place::state, .of_state = true},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_ERROR), .place = Option::Place::state, .of_state = true},
+
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_NODELAY), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_CORK), .effect = Option::Effect::cached, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_MAXSEG), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPIDLE), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPINTVL), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPCNT), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_SYNCNT), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_LINGER2), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_CONGESTION), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_ULP), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_QUICKACK)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_THIN_DUPACK)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_FASTOPEN)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_INFO), .place = Option::Place::state, .of_state = true},
+
+    {RSOCKET_OPTION(IPPROTO_IP, IP_TOS), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_TTL), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_FREEBIND), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_TRANSPARENT), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_MTU_DISCOVER)},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT)},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_RECVTOS)},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_RECVERR)},
+
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_V6ONLY), .effect = Option::Effect::family, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_TCLASS), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_MTU_DISCOVER)},
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_RECVERR)},
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_RECVTCLASS)},
+
+    {RSOCKET_OPTION(SOL_RDMA, RDMA_SQSIZE), .place = Option::Place::size, .size = Option::Size::send_queue, .min = 1,
+     .max = 65535},
+    {RSOCKET_OPTION(SOL_RDMA, RDMA_RQSIZE), .place = Option::Place::size, .size = Option::Size::recv_queue, .min = 1,
+     .max = 65535},
+    {RSOCKET_OPTION(SOL_RDMA, RDMA_INLINE), .place = Option::Place::size, .size = Option::Size::inline_size,
+     .max = 65535},
+    {RSOCKET_OPTION(SOL_RDMA, RDMA_IOMAPSIZE), .place = Option::Place::size, .size = Option::Size::maps,
+     .max = 4096}, // what the provider takes
+    {RSOCKET_OPTION(SOL_RDMA, RDMA_ROUTE), .place = Option::Place::bytes, .inherited = false},
+};
+
+#undef RSOCKET_OPTION
+
+// None if it is not in the table.
+constexpr const Option* find_option(int level, int name) {
+    for (const Option& option : option_table) {
+        if (option.level == level && option.name == name) {
+            return &option;
+        }
+    }
+    return nullptr;
+}
+
+} // namespace rsockets

@@ -9,7 +9,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "prov/rstream/user_timeout.hpp"
+#include "prov/rstream/stream/user_timeout.hpp"
 
 namespace rstream {
 

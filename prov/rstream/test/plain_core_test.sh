@@ -16,6 +16,6 @@ for name in $tests; do
         echo "ok $number - $name"
     else
         echo "$output" | sed 's/^/# /'
-        echo "not ok $number - $name"
+        echo "not ok $number - $name: $(echo "$output" | grep '^not ok' | head -n 1)"
     fi
 done

@@ -251,6 +251,9 @@ void test_closed_sockets_are_added_up_and_their_rows_used_again() {
 }
 
 void test_a_child_has_a_page_of_its_own() {
+#ifdef __SANITIZE_THREAD__
+    throw Skip("ThreadSanitizer lets no child of a process with threads start one");
+#endif
     const Number from = listener();
     const Ends ends = connected_ends(from);
     const Child child([] {
@@ -266,6 +269,9 @@ void test_a_child_has_a_page_of_its_own() {
 
 // A process that has the preload library too: a page of each.
 void test_pages_of_both_libraries_are_read() {
+#ifdef __SANITIZE_THREAD__
+    throw Skip("ThreadSanitizer lets no child of a process with threads start one");
+#endif
     const Number from = listener();
     const Child child([] {
         static const Number own = listener();

@@ -38,6 +38,8 @@ struct Connection {
     std::atomic<bool> standard{false};  // pinned since one of its numbers is that of a standard stream
     std::atomic<bool> same_user{false}; // the peer's process is of this one's user
     std::atomic<uid_t> peer_user{0};
+    std::atomic<bool> duplicated{false}; // the worker has it, too
+    std::atomic<bool> mirrored{false}; // the segment is a worker's, which plays the far end in it: see path/segment.hpp
     std::atomic<uint64_t> asked_for{0}; // the peer's wake-up id whose descriptor was asked for last
     // A thread that sleeps on an eventfd alone, and not on the socket: the service watches that for it.
     std::atomic<Guard> guard{Guard::none};

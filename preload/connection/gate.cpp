@@ -8,6 +8,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/connection/positions.hpp"
+#include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/wait/epoll_set.hpp"
@@ -142,6 +143,7 @@ void consent(Connection& c, int fd) {
     s.write_lock.release();
     s.read_lock.release();
     if (done) {
+        stream::changed(c); // the worker waits for that
         watches_careful(c);
     }
 }

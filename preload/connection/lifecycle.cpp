@@ -156,6 +156,7 @@ Connection* began(int fd, Role role) {
     c->standard = false;
     c->watches = nullptr;
     c->watched = false;
+    c->duplicated = c->mirrored = false;
     c->peer = {};
     explain::note_peer(*c, fd);
     put(fd, reinterpret_cast<uintptr_t>(c));
@@ -254,6 +255,14 @@ Closing before_close(int fd) {
         }
         if (careful) {
             stream::note_reset(*c, fd);
+        }
+        if (c->duplicated && s.holders.load() == 1) {
+            watches_leave_kernel(*c);
+        }
+        if (c->mirrored && s.holders.load() == 1 && c->segment.load() != nullptr) {
+            uint32_t open = 0; // or with a reset
+            c->shared().mirror.closed.compare_exchange_strong(open, 1);
+            stream::changed(*c);
         }
         wakeup::wake_own(c->guarded.load());
         // Who works on it by its number does so under these.
@@ -386,6 +395,9 @@ void before_fork() {
     table::for_each_connection([](int fd, Connection& c) {
         if (c.fd.load() == fd) {
             watches_closing(c);
+            if (c.mirrored) {
+                c.shared().mirror.shared = 1;
+            }
             c.state.load()->holders.fetch_add(1);
         }
     });

@@ -55,6 +55,7 @@ enum class Reason : uint8_t {
     failed,         // what the other end sent to agree on the path was wrong
     spliced,        // splice from or to something that cannot be copied
     shared_set,     // several processes wait in an epoll set that it is a member of
+    fabric_lost,    // the fabric has failed
 };
 
 // A process with a filter of system calls moves bytes past the library, and nobody counts them.
@@ -66,6 +67,9 @@ enum class Uncounted : uint8_t {
 
 // By shutdown at this end.
 enum class WriteShut : uint8_t { no, begun, done };
+
+// After a failure of the fabric, see stream_recovery.cpp.
+enum class Recovery : uint8_t { none, begun, sent };
 
 struct alignas(64) ConnectionState {
     // First: the only member that outlives its connection, since a call may be in flight when another thread closes.
@@ -131,6 +135,16 @@ struct alignas(64) ConnectionState {
     std::atomic<uint64_t> upgraded_ns{0}; // monotonic time of the first switch
     uint64_t began_ns = 0;
     uint64_t token = 0;
+    // Of a connection to another host; under both locks, but where one says that it is enough.
+    std::atomic<Recovery> recovery{Recovery::none};
+    std::atomic<bool> recovered{false};       // what it was recovered from is over
+    std::atomic<bool> far_record_seen{false}; // with the read lock, and these
+    uint64_t far_tail = 0;
+    uint64_t skip_to = 0;
+    uint32_t far_epoch = 0;
+    uint32_t heard_number = 0; // of urgent bytes, with the read lock
+    uint32_t heard_byte = 0;   // one that was taken, and 256: the bytes in front of it are not read yet
+    uint64_t recovery_since_ns = 0;
     std::atomic<uint64_t> holder_service{0}; // of the process that has the memory
     std::atomic<uint32_t> out_direction{0};  // which of the segment's this end writes
 };

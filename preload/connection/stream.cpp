@@ -49,12 +49,6 @@ long unread_in_kernel(int fd) {
     return result < 0 ? result : count;
 }
 
-// At an urgent byte, which a read steps over: SIOCINQ says 0 there, whatever follows (tcp(7)).
-bool at_mark(int fd) {
-    int at = 0;
-    return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
-}
-
 ssize_t read_kernel(int fd, Parts& parts, uint64_t limit, int flags) {
     std::array<iovec, max_kernel_parts> buffers;
     msghdr message{};
@@ -100,7 +94,8 @@ ssize_t take_counted_frames(Connection& c, int fd) {
     const Direction& ring = c.in_ring();
     std::array<uint8_t, 16> bytes{};
     const uint32_t there = ring.writer.frames.load(std::memory_order_acquire) - s.frames_seen.load();
-    if (there == 0 || ring.writer.epoch.load(std::memory_order_acquire) != s.in_epoch.load()) {
+    // What a worker says of the far end's frames is late.
+    if (there == 0 || c.mirrored || ring.writer.epoch.load(std::memory_order_acquire) != s.in_epoch.load()) {
         return 0;
     }
     const long n = sys::recv(fd, bytes.data(), std::min<size_t>(there, bytes.size()), MSG_DONTWAIT);
@@ -160,7 +155,21 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
             }
             continue;
         }
-        if (quietly && unread_in_kernel(fd) <= 0) {
+        const bool marked = c.mirrored && is_at_mark(fd);
+        if (marked) [[unlikely]] {
+            if (s.far_record_seen) {
+                return taken; // what follows is not frames
+            }
+            if (const ssize_t record = take_record(c, fd); record != 0) {
+                error = record > 0 ? -EAGAIN : record;
+                return record > 0 || record == -EAGAIN ? taken : Taken::failed;
+            }
+        }
+        if (s.far_record_seen && is_recovering(c)) [[unlikely]] {
+            return taken;
+        }
+        // Behind the mark of an urgent byte, SIOCINQ sees nothing (tcp(7)); there is something, as was just seen.
+        if (quietly && !marked && unread_in_kernel(fd) <= 0) {
             return taken;
         }
         uint8_t byte = 0;
@@ -208,6 +217,7 @@ void follow_to(Connection& c, uint32_t epoch) {
     } else if (s.hold && !s.giving_back) {
         ring.reader.request.store(path::request_of(epoch, path::return_to_kernel), std::memory_order_release);
     }
+    changed(c);
 }
 
 // The reader frees space: whoever writes may sleep for it.
@@ -281,6 +291,12 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
     const Direction& ring = c.in_ring();
     const uint64_t position = s.received.load(std::memory_order_relaxed);
     uint64_t limit = 0;
+    if (s.far_record_seen && is_recovering(c)) [[unlikely]] {
+        return -EAGAIN; // what follows may belong behind what is sent again
+    }
+    if (is_proving(c)) [[unlikely]] {
+        hear(c, fd);
+    }
     if (const uint32_t published = ring.writer.epoch.load(std::memory_order_acquire); published != epoch) {
         const uint64_t at = ring.writer.switch_at.load(std::memory_order_acquire);
         if (published - epoch > 2 || at < position) {
@@ -307,8 +323,14 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
             s.ended = s.ended || (n <= 0 && n != -EAGAIN);
             const bool switched = ring.writer.epoch.load(std::memory_order_acquire) != epoch;
             if (n > 0) {
-                if (switched || !at_mark(fd)) {
+                if (switched || !is_at_mark(fd)) {
                     return -ERESTART;
+                }
+                if (is_proving(c)) {
+                    hear(c, fd);
+                }
+                if (const ssize_t record = c.mirrored ? take_record(c, fd) : 0; record != 0) {
+                    return record > 0 ? -EAGAIN : record;
                 }
                 there = 1; // an urgent byte hides what is behind it, until the next byte is taken
             } else if (switched) {
@@ -328,6 +350,9 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
         parts.skip(static_cast<uint64_t>(n));
         if ((flags & MSG_PEEK) == 0) {
             count_received(c, static_cast<uint64_t>(n));
+            if (s.heard_byte != 0) {
+                hear(c, fd);
+            }
         }
     }
     s.ended = s.ended || n == 0;
@@ -407,7 +432,7 @@ ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sl
         }
         switch (taken) {
         case Taken::end:
-            return 0;
+            return is_recovering(c) ? -ECONNRESET : 0; // of what the peer has sent, some was not sent again
         case Taken::failed:
             return reset_or_end(c, error);
         case Taken::frames:
@@ -443,7 +468,9 @@ ssize_t reset_or_end(const Connection& c, ssize_t error) {
     return had_all ? 0 : error;
 }
 
-ssize_t read_now(Connection& c, int fd, Parts& parts, int flags, bool will_sleep) {
+namespace {
+
+ssize_t read_once(Connection& c, int fd, Parts& parts, int flags, bool will_sleep) {
     const ReadSection section(c, fd);
     if (!section) {
         return section.error();
@@ -461,6 +488,17 @@ ssize_t read_now(Connection& c, int fd, Parts& parts, int flags, bool will_sleep
     const ssize_t n = read_locked(c, fd, parts, flags, will_sleep);
     if (n > 0 && (flags & MSG_PEEK) == 0) {
         stats::moved_locked(c, *c.state.load(), true, static_cast<uint64_t>(n));
+    }
+    return n;
+}
+
+} // namespace
+
+ssize_t read_now(Connection& c, int fd, Parts& parts, int flags, bool will_sleep) {
+    const ssize_t n = read_once(c, fd, parts, flags, will_sleep);
+    if (n == -EAGAIN && is_recovering(c)) [[unlikely]] {
+        recover(c, fd);
+        return is_recovering(c) ? n : read_once(c, fd, parts, flags, will_sleep);
     }
     return n;
 }
@@ -520,7 +558,7 @@ void follow(Connection& c, int fd, bool all_frames) {
             return;
         }
         ssize_t error = 0;
-        if (published != epoch || ring.writer.frames.load(std::memory_order_acquire) != s.frames_seen) {
+        if (published != epoch || c.mirrored || ring.writer.frames.load(std::memory_order_acquire) != s.frames_seen) {
             (void)take_frames(c, fd, true, error);
         }
         const bool still = s.awaits_resume || ring.writer.head.load() == s.in.position;

@@ -72,6 +72,9 @@ void wake_again(Connection& c);
 // What comes next is to wake somebody, who has not said how.
 void want_wakeup(Connection& c);
 
+// The worker that plays the far end, if there is one, is to look at what was changed.
+void changed(Connection& c);
+
 // Whether there are bytes in the ring: for spinning, without any lock.
 bool ring_has_bytes(const Connection& c);
 bool ring_has_space(const Connection& c);

@@ -132,6 +132,7 @@ ssize_t give_back_step(Connection& c, int fd) {
                 uint32_t withheld = Consent::withheld;
                 ring.wake.consent.compare_exchange_strong(withheld, Consent::given);
                 ring.reader.request.store(path::request_of(epoch, path::halt));
+                changed(c);
                 if (const ssize_t result = wait_for_peer(ring, fd, epoch); result != -ERESTART) {
                     return result;
                 }
@@ -147,6 +148,7 @@ ssize_t give_back_step(Connection& c, int fd) {
             s.awaits_resume = true;
             ring.reader.given_back.store(s.taken, std::memory_order_release);
             ring.reader.request.store(path::request_of(epoch, path::resend));
+            changed(c);
             if (const ssize_t result = wait_for_peer(ring, fd, epoch); result != -ERESTART) {
                 return result;
             }
@@ -188,7 +190,9 @@ ssize_t end_of_peer(Connection& c, int fd, ssize_t step) {
     return take_frames(c, fd, false, error) == Taken::end ? 0 : step;
 }
 
-void leave_careful(ConnectionState& s, int fd) {
+void leave_careful(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    leave_mirror(c);
     gate::restore_options(s, fd);
     s.gate.fetch_or(gate::pinned);
     s.gate.fetch_and(~gate::careful);
@@ -248,7 +252,7 @@ ssize_t hand_over_step(Connection& c, int fd) {
         if (in == 0 && (ended || s.pending_error != 0 ||
                         (out != 0 && out != -EAGAIN))) { // the program hears of it from the kernel
             s.giving_back = false;
-            leave_careful(s, fd);
+            leave_careful(c, fd);
             return 0;
         }
         if (in < 0 && in != -EAGAIN) {
@@ -360,7 +364,7 @@ bool is_awaited(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     const uint32_t epoch = s.out_epoch.load();
     const uint32_t request = c.out_ring().reader.request.load();
-    return has_backlog(s) || ((epoch & 1) != 0 && s.halted_epoch.load() == epoch) ||
+    return has_backlog(s) || is_recovering(c) || ((epoch & 1) != 0 && s.halted_epoch.load() == epoch) ||
            path::requests(request, epoch, (epoch & 1) != 0 ? path::resend : path::halt);
 }
 

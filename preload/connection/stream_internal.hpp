@@ -94,6 +94,21 @@ inline bool has_backlog(const ConnectionState& s) {
     return s.backlog_from.load() != s.backlog_to.load() || s.give_from.load() != s.give_to.load();
 }
 
+// Of a connection to another host (stream_mirrored.cpp, stream_recovery.cpp).
+// Whether the far end knows the own epoch, and has all in front of it: else nothing of it may go by TCP.
+bool far_end_knows(const Connection& c);
+bool is_at_mark(int fd); // TCP's next byte is an urgent one, which a read steps over
+bool is_proving(const Connection& c);
+void hear(Connection& c, int fd); // an urgent byte of the far end's; with the read lock
+bool has_to_say(const Connection& c);
+void say(Connection& c, int fd);               // one of this end's; with the write lock
+void send_wanted_frame(Connection& c, int fd); // with the write lock
+bool is_recovering(const Connection& c);
+ssize_t take_record(Connection& c, int fd);
+void recover(Connection& c, int fd); // a step; without a lock
+void leave_mirror(Connection& c);    // it is the kernel's, for somebody who knows nothing of the ring
+void count_sent(Connection& c, uint64_t n);
+
 // With the write lock.
 ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags);
 // Goes back to the kernel: Frame::resume is due from now on.

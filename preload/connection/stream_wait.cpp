@@ -67,6 +67,10 @@ void flush_if_awaited(Connection& c, int fd) {
 
 void look_out(Connection& c, int fd, short wanted, Readiness& r) {
     ConnectionState& s = *c.state.load();
+    if (is_recovering(c)) [[unlikely]] {
+        r.soon = true;
+        return;
+    }
     advance_out(c);
     if ((s.out_epoch.load() & 1) != 0 && (wanted & POLLOUT) != 0) {
         uint64_t space = 0;
@@ -92,6 +96,10 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
         flush_if_awaited(c, fd);
         if (has_backlog(s)) {
             service::ask_holder(s.holder_service, s.token); // which goes on when there is space
+        }
+        if (s.resume_due && !far_end_knows(c) && !s.ended) {
+            r.soon = true;
+            return;
         }
         r.kernel |= wanted & POLLOUT;
     }
@@ -149,6 +157,14 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
         r.soon = true;
         return r;
     }
+    if (is_recovering(c)) [[unlikely]] {
+        recover(c, fd);
+        const ConnectionState& s = *c.state.load();
+        if (is_recovering(c) && ((s.in_epoch.load() & 1) != 0 || s.far_record_seen)) {
+            r.soon = true;
+            return r;
+        }
+    }
     look_once(c, fd, wanted, path::nobody, r, arrived);
     if (!r.blocked && sleeper != path::nobody && (r.events & (wanted | POLLHUP | POLLERR)) == 0) {
         r = {};
@@ -169,11 +185,57 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
 
 bool wants_service(const Connection& c) {
     const ConnectionState& s = *c.state.load();
-    return has_backlog(s) || s.giving_back;
+    return has_backlog(s) || s.giving_back || is_recovering(c) || has_to_say(c);
 }
+
+namespace {
+
+// Of a connection to another host: its proof, or its end. False: there is nothing else to do for now.
+bool attend_mirrored(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    const uint32_t stage = c.shared().mirror.stage.load(std::memory_order_acquire);
+    if (stage == path::MirrorFields::failed) {
+        s.hold = true;
+        return true;
+    }
+    if (stage < path::MirrorFields::lost && !is_recovering(c)) {
+        {
+            const ReadSection section(c, fd);
+            uint8_t byte = 0;
+            ssize_t error = 0;
+            if (section && is_proving(c)) {
+                hear(c, fd);
+            }
+            // EINVAL: there is no urgent byte.
+            if (section && stage >= path::MirrorFields::proved &&
+                sys::recv(fd, &byte, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) != -EINVAL) {
+                if ((s.in_epoch.load() & 1) != 0) {
+                    (void)take_frames(c, fd, true, error);
+                } else if (is_at_mark(fd)) {
+                    (void)take_record(c, fd);
+                }
+            }
+        }
+        const WriteSection section(c, fd);
+        if (section) {
+            say(c, fd);
+            send_wanted_frame(c, fd);
+        }
+    }
+    if (stage == path::MirrorFields::lost || is_recovering(c)) {
+        recover(c, fd);
+    }
+    return !is_recovering(c);
+}
+
+} // namespace
 
 void attend(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
+    if (c.mirrored && !s.recovered && (s.gate.load() & gate::careful) != 0 && !attend_mirrored(c, fd)) {
+        return;
+    }
+    const bool asked = !c.mirrored || c.shared().mirror.asked.exchange(0) != 0;
     if (s.handed_over) {
         (void)hand_over_step(c, fd);
         return;
@@ -203,13 +265,33 @@ void attend(Connection& c, int fd) {
             data_written(c, fd);
         }
         const uint32_t request = c.out_ring().reader.request.load(std::memory_order_acquire);
-        if (path::requested_epoch(request) + 1 == s.out_epoch.load()) {
+        if (asked && path::requested_epoch(request) + 1 == s.out_epoch.load()) {
             (void)flush_due(c, fd); // the peer has threads that sleep, and wake by it
         } else if ((s.out_epoch.load() & 1) == 0) {
             flush_if_awaited(c, fd);
         }
     }
 }
+
+namespace {
+
+// The far end hears of a request a while later. An option that only the kernel has is to be true of what comes from
+// then on, as far as that end's service answers.
+void wait_for_return(const Connection& c) {
+    constexpr uint64_t limit_ns = 50000000U;
+    const uint64_t begin = sys::now_ns();
+    const auto pending = [&] {
+        const uint32_t theirs = c.in_ring().writer.epoch.load(std::memory_order_acquire);
+        return (theirs & 1) != 0 && path::requested_epoch(c.in_ring().reader.request.load()) == theirs;
+    };
+    while (c.mirrored && c.shared().mirror.stage.load() == path::MirrorFields::moving && pending() &&
+           sys::now_ns() - begin < limit_ns) {
+        const timespec pause{0, 20000};
+        sys::call(SYS_nanosleep, &pause, nullptr);
+    }
+}
+
+} // namespace
 
 void pin(Connection& c, int fd, Reason reason) {
     ConnectionState& s = *c.state.load();
@@ -230,6 +312,8 @@ void pin(Connection& c, int fd, Reason reason) {
                 }
             }
         }
+        changed(c);
+        wait_for_return(c);
         attend(c, fd);
         if (c.segment.load() != nullptr && s.sleepers.load() != 0 && !s.read_shut) {
             service::ask(c.shared(), 1 - c.out_index()); // its frame wakes them
@@ -271,6 +355,7 @@ void note_reset(Connection& c, int fd) {
     if (c.segment.load() != nullptr && sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) == 0 &&
         how.l_onoff != 0 && how.l_linger == 0) {
         c.out_ring().writer.resets = 1;
+        c.shared().mirror.closed = 2;
         RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::none));
     }
 }
@@ -298,6 +383,24 @@ bool fits_in_tcp(const Connection& c, int fd) {
 
 } // namespace
 
+namespace {
+
+// The end goes by TCP: everything in front of it has to be where the far end finds it.
+void wait_for_far_end(Connection& c, int fd) {
+    constexpr uint64_t patience_ns = 30000000000U; // a failure of the fabric is found sooner
+    const ConnectionState& s = *c.state.load();
+    const uint64_t begin = sys::now_ns();
+    while (((s.resume_due && !far_end_knows(c)) || is_recovering(c)) && !s.broken && !s.ended &&
+           sys::now_ns() - begin < patience_ns) {
+        if (is_recovering(c)) {
+            recover(c, fd);
+        }
+        (void)sys::poll(nullptr, 0, give_back_pause_ms);
+    }
+}
+
+} // namespace
+
 void prepare_shutdown(Connection& c, int fd, int how) {
     if (how == SHUT_RD) {
         return;
@@ -305,6 +408,9 @@ void prepare_shutdown(Connection& c, int fd, int how) {
     c.out_ring().writer.ends = 1;
     // The peer could not be woken any more when there is space for what it writes.
     pin(c, fd, Reason::half_closed);
+    if (c.mirrored) {
+        wait_for_far_end(c, fd);
+    }
     // After the end of the stream, nothing can be sent again: the peer may hand the connection over.
     // Where TCP has no space for that, this call is not to wait until the peer reads.
     pollfd space{fd, POLLOUT, 0};
@@ -320,7 +426,13 @@ void prepare_shutdown(Connection& c, int fd, int how) {
 void settle(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     path::Segment* segment = c.segment.load();
-    if (segment == nullptr || !s.hold) {
+    if (segment == nullptr || !s.hold || is_recovering(c)) {
+        return;
+    }
+    // Of the last that two workers say, one never knows whether it has come: this end goes on to understand what the
+    // other one may say by TCP about a failure.
+    if (c.mirrored && !s.recovered && !s.handed_over && segment->mirror.stage.load() != path::MirrorFields::failed &&
+        segment->mirror.stage.load() != path::MirrorFields::ended) {
         return;
     }
     Direction& in = c.in_ring();
@@ -331,9 +443,18 @@ void settle(Connection& c, int fd) {
     }
     uint32_t given = Consent::given;
     in.wake.consent.compare_exchange_strong(given, Consent::withheld);
+    if (c.mirrored && in.wake.consent.load() == Consent::used) {
+        if (segment->mirror.stage.load() >= path::MirrorFields::ended) {
+            in.wake.consent.store(Consent::withheld); // nobody is left who could use it
+        } else {
+            segment->mirror.withdraw = 1;
+            changed(c);
+        }
+    }
     if (in.wake.consent.load() != Consent::withheld || in.writer.epoch.load(std::memory_order_acquire) != epoch) {
         return;
     }
+    leave_mirror(c);
     gate::restore_options(s, fd);
     s.gate.fetch_or(gate::pinned);
     s.gate.fetch_and(~gate::careful);

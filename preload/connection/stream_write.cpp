@@ -34,15 +34,15 @@ Section::Section(Connection& c, int fd, OwnerLock& lock) : c_(c), fd_(fd), lock_
     }
 }
 
-namespace {
-
-constexpr size_t max_kernel_parts = 16;
-
 // Bytes given to the kernel. The peer knows by it, when the connection is reset, whether it has had all of them.
 void count_sent(Connection& c, uint64_t n) {
     const uint64_t before = c.state.load()->sent.fetch_add(n, std::memory_order_relaxed);
     c.out_ring().writer.sent.store(before + n, std::memory_order_relaxed);
 }
+
+namespace {
+
+constexpr size_t max_kernel_parts = 16;
 
 // The same for bytes of the program's, not frames.
 void count_bytes_sent(Connection& c, uint64_t n) {
@@ -64,6 +64,7 @@ ssize_t send_frame(Connection& c, int fd, Frame frame) {
     const long n = sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n == 1) {
         count_sent(c, 1);
+        changed(c);
         return 0;
     }
     ring.writer.frames.fetch_sub(1, std::memory_order_relaxed);
@@ -89,7 +90,7 @@ void data_written(Connection& c, int fd) {
     }
     stats::woke_peer(c, false);
     RSPRELOAD_PROBE(wake, fd, sleeper);
-    if (!wake_by_id(c, sleeper) && send_frame(c, fd, Frame::wake) == -EAGAIN) {
+    if (!wake_by_id(c, sleeper) && (c.mirrored || send_frame(c, fd, Frame::wake) == -EAGAIN)) {
         // Bytes of before the switch fill the kernel's queue: the reader has those to read, and is awake.
         want_frame(ring.wake.data_wanted);
     }
@@ -125,6 +126,9 @@ bool is_halted(const ConnectionState& s, uint32_t epoch) {
 
 void advance_out(Connection& c) {
     ConnectionState& s = *c.state.load();
+    if (is_recovering(c)) [[unlikely]] {
+        return;
+    }
     Direction& ring = c.out_ring();
     const uint32_t epoch = s.out_epoch.load(std::memory_order_relaxed);
     const uint32_t request = ring.reader.request.load(std::memory_order_acquire);
@@ -155,6 +159,7 @@ void advance_out(Connection& c) {
     } else if (s.upgrades.fetch_add(1) == 0) {
         s.upgraded_ns = sys::now_ns();
     }
+    changed(c);
     stats::refresh(c);
     RSPRELOAD_PROBE(upgrade, c.fd.load(), epoch + 1);
 }
@@ -192,6 +197,7 @@ void return_out(Connection& c, bool resend) {
     if ((theirs & 1) != 0 && !s.giving_back && !s.handed_over && !s.read_shut) { // which ask for more than that
         in.reader.request.store(path::request_of(theirs, path::return_to_kernel), std::memory_order_release);
     }
+    changed(c);
 }
 
 namespace {
@@ -221,7 +227,13 @@ ssize_t flush_given_back(Connection& c, int fd) {
 
 ssize_t flush_due(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
+    if (is_recovering(c)) [[unlikely]] {
+        return -EAGAIN;
+    }
     if (s.resume_due) {
+        if (!far_end_knows(c)) {
+            return -EAGAIN; // which the worker tells
+        }
         if (const ssize_t result = send_frame(c, fd, Frame::resume); result < 0) {
             return result;
         }
@@ -254,7 +266,11 @@ void release_write(Connection& c, int fd) {
     for (;;) {
         if (s.wake_due.load(std::memory_order_relaxed) && s.wake_due.exchange(false)) {
             if ((s.out_epoch.load() & 1) != 0) {
-                (void)send_frame(c, fd, Frame::wake);
+                if (!far_end_knows(c) || is_recovering(c)) {
+                    c.shared().mirror.frames = 1; // until it does
+                } else {
+                    (void)send_frame(c, fd, Frame::wake);
+                }
             } else {
                 (void)flush_due(c, fd); // Frame::resume wakes as well, and may wait for a next byte that never comes
             }
@@ -263,6 +279,22 @@ void release_write(Connection& c, int fd) {
         if (!s.wake_due.load() || !s.write_lock.try_acquire()) {
             return;
         }
+    }
+}
+
+void send_wanted_frame(Connection& c, int fd) {
+    std::atomic<uint32_t>& wanted = c.shared().mirror.frames;
+    if (wanted.load() == 0 || !far_end_knows(c) || is_recovering(c)) {
+        return; // this is called again when it does
+    }
+    wanted = 0;
+    if (pollfd one{fd, POLLRDHUP, 0}; sys::poll(&one, 1, 0) != 0) {
+        return; // it would be answered by a reset
+    }
+    if ((c.state.load()->out_epoch.load() & 1) != 0) {
+        (void)send_frame(c, fd, Frame::wake);
+    } else {
+        (void)flush_due(c, fd); // which wakes as well
     }
 }
 
@@ -320,6 +352,10 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     std::array<iovec, max_kernel_parts + 1> buffers;
     auto resume = static_cast<uint8_t>(Frame::resume);
     const bool due = s.resume_due;
+    if (due && !far_end_knows(c)) {
+        s.blocked.fetch_add(1);
+        return -EAGAIN;
+    }
     std::array<iovec, max_kernel_parts> data;
     const size_t count = parts.fill(data, UINT64_MAX);
     buffers[0] = {&resume, sizeof(resume)};
@@ -353,6 +389,10 @@ ssize_t choose_kernel(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     if (s.broken) {
         return -ECONNRESET;
+    }
+    if (is_recovering(c)) [[unlikely]] {
+        s.blocked.fetch_add(1);
+        return -EAGAIN;
     }
     advance_out(c);
     if ((s.out_epoch.load() & 1) != 0) {

@@ -13,13 +13,44 @@
 
 namespace preload::path {
 
-inline constexpr uint64_t segment_magic = 0x31676573'70727372; // "rsrpseg1"
+inline constexpr uint64_t segment_magic = 0x32676573'70727372; // "rsrpseg2"
+
+// Of a connection whose far end is on another host: the segment is this host's alone, and a process beside the program,
+// the worker (fabric/), plays the far end in it: it does there what the far end's program does in the far segment. This
+// is what it and the program say to each other besides.
+struct alignas(64) MirrorFields {
+    enum Stage : uint32_t {
+        proving = 0, // nothing may be in the ring yet
+        proved = 1,  // to this end; to the far end as well, perhaps
+        moving = 2,
+        lost = 3,   // the fabric has failed
+        ended = 4,  // the far end has ended; all that it has sent is in the ring
+        failed = 5, // it was never proved
+    };
+    // Of the worker's:
+    std::atomic<uint32_t> stage{proving};
+    std::atomic<uint32_t> say{0};     // the number of an urgent byte, from 1, and the byte: see say_of()
+    std::atomic<uint32_t> asked{0};   // the far end's service asks this one's to look
+    std::atomic<uint32_t> frames{0};  // not 0: somebody sleeps at the far end whom only a frame by TCP wakes
+    std::atomic<uint32_t> applied{0}; // the last epoch of the own direction that the far segment has all of
+    // The program's:
+    std::atomic<uint64_t> changes{0};  // counts what the worker is to look at
+    std::atomic<uint64_t> sleeper{0};  // the worker's wake-up id, taken by who wakes it
+    std::atomic<uint32_t> said{0};     // the last `say` that was sent
+    std::atomic<uint32_t> heard{0};    // the far end's last urgent byte, likewise
+    std::atomic<uint32_t> withdraw{0}; // the reader takes its consent back
+    std::atomic<uint32_t> closed{0}; // by the last process that had it; 2: with a reset; 3: it is only the kernel's now
+    std::atomic<uint32_t> shared{0}; // several processes have had it: only the kernel knows when the last one has ended
+
+    static constexpr uint32_t say_of(uint32_t number, uint8_t byte) { return number << 8 | byte; }
+};
 
 struct Segment {
     uint64_t magic = segment_magic;
     uint64_t token = 0; // names the connection in messages between the services of both ends
     // The service of the process at each end, as service_address() takes it; of the last one that used the end.
     std::atomic<uint64_t> service[2]{};
+    MirrorFields mirror;
     Direction direction[2]; // [0]: written by the first end (see rendezvous/name.hpp), [1]: by the second
 };
 

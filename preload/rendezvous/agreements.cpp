@@ -36,7 +36,7 @@ void conclude(Connection& c, const Outcome& outcome, int epoll) {
     if (c.requested.load() != 2) {
         ConnectionState& s = *c.state.load();
         if (outcome.result == Outcome::Result::agreed) {
-            watch_connection(epoll, c.fd.load(), 0);
+            watch_connection(epoll, c.fd.load(), c.mirrored ? EPOLLPRI : 0U);
         } else {
             // That it ends meanwhile is not why an attempt before has failed.
             const bool ends = outcome.why == Reason::half_closed || outcome.why == Reason::young;
@@ -71,6 +71,9 @@ bool Agreements::begin(Connection& c, uint64_t now) {
         rendezvous::conclude(c, outcome, epoll_);
         return true;
     }
+    if (upgrade.remote) {
+        return fabric_.begin(upgrade);
+    }
     Pending& pending = *pending_.add(upgrade);
     pending.since = now;
     if (Channel* heard = channels_.heard(upgrade.ends); heard != nullptr && heard->user() == upgrade.user) {
@@ -99,6 +102,9 @@ void Agreements::on_time(uint64_t now) {
     deadline_ = UINT64_MAX;
     const bool look_at_all = any_closed_;
     any_closed_ = false;
+    if (look_at_all) {
+        fabric_.on_closed();
+    }
     pending_.for_each([&](Pending& pending) {
         if (look_at_all && pending.upgrade.connection->requested.load() == 2) {
             conclude(pending, failure(Reason::none));

@@ -20,6 +20,7 @@
 #include <array>
 #include <cstdint>
 
+#include "preload/fabric/upgrades.hpp"
 #include "preload/rendezvous/channel.hpp"
 #include "preload/rendezvous/meeting.hpp"
 #include "preload/rendezvous/pending.hpp"
@@ -28,13 +29,14 @@ namespace preload::rendezvous {
 
 class Agreements {
   public:
-    explicit Agreements(int epoll) : epoll_(epoll), channels_(epoll) {}
+    explicit Agreements(int epoll) : epoll_(epoll), channels_(epoll), fabric_(epoll) {}
 
     // False: there is no room, and it is to be tried again later.
     bool begin(Connection& c, uint64_t now);
     // Of the epoll set.
     void on_channel(uint64_t event, uint32_t events, uint64_t now);
     void on_meeting(Meeting& meeting, uint64_t now);
+    void on_worker() { fabric_.on_worker(); }
     void on_time(uint64_t now); // at the deadline
     [[nodiscard]] uint64_t deadline() const { return deadline_; }
     // One of the connections was closed.
@@ -76,6 +78,7 @@ class Agreements {
     Channels channels_;
     std::array<Meeting, max_meetings> meetings_;
     PendingTable pending_;
+    fabric::Upgrades fabric_;
 };
 
 // The connection is upgraded, or stays the kernel's for now, and is no more the service's to agree on.

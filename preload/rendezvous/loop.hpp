@@ -11,6 +11,7 @@
 namespace preload::rendezvous {
 
 inline constexpr uint64_t connection_mark = uint64_t{1} << 63; // with the connection's number
+inline constexpr uint64_t worker_mark = uint64_t{1} << 61;     // the worker of the fabric path
 inline constexpr uint64_t channel_mark = uint64_t{1} << 62;    // with the channel's
 
 // Makes it a member, or changes what it is watched for. False: there is no memory.

@@ -15,7 +15,7 @@
 
 namespace preload::rendezvous {
 
-inline constexpr uint32_t protocol_version = 4;
+inline constexpr uint32_t protocol_version = 5;
 
 // From the second end to the first, with the memory file beside it.
 struct Hello {

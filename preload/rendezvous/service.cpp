@@ -17,6 +17,7 @@
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/agreements.hpp"
 #include "preload/rendezvous/descriptors.hpp"
+#include "preload/rendezvous/inbox.hpp"
 #include "preload/rendezvous/loop.hpp"
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
@@ -47,30 +48,7 @@ constinit std::atomic<bool> any_abandoned{false}; // a connection that is being 
 constinit std::atomic<uint64_t> usual_mask{0};
 constinit std::atomic<uint32_t> postponed{0};
 
-socklen_t address_of(uint64_t service, sockaddr_un& out) {
-    out = {};
-    out.sun_family = AF_UNIX;
-    const int length = snprintf(out.sun_path + 1, sizeof(out.sun_path) - 1, "rspreload/%016llx",
-                                static_cast<unsigned long long>(service));
-    return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
-}
-
-// 0, or -errno; -EAGAIN: its queue is full, and it reads it.
-template <class Message> long send_to(int from, uint64_t service, const Message& message) {
-    sockaddr_un to{};
-    const socklen_t length = address_of(service, to);
-    // A full queue is being read.
-    constexpr int max_attempts = 1000;
-    for (int i = 0; i < max_attempts; ++i) {
-        const long sent =
-            sys::call(SYS_sendto, from, &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL, &to, length);
-        if (sent != -EAGAIN) {
-            return std::min(sent, 0L);
-        }
-        sys::call(SYS_sched_yield);
-    }
-    return -EAGAIN;
-}
+using rendezvous::send_to;
 
 // False: there is no such service.
 bool send_attend(int from, uint64_t service, uint64_t token) {
@@ -119,14 +97,6 @@ void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t le
                                 length, same_user ? wakeup::board_file() : -1);
 }
 
-bool is_eventfd(int fd) {
-    std::array<char, 32> path{};
-    std::array<char, 32> target{};
-    snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
-    const long length = sys::call(SYS_readlinkat, AT_FDCWD, path.data(), target.data(), target.size() - 1);
-    return length > 0 && strcmp(target.data(), "anon_inode:[eventfd]") == 0;
-}
-
 // fd is this function's.
 void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool same_user) {
     bool wanted = false;
@@ -136,7 +106,7 @@ void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool
             return;
         }
         const bool from_peer = !wanted && sender == c.peer_user.load();
-        if (from_peer && same_user && fd >= 0 && is_eventfd(fd)) {
+        if (from_peer && same_user && fd >= 0 && rendezvous::is_eventfd(fd)) {
             known = wakeup::learn(given.id, sender, std::exchange(fd, -1), board);
         } else if (from_peer && !same_user && given.name != 0) {
             known = wakeup::learn_name(given.id, sender, given.name);
@@ -185,7 +155,11 @@ Thread::Thread(int epoll) : epoll_(epoll), agreements_(epoll) {
 // both.
 void Thread::watch_for_service(int fd, Connection& c) const {
     const bool guards = c.guard.load() != Guard::none;
-    rendezvous::watch_connection(epoll_, fd, stream::wants_service(c) ? EPOLLOUT | EPOLLIN : guards ? EPOLLIN : 0U);
+    rendezvous::watch_connection(epoll_, fd,
+                                 (stream::wants_service(c) ? EPOLLOUT | EPOLLIN
+                                  : guards                 ? EPOLLIN
+                                                           : 0U) |
+                                     (c.mirrored ? EPOLLPRI : 0U)); // a proof, or a record of the far end's
     if (guards) {
         c.guard = Guard::on;
     }
@@ -272,12 +246,12 @@ void Thread::read_inbox() {
 // The peer's end, or a reset: who writes into the ring is to ask the kernel from now on. Or space for what is due.
 void Thread::on_connection(int fd) {
     Connection* c = table::connection(fd);
-    pollfd one{fd, POLLRDHUP | POLLOUT | POLLIN, 0};
+    pollfd one{fd, POLLRDHUP | POLLOUT | POLLIN | POLLPRI, 0};
     if (c != nullptr && c->segment.load() != nullptr && sys::poll(&one, 1, 0) > 0) {
         if ((one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
             c->state.load()->ended = true;
         }
-        if (stream::wants_service(*c)) {
+        if (stream::wants_service(*c) || (c->mirrored && (one.revents & POLLPRI) != 0)) {
             stream::attend(*c, fd);
             if (!stream::wants_service(*c)) { // else the next edge tells: to ask anew would tell of what there is
                 watch_for_service(fd, *c);
@@ -307,6 +281,8 @@ void Thread::run() {
                 read_inbox();
             } else if ((event.data.u64 & rendezvous::connection_mark) != 0) {
                 on_connection(static_cast<int>(event.data.u64 & 0x7fffffff));
+            } else if (event.data.u64 == rendezvous::worker_mark) {
+                agreements_.on_worker();
             } else if ((event.data.u64 & rendezvous::channel_mark) != 0) {
                 agreements_.on_channel(event.data.u64, event.events, now);
             } else {
@@ -335,19 +311,7 @@ bool open_inbox() {
     if (own == 0) {
         return false;
     }
-    sockaddr_un address{};
-    const socklen_t length = address_of(own, address);
-    const int made = static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (made < 0) {
-        return false;
-    }
-    const int yes = 1;
-    if (sys::call(SYS_setsockopt, made, SOL_SOCKET, SO_PASSCRED, &yes, sizeof(yes)) != 0 ||
-        sys::call(SYS_bind, made, &address, length) != 0) {
-        sys::call(SYS_close, made);
-        return false;
-    }
-    inbox = descriptors::keep(made);
+    inbox = descriptors::keep(rendezvous::open_inbox(own));
     name = own;
     return inbox >= 0;
 }

@@ -28,6 +28,16 @@ bool has_time_limit(int fd) {
     return false;
 }
 
+// By which end connects the other's worker knows what it is to do; an urgent byte has to stay out of the program's
+// bytes.
+bool may_take_fabric(const Connection& c) {
+    int in_line = 0;
+    socklen_t length = sizeof(in_line);
+    return policy::fabric_allowed() && (c.role == Role::connect || c.role == Role::accept) &&
+           c.state.load()->uncounted == Uncounted::no &&
+           sys::getsockopt(c.fd.load(), SOL_SOCKET, SO_OOBINLINE, &in_line, &length) == 0 && in_line == 0;
+}
+
 } // namespace
 
 Outcome unanswered(const Upgrade& upgrade) {
@@ -61,8 +71,14 @@ Outcome examine(Connection& c, Upgrade& out) {
     }
     switch (peer_owner(out.ends, out.user, peer_received)) {
     case Owner::absent: // also after a reset
-        return read_positions(out.fd, after) && after.established ? failure(Reason::remote, true)
-                                                                  : failure(Reason::young, true);
+        if (!read_positions(out.fd, after) || !after.established) {
+            return failure(Reason::young, true);
+        }
+        if (!may_take_fabric(c)) {
+            return failure(Reason::remote, true);
+        }
+        out.remote = true;
+        break;
     case Owner::closed:
         return failure(Reason::young, true);
     case Owner::unaccepted:
@@ -70,6 +86,7 @@ Outcome examine(Connection& c, Upgrade& out) {
     case Owner::unknown:
         return failure(Reason::sandboxed, true);
     case Owner::found:
+        out.remote = policy::test_fabric() && may_take_fabric(c);
         break;
     }
     std::atomic<Uncounted>& uncounted = c.state.load()->uncounted;
@@ -126,6 +143,10 @@ bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsi
             s.holder_service = service::own_name();
             s.hold = false;
             s.out_direction = direction;
+            c.mirrored = upgrade.remote;
+            s.heard_number = s.heard_byte = 0;
+            s.recovery = Recovery::none;
+            s.recovered = s.far_record_seen = false;
             s.reason = Reason::none;
             c.segment = segment;
             // A process that was forked before has no memory of it; one that is forked from now on has. fork counts

@@ -17,7 +17,8 @@ struct Upgrade {
     Connection* connection = nullptr;
     int fd = -1;
     Ends ends;
-    uid_t user = 0; // who owns the other end
+    uid_t user = 0;      // who owns the other end
+    bool remote = false; // that is on another host, and so on the fabric, if anywhere
 };
 
 struct Outcome {

@@ -33,6 +33,8 @@ bool never();
 uint32_t test_return_permille();
 // All peers are taken for processes of other users: RSPRELOAD_UPGRADE=test:CALLS:0:strangers, for tests.
 bool test_strangers();
+bool test_fabric(); // by the fabric also on one host
+bool fabric_allowed();
 
 } // namespace policy
 } // namespace preload

@@ -117,10 +117,11 @@ void record(Connection& c, int fd) {
         s.received.load() - std::min<uint64_t>(s.frames_seen, s.received) + s.bytes_in.load();
     const bool in_ring = (s.out_epoch.load() & 1) != 0 || (s.in_epoch.load() & 1) != 0;
     std::array<char, 512> line{};
-    const int length = snprintf(line.data(), line.size(), "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%u\t%u\t%s\t%llu\t%llu\t%s\n",
-                                getpid(), settings::program(), fd, role_of(c.role), local.data(), peer.data(),
-                                in_ring ? "shm" : "kernel", upgrades, s.returns.load(), when.data(), sent, received,
-                                text_of(in_ring && !s.broken ? Reason::none : reason_of(s, c.role)));
+    const int length =
+        snprintf(line.data(), line.size(), "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%u\t%u\t%s\t%llu\t%llu\t%s\n", getpid(),
+                 settings::program(), fd, role_of(c.role), local.data(), peer.data(),
+                 in_ring ? (c.mirrored ? "fabric" : "shm") : "kernel", upgrades, s.returns.load(), when.data(), sent,
+                 received, text_of(in_ring && !s.broken ? Reason::none : reason_of(s, c.role)));
     const long out = sys::call(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY, 0);
     if (out >= 0) {
         (void)sys::call(SYS_write, out, line.data(), length); // one call, so that lines do not mix

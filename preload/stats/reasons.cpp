@@ -54,6 +54,8 @@ const char* text_of(Reason reason) {
         return "the peer's offer was not valid";
     case Reason::spliced:
         return "spliced";
+    case Reason::fabric_lost:
+        return "the fabric has failed";
     case Reason::shared_set:
         return "in an epoll set in which several processes wait";
     }

@@ -11,6 +11,8 @@ case $way in
 never) settings="RSPRELOAD_UPGRADE=never CONFORMANCE_EXCHANGE=1" ;;
 upgraded) settings="RSPRELOAD_UPGRADE=1 CONFORMANCE_EXCHANGE=0" ;;
 returned) settings="RSPRELOAD_UPGRADE=test:1:200 CONFORMANCE_EXCHANGE=returned" ;;
+fabric) settings="RSPRELOAD_UPGRADE=test:1:0:fabric CONFORMANCE_EXCHANGE=0" ;;
+fabric-returned) settings="RSPRELOAD_UPGRADE=test:1:200:fabric CONFORMANCE_EXCHANGE=returned" ;;
 *) echo "Bail out! no such way: $way"; exit 1 ;;
 esac
 # The kernel says at once what is ready; while memory is, the library asks it now and then.
@@ -31,7 +33,7 @@ often=$(awk -F '\t' '$9 > 2' "$scratch/records" | wc -l)
 echo "# $upgraded connections were upgraded, $returned returned more than once, $often more than twice"
 case $way in
 never) test "$upgraded" -eq 0 ;;
-upgraded) test "$#" -ne 0 || test "$upgraded" -gt 250 ;;
-returned) test "$#" -ne 0 || { test "$upgraded" -gt 250 && test "$returned" -gt 250 && test "$often" -gt 50; } ;;
+upgraded | fabric) test "$#" -ne 0 || test "$upgraded" -gt 250 ;;
+returned | fabric-returned) test "$#" -ne 0 || { test "$upgraded" -gt 250 && test "$returned" -gt 250 && test "$often" -gt 50; } ;;
 esac || { echo "Bail out! the connections did not go the way that is tested"; exit 1; }
 exit $status

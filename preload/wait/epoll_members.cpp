@@ -450,6 +450,10 @@ void watches_closing(Connection& c) {
     }
 }
 
+void watches_leave_kernel(Connection& c) {
+    for_each_watch(c, [](EpollSet& set, int fd) { sys::call(SYS_epoll_ctl, set.number, EPOLL_CTL_DEL, fd, nullptr); });
+}
+
 void watches_careful(Connection& c) {
     for_each_watch(c, [](EpollSet& set, int fd) { set.convert_number(fd); });
 }

@@ -184,6 +184,9 @@ class EpollSet {
 
 // A number of it is about to be closed, or its process to be forked.
 void watches_closing(Connection& c);
+// Its last number is about to be closed, while another process has the connection, of which the program does not know:
+// the kernel would keep its memberships.
+void watches_leave_kernel(Connection& c);
 // The connection has become careful: its memberships are converted.
 void watches_careful(Connection& c);
 // It was read from: threads that sleep in sets with it are to be woken by what comes next.

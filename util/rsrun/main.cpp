@@ -114,7 +114,15 @@ struct Libraries {
 };
 
 void add_fabric(Environment& result, const Options& options, const FabricParts& parts) {
-    result.emplace_back("RSPRELOAD_LIBRARY", parts.library);
+    if (options.path == Options::Path::fabric) {
+        if (access(parts.worker.c_str(), X_OK) != 0) {
+            fail("--path fabric: {}: {}; it is installed with librsocket-ofi", parts.worker, strerror(errno));
+        }
+        result.emplace_back("RSPRELOAD_FABRIC", "1");
+        result.emplace_back("RSPRELOAD_FABRIC_WORKER", parts.worker);
+    } else {
+        result.emplace_back("RSPRELOAD_LIBRARY", parts.library);
+    }
     result.emplace_back("FI_PROVIDER_PATH", in_front(parts.provider_folder, variable("FI_PROVIDER_PATH")));
     result.emplace_back("FI_RSTREAM_CORE", cores(options));
     // libfabric's memhooks rewrite libc's munmap, mmap and others in place as a device is opened: a thread of the
@@ -143,7 +151,8 @@ Environment environment_for(const Options& options, const Libraries& libraries, 
     Environment result;
     if (libraries.preload) {
         std::string preload = in_front(libraries.shim, variable("LD_PRELOAD"));
-        if (libraries.fabric) { // in front: what it calls is the other one's
+        if (libraries.fabric &&
+            options.path == Options::Path::automatic) { // in front: what it calls is the other one's
             preload = in_front(libraries.fabric->shim, preload);
         }
         result.emplace_back("LD_PRELOAD", preload);
@@ -190,6 +199,10 @@ void tell(const std::string& trouble) { fmt::print(stderr, "rsrun: {}\n", troubl
 // The fabric's parts, where there is an RDMA device or it was asked for. Only who asks for it needs it: otherwise note
 // says what is missing, or why there is no use for it.
 std::optional<FabricParts> fabric_parts(const Options& options, const rsrun::Machine& machine, std::string& note) {
+    if (options.path == Options::Path::memory) {
+        note = "--path memory: connections to other hosts stay with the kernel";
+        return std::nullopt;
+    }
     if (options.core.empty() && !machine.has_active_port) {
         note =
             fmt::format("{}: connections to other hosts stay with the kernel",

@@ -17,13 +17,23 @@ namespace {
 // What the socket library takes.
 constexpr uint64_t largest_buffer = uint64_t{1} << 30;
 
-enum : int { core_option = 300, sndbuf_option, rcvbuf_option, only_option, config_option, log_option, explain_option };
+enum : int {
+    core_option = 300,
+    sndbuf_option,
+    rcvbuf_option,
+    only_option,
+    config_option,
+    log_option,
+    explain_option,
+    path_option
+};
 const option longs[] = {{"core", required_argument, nullptr, core_option},
                         {"sndbuf", required_argument, nullptr, sndbuf_option},
                         {"rcvbuf", required_argument, nullptr, rcvbuf_option},
                         {"only", required_argument, nullptr, only_option},
                         {"config", required_argument, nullptr, config_option},
                         {"log", required_argument, nullptr, log_option},
+                        {"path", required_argument, nullptr, path_option},
                         {"explain", optional_argument, nullptr, explain_option},
                         {"verbose", no_argument, nullptr, 'v'},
                         {"help", no_argument, nullptr, 'h'},
@@ -39,6 +49,19 @@ void check_rule(const std::string& text) {
              "NAME[:PORT[-PORT]], with IPv6 in brackets",
              text.empty() ? "''" : text, fault.what, fault.position + 1);
     }
+}
+
+Options::Path parse_path(const std::string& value) {
+    if (value == "auto") {
+        return Options::Path::automatic;
+    }
+    if (value == "memory") {
+        return Options::Path::memory;
+    }
+    if (value == "fabric") {
+        return Options::Path::fabric;
+    }
+    fail("--path {}: there is no such path; it is auto, memory or fabric", value.empty() ? "''" : value);
 }
 
 const std::string& not_empty(const char* option, const std::string& value) {
@@ -72,6 +95,9 @@ Options parse_options(const std::vector<std::string>& arguments) {
             break;
         case log_option:
             options.log = not_empty("--log", value);
+            break;
+        case path_option:
+            options.path = parse_path(value);
             break;
         case explain_option:
             options.explain = true;
@@ -107,6 +133,9 @@ std::string help_text(const std::string& program) {
         "      --explain[=FILE]  when the program has ended, a line for each of its sockets: which path\n"
         "                        it took, and why not another; to FILE, separated by tabs\n"
         "      --log FILE        append what goes wrong\n"
+        "      --path PATH       auto (default), memory: none but shared memory, or fabric: connections to\n"
+        "                        other hosts stay the kernel's, and their bytes move to the fabric once\n"
+        "                        both ends understand it (see BUGS in the page)\n"
         "      --core NAMES      use the fabric, by these core providers in this order (default verbs,\n"
         "                        where an RDMA device has an active port)\n"
         "      --sndbuf BYTES    send buffer of each socket on the fabric, with K, M or G behind it\n"

@@ -12,6 +12,10 @@
 namespace rsrun {
 
 struct Options {
+    // auto: a socket to an address of an RDMA device is one of the fabric from its connect on. fabric: it is the
+    // kernel's, and is upgraded to the fabric. memory: shared memory alone.
+    enum class Path { automatic, memory, fabric };
+    Path path = Path::automatic;
     std::string core;                    // empty: verbs, if there is a device
     std::optional<uint64_t> send_buffer; // bytes, of sockets on the fabric
     std::optional<uint64_t> recv_buffer;

@@ -24,6 +24,7 @@ namespace {
 
 constexpr const char* shim_name = "librspreload-ofi.so";
 constexpr const char* fabric_name = "librspreload-fabric.so";
+constexpr const char* worker_name = "rspreload-fabric";
 constexpr const char* plugin_name = "librstream-fi.so";
 
 bool exists(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
@@ -85,6 +86,7 @@ std::string find_shim(const std::string& folder) { return preloadable(preload_fo
 FabricParts find_fabric_parts(const std::string& folder, const std::string& provider_path) {
     FabricParts parts;
     parts.shim = preloadable(preload_folder(folder) + "/" + fabric_name);
+    parts.worker = preload_folder(folder) + "/" + worker_name;
     const std::string built = build_libs(folder);
     const std::string stage = stage_of(folder);
     parts.library = (built.empty() ? stage + RSRUN_LIBDIR : built) + "/librsocket-ofi.so.1";

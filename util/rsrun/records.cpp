@@ -68,8 +68,8 @@ std::string times(const std::string& count) {
 
 std::string describe_path(const Record& record) {
     std::string text;
-    if (record[path] == "shm") {
-        text = "shared memory";
+    if (record[path] == "shm" || record[path] == "fabric") {
+        text = record[path] == "shm" ? "shared memory" : "the fabric";
         if (record[upgraded_ms] != "-") {
             text += fmt::format(" since {} ms", record[upgraded_ms]);
         }

@@ -52,6 +52,7 @@ constexpr Known known[] = {
     {Reason::failed, "failed", "install the same version at both ends; if they are, please report it"},
     {Reason::spliced, "spliced", "switch splice off in the program (haproxy: nosplice)"},
     {Reason::shared_set, "shared_set", "give each process an epoll set of its own"},
+    {Reason::fabric_lost, "fabric_lost", "look at the fabric and its devices; bytes that were under way came by TCP"},
 };
 
 const Known* find(uint32_t reason) {

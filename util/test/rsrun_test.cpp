@@ -88,9 +88,10 @@ void test_options_end_where_the_program_begins() {
 
 void test_every_option_is_taken() {
     const auto o = options({"--sndbuf", "64K", "--rcvbuf=1M", "--only", ":80", "--only", "[fd00::]/8:1-2", "--config",
-                            "f", "--log", "l", "--explain", "--explain=out", "p"});
+                            "f", "--log", "l", "--explain", "--explain=out", "--path", "fabric", "p"});
     EXPECT(*o.send_buffer == 65536 && *o.recv_buffer == 1048576 && o.config == "f" && o.log == "l" && o.explain);
     EXPECT(o.only == (Words{":80", "[fd00::]/8:1-2"}) && o.explain_file == "out" && o.command == Words{"p"});
+    EXPECT(o.path == rsrun::Options::Path::fabric && options({"p"}).path == rsrun::Options::Path::automatic);
     EXPECT(options({"-h"}).help && options({"--version"}).version);
 }
 
@@ -104,6 +105,7 @@ void test_a_bad_command_line_is_told() {
                            {"--sndbuf", "many", "p"},
                            {"--only", "", "p"},
                            {"--only", "host/8", "p"},
+                           {"--path", "tcp", "p"},
                            {"--nonsense", "p"},
                            {"-x", "p"},
                            {"--log", "", "p"},
@@ -407,6 +409,23 @@ void test_the_program_alone_gets_the_environment() {
     EXPECT(!holds(ended.output, "RSPRELOAD_EXPLAIN") && !holds(ended.output, "RSPRELOAD_CONFIG"));
 }
 
+void test_a_path_is_chosen() {
+    const Stage stage;
+    const auto memory = stage.run({"--path", "memory", "--core", "tcp", "env"});
+    EXPECT(has_line(memory.output, "LD_PRELOAD=" + stage.shim()) && !holds(memory.output, "FI_RSTREAM_CORE"));
+    const auto missing = stage.run({"--path", "fabric", "--core", "tcp", "env"});
+    EXPECT_EQ(missing.status, 125);
+    EXPECT(holds(missing.errors, "rspreload-fabric: No such file"));
+    const std::string worker = stage.libs() + "/rspreload-fabric";
+    std::ofstream(worker) << "#!/bin/sh\n";
+    fs::permissions(worker, fs::perms::owner_all);
+    const auto ended = stage.run({"--path", "fabric", "--core", "tcp", "env"});
+    EXPECT_EQ(ended.errors, "");
+    EXPECT(has_line(ended.output, "LD_PRELOAD=" + stage.shim())); // the program's sockets stay the kernel's
+    EXPECT(has_line(ended.output, "RSPRELOAD_FABRIC=1") && has_line(ended.output, "RSPRELOAD_FABRIC_WORKER=" + worker));
+    EXPECT(has_line(ended.output, "FI_RSTREAM_CORE=tcp") && !holds(ended.output, "RSPRELOAD_LIBRARY"));
+}
+
 void test_what_was_preloaded_comes_after_it() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     throw fabtests::Skip("a program with a sanitizer starts with nothing preloaded before that");
@@ -578,6 +597,7 @@ const CMUnitTest tests[] = {
     FABTEST(test_damaged_records_are_counted),
     FABTEST(test_without_options_only_the_library_is_preloaded),
     FABTEST(test_the_program_alone_gets_the_environment),
+    FABTEST(test_a_path_is_chosen),
     FABTEST(test_what_was_preloaded_comes_after_it),
     FABTEST(test_without_explain_it_becomes_the_program),
     FABTEST(test_explain_tells_of_each_socket_at_the_end),

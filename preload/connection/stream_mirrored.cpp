@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What is different for a connection to another host, whose far end a worker plays (see path::MirrorFields): the worker
+// has to be told of changes, and what it knows comes later than what TCP carries, so that nothing goes by TCP before
+// the far end can understand it. Besides, the proof that the worker has found the right far end, by urgent bytes.
+#include "preload/connection/stream_internal.hpp"
+
+#include "preload/base/system.hpp"
+#include "preload/stats/page.hpp"
+
+namespace preload::stream {
+
+using path::MirrorFields;
+
+void changed(Connection& c) {
+    if (!c.mirrored.load(std::memory_order_relaxed)) [[likely]] {
+        return;
+    }
+    MirrorFields& mirror = c.shared().mirror;
+    mirror.changes.fetch_add(1);
+    if (const uint64_t id = mirror.sleeper.exchange(0); id != 0) {
+        (void)wake_by_id(c, id);
+    }
+}
+
+bool far_end_knows(const Connection& c) {
+    if (!c.mirrored.load(std::memory_order_relaxed)) [[likely]] {
+        return true;
+    }
+    const MirrorFields& mirror = c.shared().mirror;
+    return mirror.applied.load(std::memory_order_acquire) == c.state.load()->out_epoch.load() ||
+           mirror.stage.load() == MirrorFields::ended || c.state.load()->recovered;
+}
+
+bool is_at_mark(int fd) {
+    int at = 0;
+    return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
+}
+
+bool is_proving(const Connection& c) {
+    return c.mirrored.load(std::memory_order_relaxed) && c.shared().mirror.stage.load() < MirrorFields::moving;
+}
+
+// An urgent byte can be taken from when it comes until the bytes in front of it were read and the next one behind it is
+// taken: then the kernel forgets it. It is said back when it is the next one, so that another one may come: of two that
+// are unread, the first would become one of the program's bytes (tcp_check_urg() of Linux).
+void hear(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    uint8_t byte = 0;
+    if (s.heard_byte == 0 && sys::recv(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT) == 1) {
+        s.heard_byte = 0x100U | byte;
+    }
+    if (s.heard_byte == 0 || !is_at_mark(fd)) {
+        return;
+    }
+    count_received(c, 1);
+    s.frames_seen.fetch_add(1, std::memory_order_relaxed); // it is none of the program's
+    const uint32_t number = ++s.heard_number;
+    c.shared().mirror.heard.store(MirrorFields::say_of(number, static_cast<uint8_t>(s.heard_byte)),
+                                  std::memory_order_release);
+    s.heard_byte = 0;
+    changed(c);
+}
+
+bool has_to_say(const Connection& c) {
+    const MirrorFields& mirror = c.shared().mirror;
+    return is_proving(c) && mirror.say.load(std::memory_order_acquire) != mirror.said.load();
+}
+
+void say(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    if (!has_to_say(c) || (s.out_epoch.load() & 1) != 0 || s.resume_due || has_backlog(s)) {
+        return;
+    }
+    MirrorFields& mirror = c.shared().mirror;
+    const uint32_t wanted = mirror.say.load(std::memory_order_acquire);
+    const auto byte = static_cast<uint8_t>(wanted);
+    if (sys::send(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
+        c.out_ring().writer.frames.fetch_add(1, std::memory_order_release);
+        count_sent(c, 1);
+        mirror.said.store(wanted);
+    }
+}
+
+void leave_mirror(Connection& c) {
+    if (c.mirrored.load(std::memory_order_relaxed)) {
+        uint32_t open = 0;
+        c.shared().mirror.closed.compare_exchange_strong(open, 3);
+        changed(c);
+    }
+}
+
+} // namespace preload::stream

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What a program's service and its worker say to each other, on a socket between both: fixed sizes, one build.
+// Everything else is in the segments, see path::MirrorFields.
+#pragma once
+
+#include <cstdint>
+
+#include "preload/connection/state.hpp"
+#include "preload/rendezvous/ends.hpp"
+
+namespace preload::fabric {
+
+inline constexpr int control_fd = 3; // in the worker
+
+struct Control {
+    static constexpr uint64_t expected_magic = 0x74436261'46737372; // "rssFabCt"
+    enum Kind : uint32_t {
+        serve = 1,  // to the worker, with the segment and the TCP connection beside it
+        drop = 2,   // to the worker: the connection is not to be had any more
+        attach = 3, // from it: the far end's worker is there
+        failed = 4, // from it, instead: it is not, for the reason `why`
+    };
+    uint64_t magic = expected_magic;
+    Kind kind{};
+    uint32_t direction = 0; // serve: the one that the program writes
+    uint64_t token = 0;
+    uint64_t service = 0; // serve: the program's
+    rendezvous::Ends ends;
+    uint32_t accepted = 0; // serve: the program has accepted the connection, and so connects the stream
+    Reason why{};
+};
+
+} // namespace preload::fabric

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/fabric/link.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "preload/base/system.hpp"
+
+namespace preload::fabric {
+
+using path::MirrorFields;
+
+namespace {
+
+constexpr uint64_t millisecond = 1000000;
+constexpr uint64_t listening_time = 10000 * millisecond; // the far end is worth it after the same bytes, but late
+constexpr uint64_t connecting_time = 2000 * millisecond;
+constexpr uint64_t greeting_time = 2000 * millisecond;
+constexpr uint64_t attaching_time = 60000 * millisecond; // a call of the program's may be waiting in the kernel
+constexpr uint64_t proving_time = 20000 * millisecond;   // its bytes in front of an urgent one have to be read
+constexpr uint32_t urgent_bytes = 4;
+constexpr size_t max_queued = size_t{256} << 10;
+constexpr size_t max_read = size_t{256} << 10;
+
+} // namespace
+
+Link::Link(LinkOwner& owner, const Control& task, path::Segment* segment, int tcp)
+    : owner_(owner), task_(task), segment_(segment), tcp_(tcp) {
+    const uint64_t now = sys::now_ns();
+    give_up_ = now + (task.accepted != 0 ? connecting_time : listening_time);
+    begin(now);
+}
+
+Link::~Link() { close_all(); }
+
+void Link::close_all() {
+    phase_ = Phase::over;
+    deadline_ = UINT64_MAX;
+    mirror_.reset();
+    socket_.close();
+    if (tcp_ >= 0) {
+        close(std::exchange(tcp_, -1));
+    }
+    if (segment_ != &path::no_segment) {
+        path::unmap_segment(std::exchange(segment_, &path::no_segment));
+    }
+}
+
+void Link::fail(Reason why) {
+    if (phase_ == Phase::over) {
+        return;
+    }
+    path::MirrorFields& mirror = segment_->mirror;
+    if (!attach_asked_) {
+        owner_.tell(Control::failed, token(), why);
+    } else if (mirror.closed.load() != 0 && phase_ == Phase::moving && !mirror_->has_closed()) {
+        // Nobody is left who could send the rest by TCP: an error rather than an end in the middle.
+        const linger reset{1, 0};
+        setsockopt(tcp_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    } else {
+        // A far end that has had this one's word may move: then it will say by TCP that it has stopped.
+        if (phase_ == Phase::moving || !proved_) {
+            mirror.stage.store(phase_ == Phase::moving ? MirrorFields::lost : MirrorFields::failed);
+        }
+        owner_.attend(*segment_, task_.direction);
+    }
+    close_all();
+}
+
+void Link::drop() { close_all(); }
+
+void Link::begin(uint64_t now) {
+    if (task_.accepted == 0) {
+        socket_ = FabricSocket::listening(task_.ends.own);
+        if (!socket_ && errno == EADDRINUSE) {
+            // The tcp core's ports are the kernel's: a listener may have that of a connected socket where both say so.
+            const int yes = 1;
+            (void)setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+            socket_ = FabricSocket::listening(task_.ends.own);
+        }
+        phase_ = Phase::listening;
+        deadline_ = give_up_;
+        if (!socket_ || !owner_.watch(socket_.fd(), token(), false)) {
+            fail(Reason::no_memory);
+        }
+        return;
+    }
+    socket_ = FabricSocket::connecting(task_.ends.own, task_.ends.peer);
+    if (socket_ && owner_.watch(socket_.fd(), token(), true)) {
+        phase_ = Phase::connecting;
+        deadline_ = give_up_;
+        return;
+    }
+    constexpr uint64_t max_pause = 50 * millisecond;
+    socket_.close();
+    if (now >= give_up_) {
+        fail(Reason::no_peer);
+        return;
+    }
+    phase_ = Phase::waiting;
+    pause_ = std::min(pause_ != 0 ? 2 * pause_ : millisecond, max_pause);
+    deadline_ = now + pause_;
+}
+
+void Link::on_time(uint64_t now) {
+    if (now < deadline_) {
+        return;
+    }
+    if (phase_ == Phase::waiting) {
+        begin(now);
+    } else if (phase_ != Phase::moving && phase_ != Phase::over) {
+        fail(Reason::no_peer);
+    }
+}
+
+void Link::on_event(uint32_t events, uint64_t now) {
+    switch (phase_) {
+    case Phase::listening:
+        on_accept(now);
+        return;
+    case Phase::connecting:
+        if ((events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) != 0) {
+            on_connected(now);
+        }
+        return;
+    case Phase::waiting:
+    case Phase::over:
+        return;
+    default:
+        break;
+    }
+    if ((events & EPOLLOUT) != 0 && !flush()) {
+        return;
+    }
+    (void)receive();
+}
+
+void Link::on_accept(uint64_t now) {
+    rendezvous::Address from;
+    FabricSocket made = socket_.accept(from);
+    if (!made) {
+        return;
+    }
+    if (from.bytes != task_.ends.peer.bytes) {
+        return; // not from where the far end is: it learns nothing, and the right one may still come
+    }
+    socket_ = std::move(made); // and the listener is closed
+    if (!owner_.watch(socket_.fd(), token(), false)) {
+        fail(Reason::no_memory);
+        return;
+    }
+    greet(now);
+}
+
+void Link::on_connected(uint64_t now) {
+    if (const int error = socket_.connected(); error != 0) {
+        socket_.close();
+        phase_ = Phase::waiting;
+        pause_ = std::max(pause_, millisecond);
+        deadline_ = now + pause_;
+        pause_ *= 2;
+        if (now >= give_up_) {
+            fail(Reason::no_peer);
+        }
+        return;
+    }
+    greet(now);
+}
+
+void Link::greet(uint64_t now) {
+    Hello hello;
+    hello.ends = task_.ends;
+    phase_ = Phase::greeting;
+    deadline_ = now + greeting_time;
+    wants_room_ = true; // whatever is watched, is watched anew
+    send(Kind::hello, &hello, sizeof(hello));
+}
+
+void Link::send(Kind kind, const void* body, size_t bytes) {
+    Header header;
+    header.kind = kind;
+    header.bytes = static_cast<uint32_t>(bytes);
+    const auto* head = reinterpret_cast<const uint8_t*>(&header);
+    out_.insert(out_.end(), head, head + sizeof(header));
+    const auto* from = static_cast<const uint8_t*>(body);
+    if (bytes != 0) {
+        out_.insert(out_.end(), from, from + bytes);
+    }
+    (void)flush();
+}
+
+// False: the link is over.
+bool Link::flush() {
+    while (flushed_ != out_.size()) {
+        const ssize_t n = socket_.send(out_.data() + flushed_, out_.size() - flushed_);
+        if (n == -EAGAIN || n == -EINTR) {
+            break;
+        }
+        if (n <= 0) {
+            end_of_stream();
+            return false;
+        }
+        flushed_ += static_cast<size_t>(n);
+    }
+    if (flushed_ == out_.size()) {
+        out_.clear();
+        flushed_ = 0;
+    }
+    if (const bool wants = !out_.empty(); wants != wants_room_) {
+        wants_room_ = wants;
+        if (!owner_.watch(socket_.fd(), token(), wants)) {
+            fail(Reason::no_memory);
+            return false;
+        }
+    }
+    return true;
+}
+
+void Link::end_of_stream() {
+    if (phase_ == Phase::moving && (mirror_->far_has_closed() || mirror_->has_closed())) {
+        segment_->mirror.stage.store(MirrorFields::ended);
+        if (!has_closed()) {
+            owner_.attend(*segment_, task_.direction);
+        }
+        close_all();
+        return;
+    }
+    fail(phase_ == Phase::moving ? Reason::fabric_lost : Reason::no_peer);
+}
+
+bool Link::receive() {
+    for (size_t total = 0; total < max_read;) {
+        constexpr size_t piece = size_t{64} << 10;
+        const size_t before = in_.size();
+        in_.resize(before + piece);
+        const ssize_t n = socket_.receive(in_.data() + before, piece);
+        in_.resize(before + static_cast<size_t>(std::max(n, ssize_t{0})));
+        if (n == -EAGAIN || n == -EINTR) {
+            return true;
+        }
+        if (n > 0 && !take_all()) {
+            fail(phase_ == Phase::moving ? Reason::broken : Reason::failed);
+            return false;
+        }
+        if (n <= 0) {
+            end_of_stream();
+            return false;
+        }
+        if (phase_ == Phase::over) {
+            return false;
+        }
+        total += static_cast<size_t>(n);
+        if (static_cast<size_t>(n) < piece) {
+            return true; // the set tells of more
+        }
+    }
+    return true;
+}
+
+bool Link::take_all() {
+    while (in_.size() - parsed_ >= sizeof(Header)) {
+        Header header;
+        memcpy(&header, in_.data() + parsed_, sizeof(header));
+        if (header.bytes > max_body) {
+            return false;
+        }
+        if (in_.size() - parsed_ - sizeof(header) < header.bytes) {
+            break;
+        }
+        const std::span<const uint8_t> body(in_.data() + parsed_ + sizeof(header), header.bytes);
+        if (!take(header, body)) {
+            return false;
+        }
+        if (phase_ == Phase::over) {
+            return true;
+        }
+        parsed_ += sizeof(header) + header.bytes;
+    }
+    if (mirror_) {
+        tell_program();
+    }
+    if (parsed_ == in_.size()) {
+        in_.clear();
+        parsed_ = 0;
+    } else if (parsed_ > max_read) {
+        in_.erase(in_.begin(), in_.begin() + static_cast<ptrdiff_t>(parsed_));
+        parsed_ = 0;
+    }
+    return true;
+}
+
+bool Link::take(const Header& header, std::span<const uint8_t> body) {
+    switch (header.kind) {
+    case Kind::hello:
+        return phase_ == Phase::greeting && take_hello(body);
+    case Kind::careful:
+        if (phase_ != Phase::attaching || far_careful_) {
+            return false;
+        }
+        far_careful_ = true;
+        prove();
+        return true;
+    case Kind::echo:
+        return phase_ == Phase::proving && take_echo(body);
+    case Kind::proved:
+        if (phase_ != Phase::proving || far_proved_) {
+            return false;
+        }
+        far_proved_ = true;
+        begin_to_move();
+        return true;
+    default:
+        break;
+    }
+    return mirror_ && mirror_->take(header, body);
+}
+
+void Link::tell_program() {
+    for (const uint64_t id : {mirror_->data_sleeper(), mirror_->space_sleeper()}) {
+        if (id != 0) {
+            owner_.wake(*segment_, task_.direction, id);
+        }
+    }
+    if (mirror_->attend_wanted()) {
+        owner_.attend(*segment_, task_.direction);
+    }
+}
+
+bool Link::take_hello(std::span<const uint8_t> body) {
+    Hello hello;
+    if (body.size() != sizeof(hello)) {
+        return false;
+    }
+    memcpy(static_cast<void*>(&hello), body.data(), sizeof(hello));
+    if (hello.magic != Hello::expected_magic || hello.version != protocol_version ||
+        hello.ring_bytes != path::ring_bytes || !(hello.ends == task_.ends.reversed())) {
+        return false;
+    }
+    phase_ = Phase::attaching;
+    deadline_ = sys::now_ns() + attaching_time;
+    attach_asked_ = true;
+    owner_.tell(Control::attach, token(), Reason::none);
+    return true;
+}
+
+// The program's calls count, at both ends: an urgent byte can be sent, and its place is known.
+void Link::prove() {
+    if (phase_ == Phase::attaching && careful_ && far_careful_) {
+        phase_ = Phase::proving;
+        deadline_ = sys::now_ns() + proving_time;
+        say_next();
+    }
+}
+
+void Link::say_next() {
+    uint8_t byte = 0;
+    if (getrandom(&byte, sizeof(byte), 0) != sizeof(byte)) {
+        fail(Reason::no_memory);
+        return;
+    }
+    said_ = MirrorFields::say_of((said_ >> 8) + 1, byte);
+    segment_->mirror.say.store(said_, std::memory_order_release);
+    owner_.attend(*segment_, task_.direction);
+}
+
+bool Link::take_echo(std::span<const uint8_t> body) {
+    Echo echo;
+    if (body.size() != sizeof(echo)) {
+        return false;
+    }
+    memcpy(&echo, body.data(), sizeof(echo));
+    if (echo.say != said_ || proved_) {
+        return false; // whoever this is does not hold the other end
+    }
+    if ((said_ >> 8) < urgent_bytes) {
+        say_next();
+        return true;
+    }
+    proved_ = true;
+    segment_->mirror.stage.store(MirrorFields::proved);
+    send(Kind::proved, nullptr, 0);
+    begin_to_move();
+    return true;
+}
+
+void Link::begin_to_move() {
+    if (phase_ != Phase::proving || !proved_ || !far_proved_) {
+        return;
+    }
+    phase_ = Phase::moving;
+    deadline_ = UINT64_MAX;
+    mirror_ = std::make_unique<Mirror>(*segment_, task_.direction);
+    segment_->mirror.stage.store(MirrorFields::moving);
+}
+
+bool Link::pump() {
+    if (phase_ == Phase::attaching && !careful_ &&
+        segment_->direction[1 - task_.direction].wake.consent.load() == path::Consent::given) {
+        careful_ = true;
+        send(Kind::careful, nullptr, 0);
+        prove();
+        return true;
+    }
+    if (phase_ == Phase::proving || phase_ == Phase::moving) {
+        // The last one may be heard when the far end has proved already.
+        if (const uint32_t heard = segment_->mirror.heard.load(std::memory_order_acquire); heard != heard_) {
+            heard_ = heard;
+            const Echo echo{heard};
+            send(Kind::echo, &echo, sizeof(echo));
+            return true;
+        }
+    }
+    if (phase_ != Phase::moving) {
+        if (attach_asked_ && has_closed() && phase_ != Phase::over) {
+            fail(Reason::none);
+        }
+        return false;
+    }
+    bool moved = false;
+    if (out_.size() - flushed_ < max_queued) {
+        moved = mirror_->collect(out_, flushed_ + max_queued);
+    }
+    if (moved && !flush()) {
+        return true;
+    }
+    tell_program();
+    if (mirror_->has_closed()) {
+        if (segment_->mirror.closed.load() == 2) {
+            const linger reset{1, 0};
+            setsockopt(tcp_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+        }
+        close_all();
+        return true;
+    }
+    return moved;
+}
+
+bool Link::arm(uint64_t id) {
+    if (phase_ == Phase::moving) {
+        return out_.empty() && mirror_->arm(id);
+    }
+    if (phase_ == Phase::attaching || phase_ == Phase::proving) {
+        segment_->mirror.sleeper.store(id);
+        const bool careful = segment_->direction[1 - task_.direction].wake.consent.load() == path::Consent::given;
+        return (phase_ == Phase::attaching && !careful_ && careful) ||
+               (phase_ == Phase::proving && segment_->mirror.heard.load() != heard_);
+    }
+    return false;
+}
+
+void Link::attended() {
+    if (mirror_) {
+        mirror_->attended();
+    }
+}
+
+} // namespace preload::fabric

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// One connection in the worker: the stream of librsocket-ofi to the far end's worker, the proof that it is the far
+// end's, and from then on what the mirror says and hears there.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "preload/fabric/control.hpp"
+#include "preload/fabric/fabric_socket.hpp"
+#include "preload/fabric/mirror.hpp"
+
+namespace preload::fabric {
+
+// What a link asks of the worker.
+class LinkOwner {
+  public:
+    virtual ~LinkOwner() = default;
+    // Events of the socket go to the link; out: when it is writable, as well.
+    virtual bool watch(int fd, uint64_t token, bool out) = 0;
+    virtual void attend(const path::Segment& segment, unsigned end) = 0; // asks the program's service
+    virtual void wake(path::Segment& segment, unsigned end, uint64_t id) = 0;
+    virtual void tell(Control::Kind kind, uint64_t token, Reason why) = 0;
+};
+
+class Link {
+  public:
+    // segment and tcp, a descriptor of the connection, belong to the link from now on.
+    Link(LinkOwner& owner, const Control& task, path::Segment* segment, int tcp);
+    Link(const Link&) = delete;
+    Link& operator=(const Link&) = delete;
+    ~Link();
+
+    void on_event(uint32_t events, uint64_t now);
+    void on_time(uint64_t now);
+    // Says what there is to say. True: something was moved.
+    bool pump();
+    // True: there is something to do already.
+    bool arm(uint64_t id);
+    void attended();
+    void drop(); // by the program's service
+    // No process of the program's has the connection any more.
+    void abandon() { segment_->mirror.closed.store(1); }
+
+    [[nodiscard]] uint64_t deadline() const { return deadline_; }
+    [[nodiscard]] bool is_over() const { return phase_ == Phase::over; }
+    [[nodiscard]] bool is_shared() const { return segment_->mirror.shared.load() != 0; }
+    [[nodiscard]] bool has_closed() const { return segment_->mirror.closed.load() != 0; }
+    [[nodiscard]] int tcp() const { return tcp_; }
+    [[nodiscard]] uint64_t token() const { return task_.token; }
+
+  private:
+    enum class Phase : uint8_t {
+        waiting, // to try to connect again
+        listening,
+        connecting,
+        greeting,  // Hello was sent
+        attaching, // the program's connection is to become careful
+        proving,
+        moving,
+        over,
+    };
+
+    void begin(uint64_t now);
+    void on_accept(uint64_t now);
+    void on_connected(uint64_t now);
+    void greet(uint64_t now);
+    bool receive();
+    bool take_all();
+    bool take(const Header& header, std::span<const uint8_t> body);
+    bool take_hello(std::span<const uint8_t> body);
+    bool take_echo(std::span<const uint8_t> body);
+    void prove();
+    void say_next();
+    void begin_to_move();
+    void tell_program();
+    void send(Kind kind, const void* body, size_t bytes);
+    bool flush();
+    void fail(Reason why);
+    void end_of_stream();
+    void close_all();
+
+    LinkOwner& owner_;
+    const Control task_;
+    path::Segment* segment_;
+    int tcp_;
+    Phase phase_ = Phase::waiting;
+    uint64_t deadline_ = 0;
+    uint64_t give_up_ = 0;
+    uint64_t pause_ = 0;
+    FabricSocket socket_;
+    bool wants_room_ = false;
+    Bytes in_;
+    size_t parsed_ = 0; // of in_
+    Bytes out_;
+    size_t flushed_ = 0;
+    bool attach_asked_ = false;
+    bool careful_ = false; // the own end
+    bool far_careful_ = false;
+    bool proved_ = false;
+    bool far_proved_ = false;
+    uint32_t said_ = 0;  // MirrorFields::say_of()
+    uint32_t heard_ = 0; // the last that was said back
+    std::unique_ptr<Mirror> mirror_;
+};
+
+} // namespace preload::fabric

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// rspreload-fabric: started by the preload library, with a socket to it as descriptor 3. Not to be called by hand.
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include <sys/socket.h>
+
+#include "preload/fabric/worker.hpp"
+
+int main() {
+    int type = 0;
+    socklen_t length = sizeof(type);
+    if (getsockopt(preload::fabric::control_fd, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_SEQPACKET) {
+        fputs("rspreload-fabric is started by the preload library, see rsrun(1)\n", stderr);
+        return 2;
+    }
+    // Whatever the program has set, or ignored, is the program's.
+    for (int number = 1; number < NSIG; ++number) {
+        signal(number, SIG_DFL);
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+    try {
+        preload::fabric::Worker().run();
+    } catch (const std::exception& error) {
+        fprintf(stderr, "rspreload-fabric: %s\n", error.what());
+        return 1;
+    }
+    return 0;
+}

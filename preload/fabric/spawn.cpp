@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The program must not see a child that it has not made: no SIGCHLD, and nothing for wait(2). So a first process, which
+// sends no signal and is waited for by its own number, makes the worker, and ends. Both share the memory of this one
+// until then, as after vfork, so that it does not matter how large the program is; they make nothing but system calls.
+#include "preload/fabric/spawn.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "preload/base/system.hpp"
+#include "preload/fabric/control.hpp"
+
+#ifndef RSPRELOAD_FABRIC_WORKER // the build says where
+#define RSPRELOAD_FABRIC_WORKER "/usr/lib/rsocket-ofi/rspreload-fabric"
+#endif
+
+namespace preload::fabric {
+
+namespace {
+
+constexpr size_t stack_bytes = size_t{16} << 10;
+
+struct Child {
+    const char* path = nullptr;
+    int socket = -1;
+    std::array<char*, 1024> environment{};
+    alignas(16) std::array<char, stack_bytes> stack{};
+    alignas(16) std::array<char, stack_bytes> worker_stack{};
+};
+
+bool is_for_worker(const char* variable) {
+    // What the library is told is not for it; it is not to be preloaded there.
+    return strncmp(variable, "LD_PRELOAD=", 11) != 0 && strncmp(variable, "RSPRELOAD_", 10) != 0;
+}
+
+int run_worker(void* argument) {
+    const Child& child = *static_cast<const Child*>(argument);
+    sys::call(SYS_setsid);
+    const long null = sys::call(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
+    if (child.socket != control_fd) {
+        sys::call(SYS_dup3, child.socket, control_fd, 0);
+    } else {
+        sys::call(SYS_fcntl, control_fd, F_SETFD, 0);
+    }
+    for (int fd = 0; fd < control_fd && null >= 0; ++fd) {
+        sys::call(SYS_dup3, null, fd, 0);
+    }
+    if (sys::call(SYS_close_range, control_fd + 1, ~0U, 0) != 0) { // Linux 5.9
+        constexpr int many = 65536;
+        for (int fd = control_fd + 1; fd < many; ++fd) {
+            sys::call(SYS_close, fd);
+        }
+    }
+    const char* const arguments[] = {"rspreload-fabric", nullptr};
+    sys::call(SYS_execve, child.path, arguments, child.environment.data());
+    sys::call(SYS_exit_group, 127);
+    return 127;
+}
+
+int run_first(void* argument) {
+    auto& child = *static_cast<Child*>(argument);
+    // The worker is this one's child, and nobody's once this one has ended.
+    const long made = real::clone(run_worker, static_cast<void*>(child.worker_stack.data() + stack_bytes),
+                                  CLONE_VM | CLONE_VFORK, argument, 0UL, 0UL, 0UL);
+    sys::call(SYS_exit_group, made > 0 ? 0 : 1);
+    return 1;
+}
+
+} // namespace
+
+int spawn_worker() {
+    static constinit Child child; // on the service's thread only
+    std::array<int, 2> sockets{};
+    if (sys::call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets.data()) != 0) {
+        return -1;
+    }
+    const char* given = getenv("RSPRELOAD_FABRIC_WORKER");
+    child.path = given != nullptr ? given : RSPRELOAD_FABRIC_WORKER;
+    child.socket = sockets[1];
+    size_t count = 0;
+    for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
+        if (is_for_worker(*variable) && count + 1 < child.environment.size()) {
+            child.environment[count++] = *variable;
+        }
+    }
+    child.environment[count] = nullptr;
+    int status = 0;
+    const long first = sys::call(SYS_access, child.path, X_OK) == 0
+                           ? real::clone(run_first, static_cast<void*>(child.stack.data() + stack_bytes),
+                                         CLONE_VM | CLONE_VFORK, &child, 0UL, 0UL, 0UL)
+                           : -1;
+    const bool made = first > 0 && sys::call(SYS_wait4, first, &status, __WALL, nullptr) == first && status == 0;
+    sys::call(SYS_close, sockets[1]);
+    if (!made) {
+        sys::call(SYS_close, sockets[0]);
+        return -1;
+    }
+    return sockets[0];
+}
+
+} // namespace preload::fabric

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#pragma once
+
+namespace preload::fabric {
+
+// Starts a worker, as a process that is nobody's child, so that the program never hears of it. Returns the socket to
+// it, or -1: it could not be started.
+int spawn_worker();
+
+} // namespace preload::fabric

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/fabric/worker.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <rdma/rsocket.h>
+
+#include "preload/base/system.hpp"
+#include "preload/rendezvous/descriptors.hpp"
+#include "preload/rendezvous/holders.hpp"
+#include "preload/rendezvous/inbox.hpp"
+#include "preload/rendezvous/message.hpp"
+#include "preload/rendezvous/passing.hpp"
+#include "preload/wait/wakeup.hpp"
+
+namespace preload::fabric {
+
+using rendezvous::Attend;
+using rendezvous::WakeupGiven;
+using rendezvous::WakeupWanted;
+
+namespace {
+
+// What the set says of an event. Anything else is a link's token.
+constexpr uint64_t control_mark = 1;
+constexpr uint64_t inbox_mark = 2;
+constexpr uint64_t wakeup_mark = 3;
+constexpr uint64_t first_token = 16;
+
+constexpr uint64_t second = 1000000000;
+
+} // namespace
+
+Worker::Worker() {
+    if (getrandom(&name_, sizeof(name_), 0) != sizeof(name_) || name_ == 0) {
+        throw std::runtime_error("no random numbers");
+    }
+    inbox_ = rendezvous::open_inbox(name_);
+    epoll_ = repoll_create(EPOLL_CLOEXEC);
+    wakeup_ = wakeup::acquire();
+    if (inbox_ < 0 || epoll_ < 0 || wakeup_ == 0 || !watch(control_fd, control_mark, false) ||
+        !watch(inbox_, inbox_mark, false) || !watch(wakeup::descriptor(wakeup_), wakeup_mark, false)) {
+        throw std::runtime_error("no descriptors");
+    }
+}
+
+Worker::~Worker() {
+    links_.clear();
+    if (epoll_ >= 0) {
+        rclose(epoll_);
+    }
+    if (inbox_ >= 0) {
+        close(inbox_);
+    }
+}
+
+bool Worker::watch(int fd, uint64_t token, bool out) {
+    epoll_event event{};
+    event.events = EPOLLIN | (out ? EPOLLOUT : 0U);
+    event.data.u64 = token;
+    return repoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) == 0 ||
+           (errno == ENOENT && repoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0);
+}
+
+void Worker::attend(const path::Segment& segment, unsigned end) {
+    Attend message;
+    message.token = segment.token;
+    (void)rendezvous::send_to(inbox_, segment.service[end].load(), message);
+}
+
+void Worker::wake(path::Segment& segment, unsigned end, uint64_t id) {
+    if (wakeup::wake(id, getuid())) {
+        return;
+    }
+    WakeupWanted message;
+    message.token = segment.token;
+    message.id = id;
+    (void)rendezvous::send_to(inbox_, segment.service[end].load(), message);
+}
+
+void Worker::tell(Control::Kind kind, uint64_t token, Reason why) {
+    Control message;
+    message.kind = kind;
+    message.token = token;
+    message.why = why;
+    (void)rendezvous::send_with(control_fd, &message, sizeof(message), -1);
+}
+
+Link* Worker::find(uint64_t token) {
+    const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& l) { return l->token() == token; });
+    return found != links_.end() ? found->get() : nullptr;
+}
+
+bool Worker::pump_all() {
+    bool moved = false;
+    for (const auto& link : links_) {
+        moved = link->pump() || moved;
+    }
+    std::erase_if(links_, [](const auto& link) { return link->is_over(); });
+    return moved;
+}
+
+bool Worker::arm_all() {
+    bool work = false;
+    for (const auto& link : links_) {
+        work = link->arm(wakeup_) || work;
+    }
+    return work;
+}
+
+uint64_t Worker::next_deadline() const {
+    uint64_t next = next_look_;
+    for (const auto& link : links_) {
+        next = std::min(next, link->deadline());
+    }
+    return next;
+}
+
+void Worker::serve(const Control& task, int memory, int tcp) {
+    const char* why = nullptr;
+    path::Segment* segment = path::map_segment(memory, why);
+    if (segment == nullptr || segment->token != task.token || task.direction > 1 || task.token < first_token) {
+        path::unmap_segment(segment);
+        close(tcp);
+        tell(Control::failed, task.token, Reason::no_memory);
+        return;
+    }
+    segment->service[task.direction] = task.service;
+    segment->service[1 - task.direction] = name_;
+    segment->direction[1 - task.direction].writer.wakes = 1;
+    links_.push_back(std::make_unique<Link>(*this, task, segment, tcp));
+}
+
+void Worker::read_control() {
+    for (;;) {
+        Control message;
+        iovec part{&message, sizeof(message)};
+        rendezvous::Control control{};
+        msghdr header{};
+        header.msg_iov = &part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.bytes;
+        header.msg_controllen = sizeof(control.bytes);
+        const ssize_t n = recvmsg(control_fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+            return;
+        }
+        if (n <= 0) {
+            program_ended_ = true;
+            next_look_ = 0;
+            (void)repoll_ctl(epoll_, EPOLL_CTL_DEL, control_fd, nullptr);
+            return;
+        }
+        int tcp = -1;
+        const int memory = rendezvous::passed_descriptor(header, &tcp);
+        const bool whole = n == sizeof(message) && message.magic == Control::expected_magic;
+        if (whole && message.kind == Control::serve && memory >= 0 && tcp >= 0) {
+            serve(message, memory, std::exchange(tcp, -1));
+        } else if (Link* link = whole && message.kind == Control::drop ? find(message.token) : nullptr;
+                   link != nullptr) {
+            link->drop();
+        }
+        for (const int left : {memory, tcp}) {
+            if (left >= 0) {
+                close(left);
+            }
+        }
+    }
+}
+
+// As the service of a program reads its own, see rendezvous/service.cpp.
+void Worker::read_inbox() {
+    for (;;) {
+        std::array<uint8_t, sizeof(WakeupGiven) + 1> bytes{};
+        sockaddr_un from{};
+        iovec part{bytes.data(), bytes.size()};
+        rendezvous::Control control{};
+        msghdr header{};
+        header.msg_name = &from;
+        header.msg_namelen = sizeof(from);
+        header.msg_iov = &part;
+        header.msg_iovlen = 1;
+        header.msg_control = control.bytes;
+        header.msg_controllen = sizeof(control.bytes);
+        const ssize_t n = recvmsg(inbox_, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0) {
+            return;
+        }
+        int board = -1;
+        int fd = rendezvous::passed_descriptor(header, &board);
+        const bool own_user = rendezvous::is_from_own_user(header);
+        const std::span<const uint8_t> received(bytes.data(), static_cast<size_t>(n));
+        if (const auto attended = rendezvous::parse<Attend>(received); attended) {
+            if (Link* link = find(attended->token); link != nullptr) {
+                link->attended();
+            }
+        } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted && own_user) {
+            if (wanted->id == wakeup_ && find(wanted->token) != nullptr) {
+                wakeup::wake_own(wakeup_);
+                WakeupGiven given;
+                given.token = wanted->token;
+                given.id = wanted->id;
+                (void)rendezvous::send_with(inbox_, &given, sizeof(given), wakeup::descriptor(wakeup_), &from,
+                                            header.msg_namelen, wakeup::board_file());
+            }
+        } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given && own_user && fd >= 0) {
+            if (find(given->token) != nullptr && rendezvous::is_eventfd(fd)) {
+                (void)wakeup::learn(given->id, getuid(), std::exchange(fd, -1), board);
+            }
+        }
+        for (const int left : {fd, board}) {
+            if (left >= 0) {
+                close(left);
+            }
+        }
+    }
+}
+
+// A process that is killed says nothing. The kernel knows who has a connection.
+void Worker::look_for_the_dead(uint64_t now) {
+    bool any = false;
+    for (const auto& link : links_) {
+        if (link->has_closed()) {
+            continue;
+        }
+        if (program_ended_ && !link->is_shared()) {
+            link->abandon();
+        } else if (link->is_shared()) {
+            if (rendezvous::is_sole_holder(link->tcp())) {
+                link->abandon();
+            }
+            any = true;
+        }
+    }
+    next_look_ = any || !program_ended_ ? now + second : UINT64_MAX;
+}
+
+void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {
+    switch (mark) {
+    case control_mark:
+        read_control();
+        return;
+    case inbox_mark:
+        read_inbox();
+        return;
+    case wakeup_mark: {
+        uint64_t count = 0;
+        (void)!read(wakeup::descriptor(wakeup_), &count, sizeof(count));
+        return;
+    }
+    default:
+        if (Link* link = find(mark); link != nullptr) {
+            link->on_event(events, now);
+        }
+    }
+}
+
+void Worker::run() {
+    std::array<epoll_event, 64> events;
+    next_look_ = sys::now_ns() + second;
+    while (!program_ended_ || !links_.empty()) {
+        wakeup::clear(wakeup_);
+        int timeout = 0;
+        if (!pump_all() && !arm_all()) {
+            const uint64_t next = next_deadline();
+            const uint64_t now = sys::now_ns();
+            timeout = next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, 60000));
+        }
+        const int n = repoll_wait(epoll_, events.data(), events.size(), timeout);
+        const uint64_t now = sys::now_ns();
+        for (int i = 0; i < n; ++i) {
+            on_event(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events, now);
+        }
+        for (const auto& link : links_) {
+            link->on_time(now);
+        }
+        if (next_look_ <= now) {
+            look_for_the_dead(now);
+        }
+    }
+}
+
+} // namespace preload::fabric

@@ -1,0 +1,86 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+# SPDX-FileCopyrightText: The rstream authors
+#
+# torture (torture_parts/main.cpp) over the fabric path, on one host: librsocket-ofi over the tcp core, in workers beside
+# the programs. Then the same while workers are killed, so that connections go on by TCP with what was under way.
+. "${srcdir:?}/preload/test/preload.sh"
+export FI_PROVIDER_PATH="$builddir/.libs" FI_RSTREAM_CORE=tcp
+export LD_LIBRARY_PATH="$builddir/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+bytes=${TORTURE_BYTES:-5000000}
+seed=${TORTURE_SEED:-$(date +%s)}
+failed=0
+number=0
+
+# The workers say who they are: they are nobody's children.
+cat >"$scratch/worker" <<END
+#!/bin/sh
+echo \$\$ >>"$scratch/workers"
+exec "$builddir/.libs/rspreload-fabric"
+END
+chmod +x "$scratch/worker"
+export RSPRELOAD_FABRIC_WORKER="$scratch/worker"
+
+# run WAY ACTIONS BYTES
+run() {
+    : >"$scratch/records"
+    # shellcheck disable=SC2086
+    env $preload RSPRELOAD_UPGRADE=$1 RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/torture" \
+        --bytes "$3" --rounds 2 --seed "$seed" --actions "$2" >"$scratch/output" 2>&1
+}
+
+# tell RESULT WHAT
+tell() {
+    number=$((number + 1))
+    result=ok
+    [ "$1" -eq 0 ] || result="not ok"
+    counts=$(awk -F '\t' '{ u += $8; r += $9 } END { print u + 0, r + 0 }' "$scratch/records")
+    grep '^#' "$scratch/output"
+    echo "# ${counts% *} upgrades, ${counts#* } returns"
+    # It would be easy to be right if nothing were upgraded.
+    [ "${counts% *}" -gt 0 ] || result="not ok"
+    echo "$result $number - $2"
+    [ "$result" = ok ] || failed=1
+}
+
+if [ -n "$sanitizer" ]; then
+    echo "1..2"
+    run test:1:0:fabric drive "$bytes"
+    tell $? "ways of waiting"
+    echo "ok 2 - processes and killed workers # SKIP sanitizers do not survive that a process with threads forks"
+    exit $failed
+fi
+echo "1..6"
+for way in test:1:0:fabric test:1:100:fabric; do
+    for actions in drive,kill fork,child,share,pass,keep,exec; do
+        run "$way" "$actions" "$bytes"
+        tell $? "$actions, upgraded by $way"
+    done
+done
+
+# Each second, whoever is there: a connection may lose several in its life.
+(
+    while [ ! -e "$scratch/done" ]; do
+        sleep 1
+        while read -r worker; do
+            grep -qs rspreload-fabri "/proc/$worker/comm" && kill -KILL "$worker" && echo >>"$scratch/killed"
+        done <"$scratch/workers"
+        : >"$scratch/workers"
+    done
+) &
+killer=$!
+: >"$scratch/workers"
+run test:1:0:fabric drive $((bytes * 200))
+tell $? "workers are killed"
+: >"$scratch/done"
+wait $killer
+killed=$(wc -l <"$scratch/killed")
+echo "# $killed workers were killed"
+number=$((number + 1))
+if [ "$killed" -gt 0 ]; then
+    echo "ok $number - some were"
+else
+    echo "not ok $number - some were"
+    failed=1
+fi
+exit $failed

@@ -462,9 +462,9 @@ ssize_t reset_or_end(const Connection& c, ssize_t error) {
     }
     // The same of what this end has sent: then the peer has had all of it.
     const Direction& out = c.out_ring();
+    const bool followed = (s.out_epoch.load() & 1) != 0 && out.reader.epoch.load() == s.out_epoch.load();
     const bool had_all = out.reader.tail.load() == out.writer.head.load() && !has_backlog(s) &&
-                         ((s.out_epoch.load() & 1) != 0 ? out.reader.epoch.load() == s.out_epoch.load()
-                                                        : out.reader.received.load() >= s.bytes_sent_to.load());
+                         (followed || out.reader.received.load() >= s.bytes_sent_to.load());
     return had_all ? 0 : error;
 }
 

@@ -38,6 +38,13 @@ bool is_at_mark(int fd) {
     return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
 }
 
+void step_over_mark(int fd) {
+    uint8_t byte = 0;
+    if (is_at_mark(fd) && sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == -EAGAIN) {
+        (void)sys::recv(fd, &byte, 1, MSG_DONTWAIT);
+    }
+}
+
 bool is_proving(const Connection& c) {
     return c.mirrored.load(std::memory_order_relaxed) && c.shared().mirror.stage.load() < MirrorFields::moving;
 }
@@ -76,6 +83,10 @@ void say(Connection& c, int fd) {
     MirrorFields& mirror = c.shared().mirror;
     const uint32_t wanted = mirror.say.load(std::memory_order_acquire);
     const auto byte = static_cast<uint8_t>(wanted);
+    // After the peer's end it would be answered by a reset.
+    if (pollfd one{fd, POLLRDHUP, 0}; sys::poll(&one, 1, 0) != 0) {
+        return;
+    }
     if (sys::send(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
         c.out_ring().writer.frames.fetch_add(1, std::memory_order_release);
         count_sent(c, 1);

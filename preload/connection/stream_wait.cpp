@@ -9,6 +9,7 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/service.hpp"
+#include "preload/rules/decide.hpp"
 #include "preload/stats/page.hpp"
 #include "preload/stats/probes.hpp"
 
@@ -230,7 +231,9 @@ bool attend_mirrored(Connection& c, int fd) {
 
 } // namespace
 
-void attend(Connection& c, int fd) {
+namespace {
+
+void attend_once(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     if (c.mirrored && !s.recovered && (s.gate.load() & gate::careful) != 0 && !attend_mirrored(c, fd)) {
         return;
@@ -270,6 +273,15 @@ void attend(Connection& c, int fd) {
         } else if ((s.out_epoch.load() & 1) == 0) {
             flush_if_awaited(c, fd);
         }
+    }
+}
+
+} // namespace
+
+void attend(Connection& c, int fd) {
+    attend_once(c, fd);
+    if (c.state.load()->recovered) {
+        settle(c, fd); // an end that only reads would not get there by itself
     }
 }
 
@@ -331,6 +343,9 @@ bool prepare_close(Connection& c, int fd) {
             return false;
         }
         follow(c, fd, true);
+        if (c.mirrored) {
+            step_over_mark(fd);
+        }
         unread = (s.in_epoch.load() & 1) != 0 && !s.ended && c.in_ring().writer.head.load() != s.in.position;
     }
     if (s.holders.load() == 1) {
@@ -456,7 +471,11 @@ void settle(Connection& c, int fd) {
     }
     leave_mirror(c);
     gate::restore_options(s, fd);
-    s.gate.fetch_or(gate::pinned);
+    if (s.recovered && s.attempts.fetch_add(1) + 1 < policy::max_attempts) {
+        s.worth_at = std::max(s.calls.load(), 1U) * policy::retry_factor; // the fabric may be there again
+    } else {
+        s.gate.fetch_or(gate::pinned);
+    }
     s.gate.fetch_and(~gate::careful);
 }
 

@@ -288,7 +288,7 @@ void send_wanted_frame(Connection& c, int fd) {
         return; // this is called again when it does
     }
     wanted = 0;
-    if (pollfd one{fd, POLLRDHUP, 0}; sys::poll(&one, 1, 0) != 0) {
+    if (pollfd one{fd, POLLRDHUP, 0}; c.shared().mirror.far_closed.load() != 0 || sys::poll(&one, 1, 0) != 0) {
         return; // it would be answered by a reset
     }
     if ((c.state.load()->out_epoch.load() & 1) != 0) {

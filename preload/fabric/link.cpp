@@ -6,13 +6,17 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <sys/epoll.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "preload/base/system.hpp"
+#include "preload/path/frame.hpp"
 
 namespace preload::fabric {
 
@@ -42,10 +46,20 @@ Link::Link(LinkOwner& owner, const Control& task, path::Segment* segment, int tc
 Link::~Link() { close_all(); }
 
 void Link::close_all() {
-    phase_ = Phase::over;
+    if (std::exchange(phase_, Phase::over) == Phase::over) {
+        return;
+    }
     deadline_ = UINT64_MAX;
     mirror_.reset();
     socket_.close();
+    if (tcp_ >= 0 && has_closed()) {
+        int at = 0;
+        uint8_t byte = 0;
+        // An urgent byte is a part of the proof: unread, it would make a reset of the close.
+        if (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 && recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
+            (void)!recv(tcp_, &byte, 1, MSG_DONTWAIT);
+        }
+    }
     if (tcp_ >= 0) {
         close(std::exchange(tcp_, -1));
     }
@@ -433,6 +447,7 @@ bool Link::pump() {
     }
     tell_program();
     if (mirror_->has_closed()) {
+        take_frames();
         if (segment_->mirror.closed.load() == 2) {
             const linger reset{1, 0};
             setsockopt(tcp_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
@@ -441,6 +456,20 @@ bool Link::pump() {
         return true;
     }
     return moved;
+}
+
+// Frames that came late, or that a process which was killed has not taken: unread, they would make a reset of the close.
+// What follows Frame::resume is the program's: a reset is due.
+void Link::take_frames() const {
+    const path::Direction& theirs = segment_->direction[1 - task_.direction];
+    const uint32_t followed = theirs.reader.epoch.load();
+    bool frames = (followed & 1) != 0;
+    uint8_t byte = 0;
+    while (frames && recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
+           (byte == static_cast<uint8_t>(path::Frame::wake) || byte == static_cast<uint8_t>(path::Frame::resume)) &&
+           recv(tcp_, &byte, 1, MSG_DONTWAIT) == 1) {
+        frames = byte != static_cast<uint8_t>(path::Frame::resume);
+    }
 }
 
 bool Link::arm(uint64_t id) {

@@ -76,6 +76,7 @@ class Link {
     void say_next();
     void begin_to_move();
     void tell_program();
+    void take_frames() const;
     void send(Kind kind, const void* body, size_t bytes);
     bool flush();
     void fail(Reason why);

@@ -9,7 +9,6 @@
 namespace preload::fabric {
 
 using path::Consent;
-using path::MirrorFields;
 
 Mirror::Mirror(path::Segment& segment, unsigned own) : segment_(segment), own_(own) {
     out().wake.data_wanted.store(path::nobody); // the worker sleeps on its own descriptor only
@@ -269,6 +268,9 @@ bool Mirror::take_state(const State& state) {
     }
     attend_here_ = attend_here_ || requested != state.request || followed != state.followed ||
                    state.epoch != far_.epoch || state.clear != far_.clear;
+    if (state.closing != 0) {
+        segment_.mirror.far_closed.store(1);
+    }
     far_ = state;
     return true;
 }

@@ -14,7 +14,7 @@
 
 namespace preload::fabric {
 
-class Worker : public LinkOwner {
+class Worker final : public LinkOwner {
   public:
     Worker();
     Worker(const Worker&) = delete;

@@ -32,7 +32,8 @@ struct alignas(64) MirrorFields {
     std::atomic<uint32_t> say{0};     // the number of an urgent byte, from 1, and the byte: see say_of()
     std::atomic<uint32_t> asked{0};   // the far end's service asks this one's to look
     std::atomic<uint32_t> frames{0};  // not 0: somebody sleeps at the far end whom only a frame by TCP wakes
-    std::atomic<uint32_t> applied{0}; // the last epoch of the own direction that the far segment has all of
+    std::atomic<uint32_t> far_closed{0}; // nobody is there any more who could sleep
+    std::atomic<uint32_t> applied{0};    // the last epoch of the own direction that the far segment has all of
     // The program's:
     std::atomic<uint64_t> changes{0};  // counts what the worker is to look at
     std::atomic<uint64_t> sleeper{0};  // the worker's wake-up id, taken by who wakes it

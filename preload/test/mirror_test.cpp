@@ -4,6 +4,7 @@
 // Two mirrors and their segments, each with what a program would do in it; messages go from one to the other by hand.
 #include "preload/fabric/mirror.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -273,15 +274,16 @@ void test_what_is_given_back_goes_to_the_far_writer() {
         reinterpret_cast<path::Segment*>(reinterpret_cast<char*>(&b.fields()) - offsetof(path::Segment, mirror));
     uint8_t* area = path::map_give_back(segment, 0);
     EXPECT(area != nullptr);
-    memcpy(area, "taken from TCP", 14);
-    b.in().reader.given_back = 14;
+    const std::string taken = "taken from TCP";
+    std::copy(taken.begin(), taken.end(), area);
+    b.in().reader.given_back = taken.size();
     b.in().reader.request = path::request_of(1, path::resend);
     settle(a, b);
     path::Segment* other =
         reinterpret_cast<path::Segment*>(reinterpret_cast<char*>(&a.fields()) - offsetof(path::Segment, mirror));
     uint8_t* there = path::map_give_back(other, 0);
-    EXPECT(there != nullptr && memcmp(there, "taken from TCP", 14) == 0);
-    EXPECT(a.out().reader.given_back == 14 && a.out().reader.request == path::request_of(1, path::resend));
+    EXPECT(there != nullptr && memcmp(there, taken.data(), taken.size()) == 0);
+    EXPECT(a.out().reader.given_back == taken.size() && a.out().reader.request == path::request_of(1, path::resend));
     path::unmap_give_back(area);
     path::unmap_give_back(there);
 }

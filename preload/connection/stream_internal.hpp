@@ -97,7 +97,7 @@ inline bool has_backlog(const ConnectionState& s) {
 // Of a connection to another host (stream_mirrored.cpp, stream_recovery.cpp).
 // Whether the far end knows the own epoch, and has all in front of it: else nothing of it may go by TCP.
 bool far_end_knows(const Connection& c);
-bool is_at_mark(int fd); // TCP's next byte is an urgent one, which a read steps over
+bool is_at_mark(int fd);     // TCP's next byte is an urgent one, which a read steps over
 void step_over_mark(int fd); // where nothing is behind it: an urgent byte that is unread makes a reset of a close
 bool is_proving(const Connection& c);
 void hear(Connection& c, int fd); // an urgent byte of the far end's; with the read lock

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include <sys/epoll.h>
 #include <linux/sockios.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -458,8 +458,8 @@ bool Link::pump() {
     return moved;
 }
 
-// Frames that came late, or that a process which was killed has not taken: unread, they would make a reset of the close.
-// What follows Frame::resume is the program's: a reset is due.
+// Frames that came late, or that a process which was killed has not taken: unread, they would make a reset of the
+// close. What follows Frame::resume is the program's: a reset is due.
 void Link::take_frames() const {
     const path::Direction& theirs = segment_->direction[1 - task_.direction];
     const uint32_t followed = theirs.reader.epoch.load();

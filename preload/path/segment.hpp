@@ -29,9 +29,9 @@ struct alignas(64) MirrorFields {
     };
     // Of the worker's:
     std::atomic<uint32_t> stage{proving};
-    std::atomic<uint32_t> say{0};     // the number of an urgent byte, from 1, and the byte: see say_of()
-    std::atomic<uint32_t> asked{0};   // the far end's service asks this one's to look
-    std::atomic<uint32_t> frames{0};  // not 0: somebody sleeps at the far end whom only a frame by TCP wakes
+    std::atomic<uint32_t> say{0};        // the number of an urgent byte, from 1, and the byte: see say_of()
+    std::atomic<uint32_t> asked{0};      // the far end's service asks this one's to look
+    std::atomic<uint32_t> frames{0};     // not 0: somebody sleeps at the far end whom only a frame by TCP wakes
     std::atomic<uint32_t> far_closed{0}; // nobody is there any more who could sleep
     std::atomic<uint32_t> applied{0};    // the last epoch of the own direction that the far segment has all of
     // The program's:

@@ -3,7 +3,8 @@
 # SPDX-FileCopyrightText: The rstream authors
 #
 # torture (torture_parts/main.cpp) over the fabric path, on one host: librsocket-ofi over the tcp core, in workers beside
-# the programs. Then the same while workers are killed, so that connections go on by TCP with what was under way.
+# the programs. The long form (FABRIC_LONG=1 make check TESTS=preload/test/fabric.sh) kills writers, and workers, so that
+# connections go on by TCP with what was under way.
 . "${srcdir:?}/preload/test/preload.sh"
 export FI_PROVIDER_PATH="$builddir/.libs" FI_RSTREAM_CORE=tcp
 export LD_LIBRARY_PATH="$builddir/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -50,13 +51,15 @@ if [ -n "$sanitizer" ]; then
     echo "ok 2 - processes and killed workers # SKIP sanitizers do not survive that a process with threads forks"
     exit $failed
 fi
-echo "1..6"
+long=${FABRIC_LONG:+yes}
+echo "1..$([ "$long" = yes ] && echo 8 || echo 4)"
 for way in test:1:0:fabric test:1:100:fabric; do
-    for actions in drive,kill fork,child,share,pass,keep,exec; do
+    for actions in drive fork,child,share,pass,keep,exec ${long:+drive,kill}; do
         run "$way" "$actions" "$bytes"
         tell $? "$actions, upgraded by $way"
     done
 done
+[ "$long" = yes ] || exit $failed
 
 # All of them, once in a run, in its first half. Where that is before anything is upgraded, nothing is shown, and it is
 # done again. (A worker that is killed when its program has closed already takes with it what was under way.)

@@ -133,6 +133,9 @@ void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness&
         pollfd one{fd, static_cast<short>(r.kernel | POLLRDHUP | POLLPRI), 0};
         if (sys::poll(&one, 1, 0) > 0) {
             short there = one.revents;
+            if (c.mirrored && (is_proving(c) || is_recovering(c))) {
+                there = static_cast<short>(there & ~POLLPRI); // an urgent byte of the library's
+            }
             if ((there & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
                 s.ended = true;
                 there |= wanted & POLLIN;

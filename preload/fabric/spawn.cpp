@@ -7,16 +7,18 @@
 #include "preload/fabric/spawn.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "preload/base/system.hpp"
 #include "preload/fabric/control.hpp"
+#include "preload/rules/decide.hpp"
+#include "preload/stats/settings.hpp"
 
 #ifndef RSPRELOAD_FABRIC_WORKER // the build says where
 #define RSPRELOAD_FABRIC_WORKER "/usr/lib/rsocket-ofi/rspreload-fabric"
@@ -31,7 +33,6 @@ constexpr size_t stack_bytes = size_t{16} << 10;
 struct Child {
     const char* path = nullptr;
     int socket = -1;
-    std::array<char*, 1024> environment{};
     alignas(16) std::array<char, stack_bytes> stack{};
     alignas(16) std::array<char, stack_bytes> worker_stack{};
 };
@@ -41,7 +42,36 @@ bool is_for_worker(const char* variable) {
     return strncmp(variable, "LD_PRELOAD=", 11) != 0 && strncmp(variable, "RSPRELOAD_", 10) != 0;
 }
 
-int run_worker(void* argument) {
+// A copy of the environment of the program's beginning: later the program may be changing its own just now, and servers
+// write their titles over what was there (setproctitle).
+constinit std::array<char*, 1024> environment{};
+
+__attribute__((constructor(103))) void keep_environment() {
+    if (!policy::fabric_allowed() || environ == nullptr) {
+        return;
+    }
+    size_t length = 0;
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+        length += is_for_worker(*variable) ? strlen(*variable) + 1 : 0;
+    }
+    void* memory = mmap(nullptr, length + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        return; // the worker begins with none: it then takes the defaults
+    }
+    auto* next = static_cast<char*>(memory);
+    size_t count = 0;
+    for (char** variable = environ; *variable != nullptr && count + 1 < environment.size(); ++variable) {
+        if (is_for_worker(*variable)) {
+            environment[count++] = next;
+            next = stpcpy(next, *variable) + 1;
+        }
+    }
+}
+
+// libc's own: ThreadSanitizer takes its `clone` for a fork, although the child shares this memory and only ends.
+extern "C" int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...) noexcept;
+
+__attribute__((no_sanitize("thread"))) int run_worker(void* argument) {
     const Child& child = *static_cast<const Child*>(argument);
     sys::call(SYS_setsid);
     const long null = sys::call(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
@@ -60,16 +90,16 @@ int run_worker(void* argument) {
         }
     }
     const char* const arguments[] = {"rspreload-fabric", nullptr};
-    sys::call(SYS_execve, child.path, arguments, child.environment.data());
+    sys::call(SYS_execve, child.path, arguments, environment.data());
     sys::call(SYS_exit_group, 127);
     return 127;
 }
 
-int run_first(void* argument) {
+__attribute__((no_sanitize("thread"))) int run_first(void* argument) {
     auto& child = *static_cast<Child*>(argument);
     // The worker is this one's child, and nobody's once this one has ended.
-    const long made = real::clone(run_worker, static_cast<void*>(child.worker_stack.data() + stack_bytes),
-                                  CLONE_VM | CLONE_VFORK, argument, 0UL, 0UL, 0UL);
+    const long made = __clone(run_worker, static_cast<void*>(child.worker_stack.data() + stack_bytes),
+                              CLONE_VM | CLONE_VFORK, argument);
     sys::call(SYS_exit_group, made > 0 ? 0 : 1);
     return 1;
 }
@@ -82,21 +112,14 @@ int spawn_worker() {
     if (sys::call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets.data()) != 0) {
         return -1;
     }
-    const char* given = getenv("RSPRELOAD_FABRIC_WORKER");
+    const char* given = settings::fabric_worker();
     child.path = given != nullptr ? given : RSPRELOAD_FABRIC_WORKER;
     child.socket = sockets[1];
-    size_t count = 0;
-    for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable) {
-        if (is_for_worker(*variable) && count + 1 < child.environment.size()) {
-            child.environment[count++] = *variable;
-        }
-    }
-    child.environment[count] = nullptr;
     int status = 0;
-    const long first = sys::call(SYS_access, child.path, X_OK) == 0
-                           ? real::clone(run_first, static_cast<void*>(child.stack.data() + stack_bytes),
-                                         CLONE_VM | CLONE_VFORK, &child, 0UL, 0UL, 0UL)
-                           : -1;
+    const long first =
+        sys::call(SYS_access, child.path, X_OK) == 0
+            ? __clone(run_first, static_cast<void*>(child.stack.data() + stack_bytes), CLONE_VM | CLONE_VFORK, &child)
+            : -1;
     const bool made = first > 0 && sys::call(SYS_wait4, first, &status, __WALL, nullptr) == first && status == 0;
     sys::call(SYS_close, sockets[1]);
     if (!made) {

@@ -96,22 +96,22 @@ void Worker::tell(Control::Kind kind, uint64_t token, Reason why) {
 }
 
 Link* Worker::find(uint64_t token) {
-    const auto found = std::find_if(links_.begin(), links_.end(), [&](const auto& l) { return l->token() == token; });
-    return found != links_.end() ? found->get() : nullptr;
+    const auto found = links_.find(token);
+    return found != links_.end() ? found->second.get() : nullptr;
 }
 
 bool Worker::pump_all() {
     bool moved = false;
-    for (const auto& link : links_) {
+    for (const auto& [token, link] : links_) {
         moved = link->pump() || moved;
     }
-    std::erase_if(links_, [](const auto& link) { return link->is_over(); });
+    std::erase_if(links_, [](const auto& one) { return one.second->is_over(); });
     return moved;
 }
 
 bool Worker::arm_all() {
     bool work = false;
-    for (const auto& link : links_) {
+    for (const auto& [token, link] : links_) {
         work = link->arm(wakeup_) || work;
     }
     return work;
@@ -119,7 +119,7 @@ bool Worker::arm_all() {
 
 uint64_t Worker::next_deadline() const {
     uint64_t next = next_look_;
-    for (const auto& link : links_) {
+    for (const auto& [token, link] : links_) {
         next = std::min(next, link->deadline());
     }
     return next;
@@ -137,7 +137,7 @@ void Worker::serve(const Control& task, int memory, int tcp) {
     segment->service[task.direction] = task.service;
     segment->service[1 - task.direction] = name_;
     segment->direction[1 - task.direction].writer.wakes = 1;
-    links_.push_back(std::make_unique<Link>(*this, task, segment, tcp));
+    links_[task.token] = std::make_unique<Link>(*this, task, segment, tcp);
 }
 
 void Worker::read_control() {
@@ -228,7 +228,7 @@ void Worker::read_inbox() {
 // A process that is killed says nothing. The kernel knows who has a connection.
 void Worker::look_for_the_dead(uint64_t now) {
     bool any = false;
-    for (const auto& link : links_) {
+    for (const auto& [token, link] : links_) {
         if (link->has_closed()) {
             continue;
         }
@@ -280,7 +280,7 @@ void Worker::run() {
         for (int i = 0; i < n; ++i) {
             on_event(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events, now);
         }
-        for (const auto& link : links_) {
+        for (const auto& [token, link] : links_) {
             link->on_time(now);
         }
         if (next_look_ <= now) {

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <unordered_map>
 
 #include "preload/fabric/link.hpp"
 
@@ -45,7 +45,7 @@ class Worker final : public LinkOwner {
     uint64_t wakeup_ = 0; // the own id
     bool program_ended_ = false;
     uint64_t next_look_ = UINT64_MAX;
-    std::vector<std::unique_ptr<Link>> links_;
+    std::unordered_map<uint64_t, std::unique_ptr<Link>> links_; // by token
 };
 
 } // namespace preload::fabric

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include <fcntl.h>
+
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/positions.hpp"
@@ -35,6 +37,7 @@ bool may_take_fabric(const Connection& c) {
     socklen_t length = sizeof(in_line);
     return policy::fabric_allowed() && (c.role == Role::connect || c.role == Role::accept) &&
            c.state.load()->uncounted == Uncounted::no &&
+           sys::call(SYS_fcntl, c.fd.load(), F_GETOWN, 0) == 0 && // nobody gets SIGURG
            sys::getsockopt(c.fd.load(), SOL_SOCKET, SO_OOBINLINE, &in_line, &length) == 0 && in_line == 0;
 }
 

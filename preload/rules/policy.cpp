@@ -75,13 +75,6 @@ bool never() { return get().never; }
 uint32_t test_return_permille() { return get().permille; }
 bool test_strangers() { return get().strangers; }
 bool test_fabric() { return get().fabric; }
-bool fabric_allowed() {
-    static constinit std::atomic<int> known{0}; // 1: no, 2: yes
-    if (known.load(std::memory_order_relaxed) == 0) {
-        const char* given = getenv("RSPRELOAD_FABRIC");
-        known = test_fabric() || (given != nullptr && strcmp(given, "1") == 0) ? 2 : 1;
-    }
-    return known.load(std::memory_order_relaxed) == 2;
-}
+bool fabric_allowed() { return test_fabric() || settings::fabric_is_allowed(); }
 
 } // namespace preload::policy

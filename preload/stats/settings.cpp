@@ -21,6 +21,8 @@ using Value = std::array<char, 512>;
 constinit Value of_explain{};
 constinit Value of_upgrade{};
 constinit Value of_stdio{};
+constinit Value of_fabric{};
+constinit Value of_fabric_worker{};
 constinit Value of_program{};
 constinit std::atomic<bool> ready{false};
 
@@ -39,6 +41,8 @@ __attribute__((constructor(101))) void read_all() {
     take("RSPRELOAD_EXPLAIN", of_explain);
     take("RSPRELOAD_UPGRADE", of_upgrade);
     take("RSPRELOAD_STDIO", of_stdio);
+    take("RSPRELOAD_FABRIC", of_fabric);
+    take("RSPRELOAD_FABRIC_WORKER", of_fabric_worker);
     std::array<char, PATH_MAX> path{};
     const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path.data(), path.size() - 1);
     const char* slash = n > 0 ? strrchr(path.data(), '/') : nullptr;
@@ -60,6 +64,11 @@ bool stdio_is_unused() {
     read_all();
     return strcmp(of_stdio.data(), "unused") == 0;
 }
+bool fabric_is_allowed() {
+    read_all();
+    return strcmp(of_fabric.data(), "1") == 0;
+}
+const char* fabric_worker() { return given(of_fabric_worker); }
 const char* program() {
     read_all();
     return of_program.data();

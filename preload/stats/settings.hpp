@@ -14,5 +14,7 @@ const char* program(); // the base name of the program's file
 const char* upgrade(); // or null
 // RSPRELOAD_STDIO=unused: the program moves no bytes of its descriptors 0, 1 and 2 by stdio.
 bool stdio_is_unused();
+bool fabric_is_allowed();    // RSPRELOAD_FABRIC
+const char* fabric_worker(); // RSPRELOAD_FABRIC_WORKER
 
 } // namespace preload::settings

@@ -22,12 +22,16 @@ END
 chmod +x "$scratch/worker"
 export RSPRELOAD_FABRIC_WORKER="$scratch/worker"
 
-# run WAY ACTIONS BYTES
+# run WAY ACTIONS BYTES: again with four times as many where all had been moved before libfabric was loaded.
 run() {
-    : >"$scratch/records"
-    # shellcheck disable=SC2086
-    env $preload RSPRELOAD_UPGRADE=$1 RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/torture" \
-        --bytes "$3" --rounds 2 --seed "$seed" --actions "$2" >"$scratch/output" 2>&1
+    for times in 1 4 16; do
+        : >"$scratch/records"
+        # shellcheck disable=SC2086
+        env $preload RSPRELOAD_UPGRADE=$1 RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/torture" \
+            --bytes $(($3 * times)) --rounds 2 --seed "$seed" --actions "$2" >"$scratch/output" 2>&1 || return
+        ! awk -F '\t' '$8 > 0 { exit 1 }' "$scratch/records" || continue
+        return 0
+    done
 }
 
 # tell RESULT WHAT
@@ -36,7 +40,7 @@ tell() {
     result=ok
     [ "$1" -eq 0 ] || result="not ok"
     counts=$(awk -F '\t' '{ u += $8; r += $9 } END { print u + 0, r + 0 }' "$scratch/records")
-    grep '^#' "$scratch/output"
+    if [ "$1" -eq 0 ]; then grep '^#' "$scratch/output"; else head -150 "$scratch/output"; fi
     echo "# ${counts% *} upgrades, ${counts#* } returns"
     # It would be easy to be right if nothing were upgraded.
     [ "${counts% *}" -gt 0 ] || result="not ok"

@@ -66,6 +66,8 @@ bool takes_ids(const Connection& c);
 // The peer was told to wake the sleeper of this id, and has not been seen to do so; sleeps by frames from now on.
 // False: it wakes it just now.
 bool withdraw(Connection& c, short wanted, uint64_t id);
+// The sleeper of this id is awake, and looks itself.
+void disarm(Connection& c, uint64_t id);
 bool is_armed(const Connection& c, short wanted, uint64_t id);
 // Those who sleep on are woken by another frame, which the peer's service sends if there is reason to wake.
 void wake_again(Connection& c);

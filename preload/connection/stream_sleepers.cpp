@@ -68,6 +68,18 @@ bool withdraw(Connection& c, short wanted, uint64_t id) {
     return (!wants_space(wanted) || one(c.out_ring().wake.space_wanted)) && data;
 }
 
+void disarm(Connection& c, uint64_t id) {
+    if (c.segment.load() == nullptr) {
+        return;
+    }
+    for (std::atomic<uint64_t>* word : {&c.in_ring().wake.data_wanted, &c.out_ring().wake.space_wanted}) {
+        uint64_t before = id;
+        if (word->load(std::memory_order_relaxed) == id) {
+            word->compare_exchange_strong(before, path::nobody);
+        }
+    }
+}
+
 bool is_armed(const Connection& c, short wanted, uint64_t id) {
     return c.in_ring().wake.data_wanted.load(std::memory_order_relaxed) == id &&
            (!wants_space(wanted) || c.out_ring().wake.space_wanted.load(std::memory_order_relaxed) == id);

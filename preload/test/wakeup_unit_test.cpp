@@ -5,12 +5,14 @@
 // test plays the other process: a made-up id, and an eventfd that it keeps a second number of.
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -175,6 +177,31 @@ void test_threads_never_have_the_same_id() {
     }
     threads.join();
     EXPECT(!shared);
+}
+
+// What peers were told of one thread's connections names no other thread, whoever sleeps first.
+void test_a_thread_takes_the_same_id_again() {
+    constexpr int rounds = 6;
+    std::array<std::set<Id>, 2> ids;
+    std::barrier together(2);
+    fabtests::Threads threads;
+    for (size_t who = 0; who < ids.size(); ++who) {
+        threads.start([&, who] {
+            for (size_t round = 0; round < rounds; ++round) {
+                Id id = round % 2 == who ? wakeup::acquire() : 0; // first, while none is taken
+                together.arrive_and_wait();
+                id = id != 0 ? id : wakeup::acquire();
+                ids.at(who).insert(id);
+                together.arrive_and_wait();
+                wakeup::release(id);
+                together.arrive_and_wait();
+            }
+        });
+    }
+    threads.join();
+    EXPECT_EQ(ids[0].size(), 1U);
+    EXPECT_EQ(ids[1].size(), 1U);
+    EXPECT(ids[0] != ids[1]);
 }
 
 void test_an_id_that_is_not_known_wakes_nobody() {
@@ -373,6 +400,7 @@ class Receiver {
         EXPECT(!has_any());
         return had;
     }
+    [[nodiscard]] int number() const { return fd_; }
     void drain_some() const { preload::datagram::drain(fd_); }
     const uint64_t name = static_cast<uint64_t>(getpid()) << 32 | ++count; // before the descriptor, which has it
 
@@ -407,6 +435,25 @@ void test_a_queue_that_is_full_counts_as_woken() {
     EXPECT(!one.has_any());
     EXPECT(wakeup::wake(id, user));
     EXPECT(one.drain());
+}
+
+// One of a full queue makes a place for the next, whose arrival wakes a set's edge-triggered waiter.
+void test_one_that_is_taken_of_a_full_queue_makes_a_place() {
+    const Id id = foreign_id(6, 5);
+    const Receiver one(id);
+    EXPECT(wakeup::learn_name(id, user, one.name));
+    const int set = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{EPOLLIN | EPOLLET, {}};
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, one.number(), &event), 0);
+    for (int round = 0; round < 100; ++round) {
+        for (int i = 0; i < 100; ++i) {
+            EXPECT(wakeup::wake(id, user));
+        }
+        EXPECT_EQ(epoll_wait(set, &event, 1, 0), 1);
+        preload::datagram::take_one(one.number());
+        EXPECT_EQ(epoll_wait(set, &event, 1, 0), 0);
+    }
+    close(set);
 }
 
 void test_a_receiver_that_has_gone_is_not_woken() {
@@ -531,6 +578,7 @@ int main() {
         FABTEST(test_an_own_that_is_not_wanted_has_no_id),
         FABTEST(test_acquired_ids_are_different_and_as_many_as_there_are_descriptors),
         FABTEST(test_threads_never_have_the_same_id),
+        FABTEST(test_a_thread_takes_the_same_id_again),
         FABTEST(test_an_id_that_is_not_known_wakes_nobody),
         FABTEST(test_an_id_that_was_learned_is_woken),
         FABTEST(test_an_id_that_is_learned_twice_keeps_one_descriptor),
@@ -541,6 +589,7 @@ int main() {
         FABTEST(test_memory_that_is_no_board_is_not_mapped),
         FABTEST(test_an_id_whose_name_was_learned_is_woken_by_a_datagram),
         FABTEST(test_a_queue_that_is_full_counts_as_woken),
+        FABTEST(test_one_that_is_taken_of_a_full_queue_makes_a_place),
         FABTEST(test_a_receiver_that_has_gone_is_not_woken),
         FABTEST(test_a_receiver_takes_nothing_but_its_secret),
         FABTEST(test_an_own_id_has_one_receiver_with_a_name),

@@ -99,4 +99,9 @@ void drain(int receiver) {
     sys::call(SYS_recvmmsg, receiver, messages.data(), messages.size(), MSG_DONTWAIT, nullptr);
 }
 
+void take_one(int receiver) {
+    uint64_t secret = 0;
+    sys::call(SYS_read, receiver, &secret, sizeof(secret));
+}
+
 } // namespace preload::datagram

@@ -126,9 +126,13 @@ void EpollSet::activate_woken() {
 
 int EpollSet::take_own_events(epoll_event* events, int count) {
     // Before memory is looked at: what is sent from now on is told of anew.
-    if (receiver_ == Receiver::member &&
-        std::any_of(events, events + count, [](const epoll_event& one) { return one.data.ptr == &receiver_mark; })) {
-        wakeup::drain(wakeup_);
+    const auto has = [&](const void* mark) {
+        return std::any_of(events, events + count, [&](const epoll_event& one) { return one.data.ptr == mark; });
+    };
+    if (receiver_ == Receiver::member && has(&own_mark)) {
+        wakeup::drain(wakeup_); // a signal handler may have been told of some, which cannot take them: put_back_own()
+    } else if (receiver_ == Receiver::member && has(&receiver_mark)) {
+        wakeup::take_one(wakeup_);
     }
     const int left = without_own(events, count);
     if (left != count) {

@@ -83,6 +83,8 @@ class Poll {
     [[nodiscard]] Takers takers() const;
     void use_receiver(int receiver) { receiver_ = receiver; } // of the id that look() and sleep() are given
     [[nodiscard]] bool anything_in_memory() const;
+    // The thread is awake, and looks again before it sleeps: peers need not wake it meanwhile.
+    void disarm(wakeup::Id own) const;
 
   private:
     int merge();
@@ -226,7 +228,7 @@ template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, 
         sys::call(SYS_read, wakeup::descriptor(own), &wakes, sizeof(wakes));
     }
     if (n > 0 && asked == count_ + 2 && shadow_[count_ + 1].revents != 0) {
-        wakeup::drain(own);
+        wakeup::take_one(own); // others would wake the next sleep in vain, once each
     }
     asked_kernel_ns = sys::now_ns();
     spin::slept(begin, asked_kernel_ns, own != 0 ? wakeup::notified_at(own) : 0);
@@ -248,6 +250,14 @@ bool Poll::anything_in_memory() const {
         }
     }
     return false;
+}
+
+void Poll::disarm(wakeup::Id own) const {
+    for (nfds_t i = 0; own != 0 && i < count_; ++i) {
+        if (Connection* c = careful(fds_[i].fd); c != nullptr) {
+            stream::disarm(*c, own);
+        }
+    }
 }
 
 int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask) {
@@ -278,6 +288,7 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
                     }
                 };
                 n = ready == 0 ? all.sleep(left, mask, own.id(), undo) : 1;
+                all.disarm(own.id());
             }
             if (n < 0) {
                 return n;

@@ -25,6 +25,10 @@ constexpr uint64_t index_mask = 63;
 
 constinit std::atomic<uint64_t> process{0};
 constinit std::atomic<uint32_t> busy{0};
+// A thread takes the same again where it can: what its connections' peers were told the last time still holds then, and
+// names no other thread. So that threads begin with different ones, those that were taken first are noted.
+constinit std::atomic<uint32_t> preferred{0};
+constinit thread_local uint32_t last_index = UINT32_MAX;
 constinit std::array<std::atomic<int>, own_count> own{}; // one more than the number; 0: not made
 struct Receiver {
     std::atomic<int> fd{0}; // one more than the number; 0: not made, -1: it cannot be
@@ -72,6 +76,15 @@ void write_one(int fd) {
     (void)sys::call(SYS_write, fd, &one, sizeof(one));
 }
 
+// own_count: there is none.
+uint32_t free_index(uint32_t taken) {
+    if (last_index < own_count && (taken >> last_index & 1) == 0) {
+        return last_index;
+    }
+    const uint32_t others = taken | preferred.load(std::memory_order_relaxed);
+    return static_cast<uint32_t>(std::countr_one(others != UINT32_MAX ? others : taken));
+}
+
 Board::Place* own_place(Id id) {
     Board* own_board = board.load(std::memory_order_acquire);
     const uint64_t index = id & index_mask;
@@ -103,11 +116,15 @@ Id acquire() {
     uint32_t taken = busy.load(std::memory_order_relaxed);
     uint32_t index = 0;
     do {
-        index = static_cast<uint32_t>(std::countr_one(taken));
+        index = free_index(taken);
         if (part == 0 || index >= own_count) {
             return 0;
         }
     } while (!busy.compare_exchange_weak(taken, taken | uint32_t{1} << index, std::memory_order_acquire));
+    if (index != last_index) {
+        last_index = index;
+        preferred.fetch_or(uint32_t{1} << index, std::memory_order_relaxed);
+    }
     if (own[index].load() == 0) {
         own[index] = descriptors::keep_spare(sys::call(SYS_eventfd2, 0, EFD_CLOEXEC)) + 1;
         make_board();
@@ -163,6 +180,12 @@ int receiver(Id id) {
 void drain(Id id) {
     if (const int fd = receiver(id); fd >= 0) {
         datagram::drain(fd);
+    }
+}
+
+void take_one(Id id) {
+    if (const int fd = receiver(id); fd >= 0) {
+        datagram::take_one(fd);
     }
 }
 
@@ -274,6 +297,8 @@ bool learn_name(Id id, uid_t user, uint64_t name) {
 void after_fork_in_child() {
     process = 0;
     busy = 0;
+    preferred = 0;
+    last_index = UINT32_MAX;
     for (auto& one : own) {
         one = 0;
     }

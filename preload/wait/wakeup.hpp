@@ -27,7 +27,8 @@ int descriptor(Id id); // of one that is acquired
 // Of one that is acquired: the socket that takes datagrams of other users' processes, made when it is first asked for.
 // It does not block. -1: there is none.
 int receiver(Id id);
-void drain(Id id);             // takes what has come to that
+void drain(Id id);             // takes all that has come to that
+void take_one(Id id);          // the first of it, see datagram::take_one()
 uint64_t receiver_name(Id id); // 0: there is none
 
 // Of one that is acquired: when somebody has notified it, in ns as sys::now_ns(); 0: nobody has since it was cleared.

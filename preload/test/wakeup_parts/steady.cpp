@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Each kind of sleeper, woken many times; several sleepers on one connection; more sleepers than there are descriptors.
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -9,6 +10,7 @@
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 
 #include "preload/test/pair.hpp"
 #include "preload/test/wakeup_parts/cases.hpp"
@@ -71,6 +73,58 @@ void test_a_thread_in_select_is_woken_without_tcp() { expect_woken(Way::select);
 void test_a_level_triggered_set_is_woken_without_tcp() { expect_woken(Way::level); }
 void test_an_edge_triggered_set_is_woken_without_tcp() { expect_woken(Way::edge); }
 void test_a_one_shot_member_is_woken_without_tcp() { expect_woken(Way::one_shot); }
+
+// Two threads with two connections each, of which one has something for them at a time: what the other one's peer was
+// told of the thread still holds when it sleeps again, or was taken back.
+void test_threads_in_poll_on_several_connections_are_woken_without_tcp() {
+    constexpr int times = 1000;
+    constexpr size_t threads = 2;
+    const Peer peer(2 * threads);
+    std::atomic<int> taken{0};
+    std::array<std::unique_ptr<Sleeper>, threads> sleepers;
+    const auto frames = [&] {
+        uint64_t sum = 0;
+        for (size_t i = 0; i < peer.count(); ++i) {
+            sum += received_by_kernel(peer.fd(i));
+        }
+        return sum;
+    };
+    for (size_t t = 0; t < threads; ++t) {
+        sleepers.at(t) = std::make_unique<Sleeper>([&, t] {
+            std::array<pollfd, 2> fds{{{peer.fd(2 * t), POLLIN, 0}, {peer.fd(2 * t + 1), POLLIN, 0}}};
+            for (int left = warm_up + times; left > 0;) {
+                if (poll(fds.data(), fds.size(), -1) <= 0) {
+                    return -1;
+                }
+                for (const pollfd& one : fds) {
+                    char byte = 0;
+                    if (one.revents != 0 && recv(one.fd, &byte, 1, MSG_DONTWAIT) == 1) {
+                        --left;
+                        ++taken;
+                    }
+                }
+            }
+            return 0;
+        });
+    }
+    uint64_t before = 0;
+    for (int i = 0; i < warm_up + times; ++i) {
+        before = i == warm_up ? frames() : before;
+        for (int t = 0; t < static_cast<int>(threads); ++t) {
+            peer.tell(Do::send, 1, 2 * t + i / 3 % 2);
+        }
+        for (size_t t = 0; t < threads; ++t) {
+            EXPECT_EQ(peer.answer(), 1);
+        }
+        EXPECT(eventually([&] { return taken == (i + 1) * static_cast<int>(threads); }));
+    }
+    for (const auto& sleeper : sleepers) {
+        EXPECT_EQ(sleeper->result(), 0);
+    }
+    const uint64_t count = frames() - before;
+    printf("# %d wake-ups took %llu frames\n", 2 * times, static_cast<unsigned long long>(count));
+    EXPECT(count < 2 * times / 20);
+}
 
 // The byte is sent when the thread is known to sleep, in contrast to an echo, which comes at any moment.
 void test_a_thread_that_is_surely_asleep_is_woken() {
@@ -294,6 +348,7 @@ std::vector<CMUnitTest> steady_cases() {
     return {
         FABTEST(test_a_thread_in_poll_is_woken_without_tcp),
         FABTEST(test_a_thread_in_select_is_woken_without_tcp),
+        FABTEST(test_threads_in_poll_on_several_connections_are_woken_without_tcp),
         FABTEST(test_a_level_triggered_set_is_woken_without_tcp),
         FABTEST(test_an_edge_triggered_set_is_woken_without_tcp),
         FABTEST(test_a_one_shot_member_is_woken_without_tcp),

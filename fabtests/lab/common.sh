@@ -101,6 +101,8 @@ boot() {
     shift
     [ -z "${results:-}" ] ||
         set -- "$@" -virtfs "local,path=$results,mount_tag=results,security_model=none,multidevs=remap"
+    # The guest's clock is the host's counter; its frequency is not the guest's to find out (tsc_khz.cpp).
+    khz=$("$cache/tsc-khz" 2>/dev/null || :)
     # The exit device ends QEMU with 2 * value + 1. A guest that panics reboots, which -no-reboot turns into an end.
     # All of the host's files are there to be read, and the share to be written; no network, no disk.
     exec timeout --foreground -k 5 "$seconds" qemu-system-x86_64 \
@@ -108,7 +110,7 @@ boot() {
         -smp "${RSTREAM_LAB_CPUS:-2}" -m "${RSTREAM_LAB_MEMORY:-3072}" \
         -nodefaults -display none -no-reboot \
         -kernel "$cache/$kernel/vmlinuz" -initrd "$cache/$kernel/initramfs" \
-        -append "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable ${RSTREAM_LAB_APPEND:-}" \
+        -append "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable ${khz:+tsc_early_khz=$khz} ${RSTREAM_LAB_APPEND:-}" \
         -device isa-debug-exit,iobase=0xf4,iosize=1 \
         -chardev file,id=console,path="$share/console" -serial chardev:console \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \

@@ -110,7 +110,7 @@ boot() {
         -smp "${RSTREAM_LAB_CPUS:-2}" -m "${RSTREAM_LAB_MEMORY:-3072}" \
         -nodefaults -display none -no-reboot \
         -kernel "$cache/$kernel/vmlinuz" -initrd "$cache/$kernel/initramfs" \
-        -append "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on tsc=reliable ${khz:+tsc_early_khz=$khz} ${RSTREAM_LAB_APPEND:-}" \
+        -append "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic mitigations=off random.trust_cpu=on no_timer_check tsc=reliable ${khz:+tsc_early_khz=$khz} ${RSTREAM_LAB_APPEND:-}" \
         -device isa-debug-exit,iobase=0xf4,iosize=1 \
         -chardev file,id=console,path="$share/console" -serial chardev:console \
         -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \

@@ -206,6 +206,9 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
 void follow_to(Connection& c, uint32_t epoch) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
+    if ((epoch & 1) != 0 && s.recovery.load() == Recovery::sent) [[unlikely]] {
+        s.awaits_resume = true; // the record has said that nothing of the ring was read: all of it is sent again
+    }
     s.in_epoch.store(epoch, std::memory_order_release);
     if (s.taken == 0) { // else the peer still has to send something again
         ring.reader.epoch.store(epoch, std::memory_order_release);

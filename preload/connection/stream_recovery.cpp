@@ -152,7 +152,7 @@ void recover(Connection& c, int fd) {
         return;
     }
     const WriteSection writing(c, fd);
-    if (!writing || s.broken) {
+    if (!writing || s.broken || s.recovered) { // another thread may have done all of it since the caller looked
         return;
     }
     if (s.recovery == Recovery::none) {

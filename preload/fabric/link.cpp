@@ -17,6 +17,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/path/frame.hpp"
+#include "preload/rendezvous/holders.hpp"
 
 namespace preload::fabric {
 
@@ -30,6 +31,8 @@ constexpr uint64_t connecting_time = 2000 * millisecond;
 constexpr uint64_t greeting_time = 2000 * millisecond;
 constexpr uint64_t attaching_time = 60000 * millisecond; // a call of the program's may be waiting in the kernel
 constexpr uint64_t proving_time = 20000 * millisecond;   // its bytes in front of an urgent one have to be read
+constexpr uint64_t closing_time = 5000 * millisecond;    // for the far end's answer
+constexpr uint64_t last_urgent_time = 100 * millisecond; // since then: it was sent before, and is on its way
 constexpr uint32_t urgent_bytes = 4;
 constexpr size_t max_queued = size_t{256} << 10;
 constexpr size_t max_read = size_t{256} << 10;
@@ -52,7 +55,8 @@ void Link::close_all() {
     deadline_ = UINT64_MAX;
     mirror_.reset();
     socket_.close();
-    if (tcp_ >= 0 && has_closed()) {
+    if (tcp_ >= 0 && has_closed() &&
+        (segment_->mirror.closed.load() != MirrorFields::left || rendezvous::is_sole_holder(tcp_))) {
         int at = 0;
         uint8_t byte = 0;
         // An urgent byte is a part of the proof: unread, it would make a reset of the close.
@@ -86,7 +90,33 @@ void Link::fail(Reason why) {
         }
         owner_.attend(*segment_, task_.direction);
     }
-    close_all();
+    // Once this end has said that it is careful, the far end may send urgent bytes.
+    if (careful_ && phase_ != Phase::moving && has_closed() && mirror.closed.load() != 2) {
+        leave();
+    } else {
+        close_all();
+    }
+}
+
+// An urgent byte that comes when the kernel's connection is closed makes a reset of it, and with that, what the far end
+// has not had yet of the program's bytes is lost. So it is closed when the far end has said that it sends none.
+void Link::leave() {
+    const bool stream = static_cast<bool>(socket_);
+    phase_ = Phase::closing;
+    deadline_ = sys::now_ns() + closing_time;
+    if (segment_->mirror.closed.load() == 1) {
+        shutdown(tcp_, SHUT_WR); // the program's end of stream is not late
+    }
+    if (stream) {
+        send(Kind::closed, nullptr, 0); // which is answered by the end of the stream
+    } else {
+        far_end_knows();
+    }
+}
+
+void Link::far_end_knows() {
+    socket_.close();
+    deadline_ = sys::now_ns() + last_urgent_time;
 }
 
 void Link::drop() { close_all(); }
@@ -130,6 +160,8 @@ void Link::on_time(uint64_t now) {
     }
     if (phase_ == Phase::waiting) {
         begin(now);
+    } else if (phase_ == Phase::closing) {
+        close_all();
     } else if (phase_ != Phase::moving && phase_ != Phase::over) {
         fail(Reason::no_peer);
     }
@@ -239,6 +271,10 @@ bool Link::flush() {
 }
 
 void Link::end_of_stream() {
+    if (phase_ == Phase::closing) {
+        far_end_knows();
+        return;
+    }
     if (phase_ == Phase::moving && (mirror_->far_has_closed() || mirror_->has_closed())) {
         segment_->mirror.stage.store(MirrorFields::ended);
         if (!has_closed()) {
@@ -247,6 +283,7 @@ void Link::end_of_stream() {
         close_all();
         return;
     }
+    socket_.close();
     fail(phase_ == Phase::moving ? Reason::fabric_lost : Reason::no_peer);
 }
 
@@ -312,6 +349,9 @@ bool Link::take_all() {
 }
 
 bool Link::take(const Header& header, std::span<const uint8_t> body) {
+    if (phase_ == Phase::closing) {
+        return true; // said before the far end knew
+    }
     switch (header.kind) {
     case Kind::hello:
         return phase_ == Phase::greeting && take_hello(body);
@@ -331,10 +371,29 @@ bool Link::take(const Header& header, std::span<const uint8_t> body) {
         far_proved_ = true;
         begin_to_move();
         return true;
+    case Kind::closed:
+        return take_closed();
     default:
         break;
     }
     return mirror_ && mirror_->take(header, body);
+}
+
+// The far end has moved nothing, and will not. This one may have got as far as to be ready to: it has had no consent.
+bool Link::take_closed() {
+    if (phase_ != Phase::attaching && phase_ != Phase::proving && phase_ != Phase::moving) {
+        return false;
+    }
+    segment_->mirror.stage.store(phase_ == Phase::moving ? MirrorFields::ended : MirrorFields::failed);
+    owner_.attend(*segment_, task_.direction);
+    mirror_.reset();
+    socket_.close();
+    if (has_closed()) {
+        leave();
+    } else {
+        close_all();
+    }
+    return true;
 }
 
 void Link::tell_program() {
@@ -433,7 +492,7 @@ bool Link::pump() {
         }
     }
     if (phase_ != Phase::moving) {
-        if (attach_asked_ && has_closed() && phase_ != Phase::over) {
+        if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::over) {
             fail(Reason::none);
         }
         return false;

@@ -60,6 +60,7 @@ class Link {
         attaching, // the program's connection is to become careful
         proving,
         moving,
+        closing, // the program has closed; urgent bytes of the far end's may still come
         over,
     };
 
@@ -72,6 +73,7 @@ class Link {
     bool take(const Header& header, std::span<const uint8_t> body);
     bool take_hello(std::span<const uint8_t> body);
     bool take_echo(std::span<const uint8_t> body);
+    bool take_closed();
     void prove();
     void say_next();
     void begin_to_move();
@@ -80,6 +82,8 @@ class Link {
     void send(Kind kind, const void* body, size_t bytes);
     bool flush();
     void fail(Reason why);
+    void leave();
+    void far_end_knows();
     void end_of_stream();
     void close_all();
 

@@ -15,7 +15,7 @@ namespace preload::fabric {
 
 static_assert(std::endian::native == std::endian::little);
 
-inline constexpr uint32_t protocol_version = 1;
+inline constexpr uint32_t protocol_version = 2;
 
 enum class Kind : uint32_t {
     hello = 1,   // Hello, by both; first
@@ -26,6 +26,8 @@ enum class Kind : uint32_t {
     state = 6,   // State
     taken = 7,   // bytes for the give-back area, from Header::position on
     attend = 8,  // Header::area: 1 if somebody sleeps at the sender's whom only a frame by TCP wakes
+    closed =
+        9, // no body; before anything moves: the sender's program has closed the connection, or has it by TCP alone
 };
 
 struct Header {

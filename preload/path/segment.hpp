@@ -43,6 +43,7 @@ struct alignas(64) MirrorFields {
     std::atomic<uint32_t> closed{0}; // by the last process that had it; 2: with a reset; 3: it is only the kernel's now
     std::atomic<uint32_t> shared{0}; // several processes have had it: only the kernel knows when the last one has ended
 
+    static constexpr uint32_t left = 3; // of `closed`
     static constexpr uint32_t say_of(uint32_t number, uint8_t byte) { return number << 8 | byte; }
 };
 

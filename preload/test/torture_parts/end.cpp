@@ -26,7 +26,7 @@ namespace {
 constexpr uint32_t handing_over = 1U << pass_action | 1U << keep_action | 1U << exec_action;
 
 void await_upgrade(Round& round, End& e, int fd, Random& random) {
-    constexpr uint64_t limit_ms = 300;
+    const uint64_t limit_ms = round.options.warm_up_ms;
     const uint64_t began = now_ms();
     while (path_of != nullptr && path_of(fd) < 2 && now_ms() - began < limit_ms && e.out < e.total_out) {
         drive(e, fd, 1 + random.below(64), by_poll, random);

@@ -11,6 +11,8 @@
 //     --connections C  at once (8)                 --rounds R        new connections each time (4)
 //     --seconds T      no new round after that     --patience S      without progress is a hang (15)
 //     --actions LIST   of those below, and `kill` (all)    --keep    leave the processes of a hang, for a debugger
+//     --listen A       the server's IPv4 address (127.0.0.1)
+//     --warm-up MS     the longest time to wait for an upgrade before much is sent (300)
 //
 // Each end of a connection is a thread (end.hpp). It takes turns, one action each, until its bytes are through:
 //

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <string>
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 namespace torture {
@@ -50,6 +51,13 @@ std::optional<Options> parse_options(int argc, char** argv) {
             options.seconds = atoi(value);
         } else if (option == "--patience") {
             options.patience_s = atoi(value);
+        } else if (option == "--warm-up") {
+            options.warm_up_ms = strtoull(value, nullptr, 10);
+        } else if (option == "--listen") {
+            if (inet_pton(AF_INET, value, &options.listen) != 1) {
+                fprintf(stderr, "torture: --listen %s: that is no IPv4 address\n", value);
+                return std::nullopt;
+            }
         } else if (option == "--actions") {
             options.allowed = parse_actions(value);
         } else {

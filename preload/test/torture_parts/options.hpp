@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <optional>
 
+#include <netinet/in.h>
+
 #include "preload/test/torture_parts/state.hpp"
 
 namespace torture {
@@ -18,6 +20,8 @@ struct Options {
     uint32_t rounds = 4;
     int seconds = 1000000;
     int patience_s = 15;
+    uint64_t warm_up_ms = 300; // in which few bytes are sent, until the connection is upgraded
+    in_addr listen{htonl(INADDR_LOOPBACK)};
     uint32_t allowed = (1U << actions) - 1; // a bit for each Action
     bool keep_hang = false;
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
@@ -28,6 +29,36 @@ namespace torture {
 
 namespace {
 
+int connected(const sockaddr_in& address, End& e) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in own{};
+    socklen_t length = sizeof(own);
+    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) != 0) {
+        fail("connecting: %s", strerror(errno));
+    }
+    e.port = own.sin_port;
+    return fd;
+}
+
+// And which of the round's connections it is: across a wire, they may come in another order than they were made in.
+std::pair<int, uint32_t> accepted(int listener, uint32_t count) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof(peer);
+    const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&peer), &length, SOCK_CLOEXEC);
+    if (fd < 0) {
+        fail("accepting: %s", strerror(errno));
+    }
+    for (;;) {
+        for (uint32_t i = 0; i < count; ++i) {
+            if (shared->ends[size_t{2} * i].port == peer.sin_port) {
+                return {fd, i};
+            }
+        }
+        usleep(1000); // until the other side has said so
+    }
+}
+
 [[noreturn]] void run_side(const Options& options, uint32_t side, int from, int to) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
@@ -37,7 +68,7 @@ namespace {
     int listener = -1;
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr = options.listen;
     socklen_t length = sizeof(address);
     if (side == 1) {
         listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -55,18 +86,14 @@ namespace {
             usleep(1000);
         }
         address.sin_port = static_cast<in_port_t>(shared->port);
-        std::vector<int> sockets;
+        std::vector<int> sockets(options.per_round(), -1);
         for (uint32_t i = 0; i < options.per_round(); ++i) {
-            int fd = -1;
             if (side == 0) {
-                fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-                if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-                    fail("connecting: %s", strerror(errno));
-                }
-            } else if ((fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) < 0) {
-                fail("accepting: %s", strerror(errno));
+                sockets[i] = connected(address, shared->ends[2 * i + side]);
+            } else {
+                const auto [fd, which] = accepted(listener, options.per_round());
+                sockets[which] = fd;
             }
-            sockets.push_back(fd);
         }
         for (uint32_t i = 0; i < options.per_round(); ++i) {
             End& e = shared->ends[2 * i + side];

@@ -34,8 +34,9 @@ inline constexpr const char* style_names[] = {"poll", "select", "epoll", "epoll-
 
 struct End {
     uint32_t id = 0;
-    uint32_t side = 0; // 0: connected, 1: accepted
-    uint32_t plan = 0; // of the end of the connection
+    uint32_t side = 0;             // 0: connected, 1: accepted
+    uint32_t plan = 0;             // of the end of the connection
+    std::atomic<uint32_t> port{0}; // of the end that connected
     uint64_t total_out = 0;
     uint64_t total_in = 0;
     uint64_t key_out = 0;

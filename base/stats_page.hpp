@@ -26,6 +26,7 @@ enum class Role : uint32_t { none, connect, accept, listen, inherited };
 // Bits of Row::path.
 inline constexpr uint32_t receives_by_path = 1;
 inline constexpr uint32_t sends_by_path = 2;
+inline constexpr uint32_t over_fabric = 4; // the path that there is, or may be, goes to another host
 
 inline constexpr uint32_t max_reasons = 64;
 inline constexpr uint32_t max_rows = 16384;

@@ -76,7 +76,7 @@ Row* describe(Connection& c, int fd) {
         row->began_ns.store(base::stats::clock_ns(CLOCK_MONOTONIC_COARSE), std::memory_order_relaxed);
         base::stats::renew(*row);
         const ConnectionState& s = *c.state.load();
-        detail::refresh_row(*row, s, detail::seen_of(s));
+        detail::refresh_row(*row, c, s, detail::seen_of(s));
         row->live.store(1, std::memory_order_relaxed);
     }
     c.row.store(row, std::memory_order_relaxed);
@@ -114,7 +114,7 @@ void ended(Connection& c) {
     if (counted) {
         ending.emplace(header->ended);
     }
-    detail::refresh_row(*row, s, detail::seen_of(s));
+    detail::refresh_row(*row, c, s, detail::seen_of(s));
     const base::stats::Change change(*row);
     row->live.store(0, std::memory_order_relaxed);
     if (ending) {
@@ -134,7 +134,7 @@ void refresh(Connection& c) {
     // Not in a page that is new: it is the connection's when this process moves bytes on it.
     Row* row = c.row.load(std::memory_order_relaxed);
     if (row != nullptr && row->generation.load(std::memory_order_relaxed) != 0) {
-        detail::look(*row, *c.state.load());
+        detail::look(*row, c, *c.state.load());
     }
 }
 
@@ -159,10 +159,11 @@ Row* describe_late(Connection& c) {
                : nullptr;
 }
 
-void refresh_row(Row& row, const ConnectionState& s, uint64_t seen) {
+void refresh_row(Row& row, const Connection& c, const ConnectionState& s, uint64_t seen) {
     const bool in = (s.in_epoch.load(std::memory_order_relaxed) & 1) != 0;
     const bool out = (s.out_epoch.load(std::memory_order_relaxed) & 1) != 0;
-    row.path.store((in ? base::stats::receives_by_path : 0) | (out ? base::stats::sends_by_path : 0),
+    row.path.store((in ? base::stats::receives_by_path : 0) | (out ? base::stats::sends_by_path : 0) |
+                       (c.mirrored.load(std::memory_order_relaxed) ? base::stats::over_fabric : 0),
                    std::memory_order_relaxed);
     row.reason.store(static_cast<uint32_t>(s.reason.load(std::memory_order_relaxed)), std::memory_order_relaxed);
     row.upgrades.store(s.upgrades.load(std::memory_order_relaxed), std::memory_order_relaxed);

@@ -30,7 +30,7 @@ namespace detail {
 
 // Describes the connection in a page that is new. Null: there is none.
 Row* describe_late(Connection& c);
-void refresh_row(Row& row, const ConnectionState& s, uint64_t seen);
+void refresh_row(Row& row, const Connection& c, const ConnectionState& s, uint64_t seen);
 
 inline uint64_t seen_of(const ConnectionState& s) {
     return uint64_t{s.in_epoch.load(std::memory_order_relaxed)} << 34 ^
@@ -46,9 +46,9 @@ inline Row* row_of(Connection& c) {
     return row;
 }
 
-inline void look(Row& row, const ConnectionState& s) {
+inline void look(Row& row, const Connection& c, const ConnectionState& s) {
     if (const uint64_t seen = seen_of(s); row.seen.load(std::memory_order_relaxed) != seen) [[unlikely]] {
-        refresh_row(row, s, seen);
+        refresh_row(row, c, s, seen);
     }
 }
 
@@ -60,7 +60,7 @@ inline void moved_plain(Connection& c, const ConnectionState& s, bool received, 
         base::stats::Traffic& traffic = received ? row->in : row->out;
         traffic.bytes.fetch_add(n, std::memory_order_relaxed);
         traffic.calls.fetch_add(1, std::memory_order_relaxed);
-        detail::look(*row, s);
+        detail::look(*row, c, s);
     }
 }
 
@@ -70,7 +70,7 @@ inline void moved_locked(Connection& c, const ConnectionState& s, bool received,
         base::stats::Traffic& traffic = received ? row->in : row->out;
         base::stats::add(traffic.bytes, n);
         base::stats::add(traffic.calls, 1);
-        detail::look(*row, s);
+        detail::look(*row, c, s);
     }
 }
 

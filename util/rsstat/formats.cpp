@@ -154,7 +154,10 @@ std::string prometheus_text(const Snapshot& now) {
     metrics.add("sockets", "gauge", "Open TCP connections, by path.",
                 [](const ProcessView& p, const Metrics::Put& put) {
                     const Totals t = totals_of(p);
-                    put(own_path(p), number(t.by_path));
+                    put(own_path(p), number(t.by_path - t.over_fabric));
+                    if (t.over_fabric != 0) {
+                        put("path=\"fabric\"", number(t.over_fabric));
+                    }
                     put("path=\"kernel\"", number(t.open - t.by_path));
                 });
     metrics.add("bytes_total", "counter", "Bytes received and sent, by path.",

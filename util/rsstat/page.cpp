@@ -74,6 +74,7 @@ Seen read_row(const stats::Row& row, stats::Library library, Socket& out) {
         out.role =
             role <= static_cast<uint32_t>(stats::Role::inherited) ? static_cast<stats::Role>(role) : stats::Role::none;
         out.path = value_of(row.path) & (stats::receives_by_path | stats::sends_by_path);
+        out.over_fabric = out.path != 0 && (value_of(row.path) & stats::over_fabric) != 0;
         out.reason = value_of(row.reason) % stats::max_reasons;
         out.upgrades = value_of(row.upgrades);
         out.returns = value_of(row.returns);

@@ -29,7 +29,8 @@ struct Socket {
     uint32_t row = 0;
     int fd = -1;
     base::stats::Role role = base::stats::Role::none;
-    uint32_t path = 0; // base::stats::receives_by_path, sends_by_path
+    uint32_t path = 0;        // base::stats::receives_by_path, sends_by_path
+    bool over_fabric = false; // the same library's path to another host
     uint32_t reason = 0;
     uint32_t upgrades = 0;
     uint32_t returns = 0;

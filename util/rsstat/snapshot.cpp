@@ -95,6 +95,7 @@ Totals totals_of(const ProcessView& process) {
         }
         ++totals.open;
         totals.by_path += socket.path != 0 ? 1 : 0;
+        totals.over_fabric += socket.over_fabric ? 1 : 0;
         const Traffic* ways[] = {&socket.in, &socket.out};
         for (size_t i = 0; i < 2; ++i) {
             totals.bytes[i] += ways[i]->bytes;

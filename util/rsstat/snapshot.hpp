@@ -47,6 +47,7 @@ bool belongs_to(const Page& page, uid_t user, const ProcessFacts& facts);
 struct Totals {
     uint64_t open = 0; // sockets, without listeners
     uint64_t by_path = 0;
+    uint64_t over_fabric = 0; // of them
     uint64_t listeners = 0;
     uint64_t bytes[2]{}; // received, sent
     uint64_t path_bytes[2]{};

@@ -123,13 +123,14 @@ std::string path_of(const Socket& socket) {
     if (!socket.device.empty()) {
         return socket.device;
     }
+    const std::string path = socket.over_fabric ? "fabric" : "shm";
     switch (socket.path) {
     case base::stats::receives_by_path | base::stats::sends_by_path:
-        return "shm";
+        return path;
     case base::stats::receives_by_path:
-        return "shm/kernel";
+        return path + "/kernel";
     case base::stats::sends_by_path:
-        return "kernel/shm";
+        return "kernel/" + path;
     default:
         return "kernel";
     }

@@ -98,6 +98,27 @@ std::string all_texts(const rsstat::Snapshot& snapshot) {
            reasons_text(snapshot) + json_text(snapshot, &snapshot) + prometheus_text(snapshot);
 }
 
+void test_a_path_to_another_host_is_the_fabric() {
+    Made page;
+    describe(page.row(0), 3, 10);
+    describe(page.row(1), 4, 20);
+    page.row(1).path = stats::receives_by_path | stats::over_fabric;
+    describe(page.row(2), 5, 30);
+    page.row(2).path = stats::over_fabric; // it may come to be there
+    describe(page.row(3), 6, 40);
+    page.row(3).path = stats::receives_by_path | stats::sends_by_path | stats::over_fabric;
+    const rsstat::Snapshot now = snapshot_of(*page.read());
+    const std::string table = sockets_text(now, nullptr);
+    EXPECT(util_test::holds(table, " shm "));
+    EXPECT(util_test::holds(table, " fabric/kernel "));
+    EXPECT(util_test::holds(table, " kernel "));
+    EXPECT(util_test::holds(table, " fabric "));
+    const std::string metrics = prometheus_text(now);
+    EXPECT(util_test::holds(metrics, "path=\"shm\"} 1\n"));
+    EXPECT(util_test::holds(metrics, "path=\"fabric\"} 2\n"));
+    EXPECT(util_test::holds(metrics, "path=\"kernel\"} 1\n"));
+}
+
 void test_a_row_is_read() {
     Made page;
     describe(page.row(2), 7, 100);
@@ -379,6 +400,7 @@ void test_the_program_runs() {
 
 int main() {
     const CMUnitTest tests[] = {
+        FABTEST(test_a_path_to_another_host_is_the_fabric),
         FABTEST(test_a_row_is_read),
         FABTEST(test_a_row_that_is_being_changed_or_has_ended_is_left_out),
         FABTEST(test_another_magic_version_or_size_is_no_page),

@@ -54,6 +54,7 @@ int poll_any(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask
 // In a set without careful members, which it may get meanwhile.
 template <class Kernel> int sleep_in(EpollSet& set, Kernel&& kernel) {
     EpollSet::Asleep asleep(set);
+    set.note_waiter();
     return cancellable(kernel, [&] { asleep.end(); });
 }
 

@@ -274,7 +274,8 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
     int64_t left = timeout_ns;
     bool may_spin = timeout_ns != 0;
     for (;;) {
-        if (is_several()) [[unlikely]] {
+        const bool several = is_several();
+        if (several) [[unlikely]] {
             leave_to_kernel();
         }
         int count = 0;
@@ -346,6 +347,12 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                 }
             }
             return count;
+        }
+        if (asleep && !several) {
+            note_waiter();
+            if (is_several()) [[unlikely]] {
+                continue;
+            }
         }
         const uint64_t before = sys::now_ns();
         constexpr int64_t pause_ns = stream::give_back_pause_ms * 1000000;

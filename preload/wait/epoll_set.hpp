@@ -69,8 +69,9 @@ class EpollSet {
     void after_fork_in_parent(); // it may have one again, until the child is seen to wait in it, too
     // Before a fork: from now on it is seen if several processes wait in it. See epoll_shared.cpp.
     void share();
+    // Also once the thread counts as asleep: either it sees here that another one has forked, or that one saw it.
     void note_waiter() {
-        if (shared_.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+        if (shared_.load() != nullptr) [[unlikely]] {
             note_waiter_slow();
         }
     }

@@ -29,8 +29,8 @@ def serve(trial, *options):
 def bodies(trial, number, size):
     """There and back, some at once."""
     original = trial.make_file("original", size)
-    trial.run(["curl", "-sS", "-Z", "--parallel-max", "4", "--data-binary", "@original", "-o", "copy.#1",
-               web.url(trial) + "/echo?[1-%d]" % number])
+    trial.run(["curl", "-sS", "--no-progress-meter", "-Z", "--parallel-max", "4", "--data-binary", "@original",
+               "-o", "copy.#1", web.url(trial) + "/echo?[1-%d]" % number])
     for i in range(1, number + 1):
         trial.expect_same(original, trial.path("copy.%d" % i))
 

@@ -123,7 +123,7 @@ std::string path_of(const Socket& socket) {
     if (!socket.device.empty()) {
         return socket.device;
     }
-    const std::string path = socket.over_fabric ? "fabric" : "shm";
+    std::string path = socket.over_fabric ? "fabric" : "shm";
     switch (socket.path) {
     case base::stats::receives_by_path | base::stats::sends_by_path:
         return path;

@@ -3,6 +3,7 @@
 # shellcheck shell=sh disable=SC2317
 # on: rxe siw
 # limit: 600
+# only: if named
 #
 # The fabric path of the preload library on devices: torture (preload/test/torture_parts/main.cpp) compares every byte of
 # connections that move between kernel TCP and the device and back, in every way of waiting and by several processes.

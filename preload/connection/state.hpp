@@ -105,7 +105,7 @@ struct alignas(64) ConnectionState {
     std::atomic<uint32_t> in_epoch{0}; // as ReaderFields::epoch; here the peer cannot change it
     std::atomic<uint32_t> frames_seen{0};
     uint64_t asked_kernel_ns = 0;           // for frames, or the end
-    uint32_t empty_reads = 0;               // since then, and since there was something in the ring
+    uint32_t empty_reads = 0;               // in a row, since then
     bool resume_seen = false;               // Frame::resume was taken; the ring has to be emptied first
     std::atomic<bool> awaits_resume{false}; // what is in the ring is not read any more: it was asked for again
     std::atomic<bool> giving_back{false};   // nothing is read any more, see stream_hand_over.cpp

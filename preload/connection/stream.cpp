@@ -374,13 +374,11 @@ bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
     if (will_sleep) {
         return true;
     }
-    // Once in a row is how a program finds out that it has to wait, and by waiting it hears of an end. Those that read
-    // again and again do not.
-    constexpr uint32_t in_a_row = 4;
-    constexpr uint64_t seldom_ns = 1000000;
+    // A program that reads in vain once and then waits is told of an end by waiting. One that polls by reading is not.
+    constexpr uint32_t polls_by_reading = 4;
+    constexpr uint64_t longer_for_others = 20;
     const uint64_t now = sys::now_ns();
-    const uint64_t pause =
-        ++s.empty_reads < in_a_row ? std::max(seldom_ns, policy::max_kernel_pause_ns()) : policy::max_kernel_pause_ns();
+    const uint64_t pause = policy::max_kernel_pause_ns() * (++s.empty_reads < polls_by_reading ? longer_for_others : 1);
     if (now - s.asked_kernel_ns < pause) {
         return true;
     }

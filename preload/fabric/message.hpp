@@ -26,8 +26,7 @@ enum class Kind : uint32_t {
     state = 6,   // State
     taken = 7,   // bytes for the give-back area, from Header::position on
     attend = 8,  // Header::area: 1 if somebody sleeps at the sender's whom only a frame by TCP wakes
-    closed =
-        9, // no body; before anything moves: the sender's program has closed the connection, or has it by TCP alone
+    closed = 9,  // no body, before anything moves: the sender's program has closed, or stays with TCP
 };
 
 struct Header {

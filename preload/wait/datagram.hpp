@@ -22,7 +22,7 @@ int sender(Name name);
 bool send(int sender, uint64_t secret);
 void drain(int receiver);
 // Takes the first. Enough for a reader that is woken by what arrives (EPOLLET), takes one for each wake-up, and looks
-// then: there is always a place for the next. It costs a fifth of what drain() does.
+// then: there is always a place for the next.
 void take_one(int receiver);
 
 } // namespace preload::datagram

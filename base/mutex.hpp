@@ -18,8 +18,9 @@
 #define BASE_REQUIRES(...) BASE_CHECKED(requires_capability(__VA_ARGS__))
 // The caller does not hold it: the function locks it.
 #define BASE_EXCLUDES(...) BASE_CHECKED(locks_excluded(__VA_ARGS__))
-// Taken before the other, where both are held.
+// Taken before the other, or after it, where both are held.
 #define BASE_ACQUIRED_BEFORE(...) BASE_CHECKED(acquired_before(__VA_ARGS__))
+#define BASE_ACQUIRED_AFTER(...) BASE_CHECKED(acquired_after(__VA_ARGS__))
 // Not checked; the reason is beside it.
 #define BASE_UNCHECKED BASE_CHECKED(no_thread_safety_analysis)
 

@@ -53,17 +53,6 @@ template <class SetUp> int give_number(const Ref<Object>& object, int flags, Set
     return fd;
 }
 
-// A connection that the kernel's listening socket has taken.
-int give_kernel(base::Descriptor made, sockaddr* address, socklen_t* length, int flags) {
-    if (address != nullptr && (length == nullptr || getpeername(made.get(), address, length) != 0)) {
-        return length == nullptr ? -EFAULT : -ECONNABORTED;
-    }
-    if ((flags & SOCK_CLOEXEC) != 0) {
-        (void)fcntl(made.get(), F_SETFD, FD_CLOEXEC);
-    }
-    return made.release();
-}
-
 int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
     return with_socket(
         fd,
@@ -72,13 +61,9 @@ int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
                 return -EINVAL;
             }
             Ref<Socket> accepted;
-            base::Descriptor beside;
-            if (const int ret = socket.accept_any((flags & SOCK_NONBLOCK) != 0, accepted, beside); ret != 0) {
+            if (const int ret = socket.accept((flags & SOCK_NONBLOCK) != 0, accepted); ret != 0) {
                 // The kernel looks for a number before it looks for a connection.
                 return ret == -EAGAIN && !base::Descriptor(dup(fd)).open() ? -errno : ret;
-            }
-            if (beside.open()) {
-                return give_kernel(std::move(beside), address, length, flags);
             }
             const int number =
                 give_number(Ref<Object>(accepted.get()), flags, [&](int made) { return accepted->show_in(made); });

@@ -84,32 +84,6 @@ Ref<EpollSet> EpollSet::make(int flags, int& fd) {
     return set;
 }
 
-Ref<EpollSet> EpollSet::make_around(base::Descriptor others, int& fd) {
-    Ref<EpollSet> set = make(EPOLL_CLOEXEC, fd);
-    epoll_event watch = watching(others_id);
-    if (set && epoll_ctl(fd, EPOLL_CTL_ADD, others.get(), &watch) != 0) {
-        const int error = errno;
-        ::close(fd);
-        errno = error;
-        return {};
-    }
-    if (set) {
-        set->others_ = std::move(others);
-    }
-    return set;
-}
-
-int EpollSet::interest_in(int fd, epoll_event& out) {
-    const Guard lock(mutex_);
-    for (const auto& [key, interest] : interests_) {
-        if (key.first == fd && !key.second->closed()) {
-            out = interest->wanted_;
-            return 0;
-        }
-    }
-    return -ENOENT;
-}
-
 EpollSet::~EpollSet() {
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
@@ -360,7 +334,7 @@ bool EpollSet::arm(Interest& interest) {
 }
 
 // Fills in what candidates have to tell. Those that have nothing are left to the kernel to watch.
-int EpollSet::look(epoll_event* events, int most, bool& may_sleep, bool& stale) {
+int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
     take_heard();
     int count = 0;
     looking_.clear();
@@ -373,11 +347,6 @@ int EpollSet::look(epoll_event* events, int most, bool& may_sleep, bool& stale) 
             break; // the others come first next time
         }
         interest.candidate_ = false;
-        if (interest.socket_ != nullptr && interest.socket_->wants_alternative()) {
-            make_candidate(interest);
-            stale = true;
-            continue;
-        }
         const uint32_t found = events_of(interest);
         if (edge(interest, found, true)) {
             events[count].events = found;
@@ -460,13 +429,9 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
             if (others >= 0 && part != 0) {
                 count = std::max(0, epoll_wait(others, events, part, 0));
             }
-            bool stale = false;
-            count += look(events + count, most - count, may_sleep, stale);
+            count += look(events + count, most - count, may_sleep);
             if (others >= 0 && part == 0 && count == 0) {
                 count = std::max(0, epoll_wait(others, events, most, 0));
-            }
-            if (stale && count == 0) {
-                return -ESTALE; // see Socket::set_alternative
             }
         }
         if (count != 0 || deadline.passed()) {

@@ -30,8 +30,6 @@ class EpollSet final : public Object {
     static constexpr Kind own_kind = Kind::epoll_set;
     // `fd` is the set's number. Null, with errno, if the kernel refuses.
     static Ref<EpollSet> make(int flags, int& fd);
-    // Of the kernel's epoll descriptor `others`, which keeps what it watches and is the set's from now on.
-    static Ref<EpollSet> make_around(base::Descriptor others, int& fd);
     ~EpollSet() override;
     // In a child: whoever held a lock that all sets share is not there.
     static void after_fork();
@@ -39,9 +37,6 @@ class EpollSet final : public Object {
     // As epoll_ctl(2) and epoll_wait(2); errors as -errno.
     int control(int set_fd, int operation, int fd, const epoll_event* event);
     int wait(epoll_event* events, int most, const Deadline& deadline, const sigset_t* mask);
-
-    // What was asked for a number. 0 or -ENOENT.
-    int interest_in(int fd, epoll_event& out);
 
     // Whether `wait` would find something now, for those who poll the set. It takes nothing.
     bool ready();
@@ -86,7 +81,7 @@ class EpollSet final : public Object {
     uint32_t events_of(Interest& interest) RSOCKET_REQUIRES(mutex_);
     static bool edge(Interest& interest, uint32_t events, bool take);
     bool arm(Interest& interest) RSOCKET_REQUIRES(mutex_);
-    int look(epoll_event* events, int most, bool& may_sleep, bool& stale) RSOCKET_REQUIRES(mutex_);
+    int look(epoll_event* events, int most, bool& may_sleep) RSOCKET_REQUIRES(mutex_);
     int control_ours(int operation, int fd, const Ref<Object>& object, const epoll_event* event);
     int control_kernel(int operation, int fd, const epoll_event* event);
     bool reaches(const EpollSet& other, int depth);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The options of a socket, one row each: where the value is, what setting it changes, whether an accepted socket has it
-// from its listener, and whether a socket of the kernel's that is carried takes it along. An option that changes
-// nothing on a stream is a row and no more. The preload shim reads the table too, so it needs nothing but the compiler.
+// The options of a socket, one row each: where the value is, what setting it changes, and whether an accepted socket
+// has it from its listener. An option that changes nothing on a stream is a row and no more.
 //
 // Options that would have to change what is sent or received (filters, MD5 signatures, time stamps, urgent data) are
 // not here, or nowhere: a program that asks for one is told that there is none.
@@ -35,18 +34,12 @@ struct Option {
         family,    // the addresses of the socket change: only before it is bound
     };
     enum class Size : uint8_t { none, send_buffer, recv_buffer, send_queue, recv_queue, inline_size, maps };
-    enum class Copy : uint8_t {
-        no,
-        value,
-        half, // the kernel doubles what it is given
-    };
 
     int level;
     int name;
     const char* text; // the name, as programs have it
     Place place = Place::kernel;
     Effect effect = Effect::none;
-    Copy copy = Copy::no;
     bool inherited = true;  // by an accepted socket
     bool of_state = false;  // what is read is not what was set
     Size size = Size::none; // for Place::size, with the values that it is clamped to
@@ -58,27 +51,26 @@ struct Option {
 #define RSOCKET_OPTION(of, which) .level = of, .name = which, .text = #which
 
 inline constexpr Option option_table[] = {
-    {RSOCKET_OPTION(SOL_SOCKET, SO_REUSEADDR), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_REUSEPORT), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_KEEPALIVE), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_LINGER), .effect = Option::Effect::cached, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_OOBINLINE), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVTIMEO), .effect = Option::Effect::cached, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_SNDTIMEO), .effect = Option::Effect::cached, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVLOWAT), .effect = Option::Effect::cached, .copy = Option::Copy::value,
-     .of_state = true},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_REUSEADDR)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_REUSEPORT)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_KEEPALIVE), .effect = Option::Effect::keepalive},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_LINGER), .effect = Option::Effect::cached},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_OOBINLINE)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVTIMEO), .effect = Option::Effect::cached},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_SNDTIMEO), .effect = Option::Effect::cached},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVLOWAT), .effect = Option::Effect::cached, .of_state = true},
     {RSOCKET_OPTION(SOL_SOCKET, SO_SNDLOWAT)},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_PRIORITY), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_DONTROUTE), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_MARK), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_BINDTODEVICE), .place = Option::Place::nowhere, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_ATTACH_FILTER), .place = Option::Place::nowhere, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_ZEROCOPY), .place = Option::Place::nowhere, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_TIMESTAMPING), .place = Option::Place::nowhere, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_SNDBUF), .place = Option::Place::size, .copy = Option::Copy::half,
-     .size = Option::Size::send_buffer, .min = 4096, .max = 1 << 30},
-    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVBUF), .place = Option::Place::size, .copy = Option::Copy::half,
-     .size = Option::Size::recv_buffer, .min = 4096, .max = 1 << 30},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_PRIORITY)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_DONTROUTE)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_MARK)},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_BINDTODEVICE), .place = Option::Place::nowhere},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_ATTACH_FILTER), .place = Option::Place::nowhere},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_ZEROCOPY), .place = Option::Place::nowhere},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_TIMESTAMPING), .place = Option::Place::nowhere},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_SNDBUF), .place = Option::Place::size, .size = Option::Size::send_buffer,
+     .min = 4096, .max = 1 << 30},
+    {RSOCKET_OPTION(SOL_SOCKET, SO_RCVBUF), .place = Option::Place::size, .size = Option::Size::recv_buffer,
+     .min = 4096, .max = 1 << 30},
     {RSOCKET_OPTION(SOL_SOCKET, SO_TYPE)},
     {RSOCKET_OPTION(SOL_SOCKET, SO_DOMAIN)},
     {RSOCKET_OPTION(SOL_SOCKET, SO_PROTOCOL)},
@@ -101,39 +93,39 @@ inline constexpr Option option_table[] = {
     {RSOCKET_OPTION(SOL_SOCKET, SO_ACCEPTCONN), .place = Option::Place::state, .of_state = true},
     {RSOCKET_OPTION(SOL_SOCKET, SO_ERROR), .place = Option::Place::state, .of_state = true},
 
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_NODELAY), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_CORK), .effect = Option::Effect::cached, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_MAXSEG), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPIDLE), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPINTVL), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPCNT), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_SYNCNT), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_LINGER2), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_CONGESTION), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT), .effect = Option::Effect::keepalive, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT), .place = Option::Place::nowhere, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_TCP, TCP_ULP), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_NODELAY)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_CORK), .effect = Option::Effect::cached},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_MAXSEG)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPIDLE), .effect = Option::Effect::keepalive},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPINTVL), .effect = Option::Effect::keepalive},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_KEEPCNT), .effect = Option::Effect::keepalive},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_SYNCNT)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_LINGER2)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_CONGESTION)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT), .effect = Option::Effect::keepalive},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT)},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT), .place = Option::Place::nowhere},
+    {RSOCKET_OPTION(IPPROTO_TCP, TCP_ULP), .place = Option::Place::nowhere},
     {RSOCKET_OPTION(IPPROTO_TCP, TCP_QUICKACK)},
     {RSOCKET_OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS)},
     {RSOCKET_OPTION(IPPROTO_TCP, TCP_THIN_DUPACK)},
     {RSOCKET_OPTION(IPPROTO_TCP, TCP_FASTOPEN)},
     {RSOCKET_OPTION(IPPROTO_TCP, TCP_INFO), .place = Option::Place::state, .of_state = true},
 
-    {RSOCKET_OPTION(IPPROTO_IP, IP_TOS), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_IP, IP_TTL), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_IP, IP_FREEBIND), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_IP, IP_TRANSPARENT), .place = Option::Place::nowhere, .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_TOS)},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_TTL)},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_FREEBIND)},
+    {RSOCKET_OPTION(IPPROTO_IP, IP_TRANSPARENT), .place = Option::Place::nowhere},
     {RSOCKET_OPTION(IPPROTO_IP, IP_MTU_DISCOVER)},
     {RSOCKET_OPTION(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT)},
     {RSOCKET_OPTION(IPPROTO_IP, IP_RECVTOS)},
     {RSOCKET_OPTION(IPPROTO_IP, IP_RECVERR)},
 
-    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_V6ONLY), .effect = Option::Effect::family, .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_TCLASS), .copy = Option::Copy::value},
-    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS), .copy = Option::Copy::value},
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_V6ONLY), .effect = Option::Effect::family},
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_TCLASS)},
+    {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS)},
     {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_MTU_DISCOVER)},
     {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_RECVERR)},
     {RSOCKET_OPTION(IPPROTO_IPV6, IPV6_RECVTCLASS)},

@@ -80,11 +80,6 @@ class Poll {
         }
         int ready = 0;
         size_t next = 0;
-        for (const Use& object : objects_) {
-            if (const auto* socket = object.as<Socket>(); socket != nullptr && socket->wants_alternative()) {
-                return -ESTALE;
-            }
-        }
         for (nfds_t i = 0; i < count_; ++i) {
             fds_[i].revents = objects_[i] ? of(*objects_[i].get(), fds_[i].events) : kernel_[next++].revents;
             ready += fds_[i].revents != 0 ? 1 : 0;

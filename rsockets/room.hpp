@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 
 #include <sys/types.h>
 
@@ -16,8 +17,9 @@ namespace rsockets {
 
 // Of a socket.
 struct Room {
-    std::atomic<int> waiters{0};     // threads in a call that sends
-    std::atomic<bool> polled{false}; // someone who polls was told that there is none
+    std::atomic<int> waiters{0};      // threads in a call that sends
+    std::atomic<uint64_t> starved{0}; // how often there was none
+    std::atomic<bool> polled{false};  // someone who polls was told that there is none
 };
 
 // One call that sends: `begin` before each try, `end` behind it.

@@ -105,7 +105,7 @@ void Service::look_after(Socket& socket) {
     bool asleep = false;
     {
         const Guard lock(touched_mutex_);
-        socket.set_next_touched(std::move(touched_)); // a signal handler may send: no memory is taken
+        socket.service_entry().next = std::move(touched_); // a signal handler may send: no memory is taken
         touched_ = Ref<Socket>(&socket);
         ++touched_count_;
         asleep = std::exchange(asleep_, false);
@@ -180,7 +180,7 @@ bool Service::tend() {
         const Guard lock(touched_mutex_);
         tended_.reserve(tended_.size() + touched_count_);
         while (touched_) {
-            Ref<Socket> next = touched_->take_next_touched();
+            Ref<Socket> next = std::move(touched_->service_entry().next);
             tended_.push_back(std::exchange(touched_, std::move(next)));
         }
         touched_count_ = 0;

@@ -10,8 +10,8 @@
 #include <netinet/in.h>
 
 #include "rsockets/call.hpp"
+#include "rsockets/listener.hpp"
 #include "rsockets/log.hpp"
-#include "rsockets/provider.hpp"
 #include "rsockets/transport.hpp"
 
 namespace rsockets {
@@ -57,12 +57,8 @@ int bad_room(const sockaddr* address, const socklen_t* length) {
 } // namespace
 
 Socket::Socket(Library& library, int family, bool nonblocking)
-    : Object(own_kind), library_(library), family_(family), nonblocking_(nonblocking), options_(family),
-      config_(library.config()) {
-    if (family_ == AF_INET6) {
-        v6_only_ = options_.value<int>(IPPROTO_IPV6, IPV6_V6ONLY) != 0; // the system's default
-    }
-}
+    : Object(own_kind), library_(library), family_(family), nonblocking_(nonblocking),
+      options_(family, library.config()) {}
 
 Socket::~Socket() { hang_up(); }
 
@@ -80,48 +76,20 @@ void Socket::move_to(State next) {
     }
 }
 
-void Socket::adopt(std::unique_ptr<Connection> connection) {
-    ring_.store(connection->sizes().recv_buffer, std::memory_order_relaxed);
-    connection_.store(connection.get(), std::memory_order_release);
-    connections_.push_back(std::move(connection));
-}
-
 int Socket::bind(const sockaddr* address, socklen_t length) {
     const Guard lock(mutex_);
     if (address == nullptr) {
         return -EFAULT;
     }
-    if (state() != State::closed || reserved_.open()) {
+    if (state() != State::closed || bound_.held()) {
         // Whatever the address is, the kernel's own order of complaints comes first.
-        const base::Descriptor scratch = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
+        const base::Descriptor scratch = options_.kernel().socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
         if (::bind(scratch.get(), address, length) != 0 && errno != EADDRINUSE) {
             return -errno;
         }
         return -EINVAL;
     }
-    const int error = reserve(address, length, false);
-    bound_ = error == 0;
-    bound_to_ = bound_ ? Address(address, length) : Address();
-    return -error;
-}
-
-// With the mutex held. `again`: it was ours, and connections that were accepted there may live on. 0 or an errno.
-int Socket::reserve(const sockaddr* address, socklen_t length, bool again) {
-    base::Descriptor made = options_.socket({{SOL_SOCKET, SO_REUSEADDR},
-                                             {SOL_SOCKET, SO_REUSEPORT},
-                                             {IPPROTO_IPV6, IPV6_V6ONLY},
-                                             {IPPROTO_IP, IP_FREEBIND}});
-    const int on = 1;
-    if (made.open() && again) {
-        (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    }
-    if (!made.open() || ::bind(made.get(), address, length) != 0) {
-        return errno;
-    }
-    // The core is to bind to the same address once there is something to listen or connect with.
-    (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    reserved_ = std::move(made);
-    return 0;
+    return -bound_.bind(options_.kernel(), address, length);
 }
 
 // A listener that is shut down keeps the address that it was bound to, and may listen again.
@@ -131,31 +99,17 @@ void Socket::shut_listener() {
     const bool named = name(kept.get(), &kept.length) == 0;
     stop_listening();
     const Guard lock(mutex_);
-    if (bound_ && named && !reserved_.open()) {
-        (void)reserve(kept.get(), kept.length, true);
+    if (bound_.asked().set() && named && !bound_.held()) {
+        (void)bound_.hold_again(options_.kernel(), kept);
     }
-}
-
-Address Socket::bound_name() const {
-    Address address;
-    address.length = sizeof(address.storage);
-    if (!reserved_.open() || getsockname(reserved_.get(), address.get(), &address.length) != 0) {
-        return Address::any(family_);
-    }
-    return address;
 }
 
 Address Socket::present_name() const {
-    Address found;
     if (listener_) {
-        size_t size = sizeof(found.storage);
-        if (fi_getname(&listener_->pep->fid, &found.storage, &size) == 0) {
-            found.length = static_cast<socklen_t>(size);
-        }
-    } else if (Connection* present = connection()) {
-        found = present->name();
+        return listener_->name();
     }
-    return found;
+    Connection* present = connection();
+    return present != nullptr ? present->name() : Address();
 }
 
 // A core has to ask for it, and does not tell it of a lost connection.
@@ -163,10 +117,7 @@ Address Socket::peer_name(const Connection& present) const { return came_from_.s
 
 void Socket::set_number(int fd) {
     const Guard lock(mutex_);
-    number_ = fd;
-    if (shown_) {
-        counters_.move_to(fd);
-    } else {
+    if (!counters_.move_to(fd)) {
         show();
     }
 }
@@ -174,15 +125,14 @@ void Socket::set_number(int fd) {
 // From the moment at which it has a number, and listens or is connected.
 void Socket::show() {
     const Connection* present = connection();
-    if (number_ < 0 || (!listener_ && (state() != State::connected || present == nullptr))) {
+    if (counters_.number() < 0 || (!listener_ && (state() != State::connected || present == nullptr))) {
         return;
     }
-    shown_ = true;
     if (listener_) {
-        counters_.show(number_, Counters::Role::listen, present_name(), Address(), listener_->transport->core());
+        counters_.show(Counters::Role::listen, present_name(), Address(), listener_->transport().core());
         return;
     }
-    counters_.show(number_, came_from_.set() ? Counters::Role::accept : Counters::Role::connect, present->name(),
+    counters_.show(came_from_.set() ? Counters::Role::accept : Counters::Role::connect, present->name(),
                    peer_name(*present), present->device());
     const Sizes buffers = present->sizes();
     counters_.set_buffers(buffers.recv_buffer, buffers.send_buffer);
@@ -194,7 +144,7 @@ int Socket::name(sockaddr* address, socklen_t* length) {
     }
     const Guard lock(mutex_);
     const Address found = present_name();
-    (found.set() ? found.for_family(family_) : bound_name()).give(address, length);
+    (found.set() ? found.for_family(family_) : bound_.name(family_)).give(address, length);
     return 0;
 }
 
@@ -222,7 +172,8 @@ int Socket::came_from(sockaddr* address, socklen_t* length) {
 // Whether TCP has left the connection behind: both ends were shut down, or it was reset.
 bool Socket::left_behind(Connection& present) {
     (void)events_connected(present, 0); // a reset may have come that nobody has looked at
-    return lost_.load() || (send_shut_.load() && (present.status().flags & FI_RSTREAM_PEER_FINISHED) != 0);
+    return ending_.lost.load() ||
+           (ending_.send_shut.load() && (present.status().flags & FI_RSTREAM_PEER_FINISHED) != 0);
 }
 
 int Socket::shutdown(int how) {
@@ -234,8 +185,8 @@ int Socket::shutdown(int how) {
     int ret = 0;
     switch (state()) {
     case State::closed:
-        receive_shut_.store(receive_shut_.load() || receive);
-        send_shut_.store(send_shut_.load() || send);
+        ending_.receive_shut.store(ending_.receive_shut.load() || receive);
+        ending_.send_shut.store(ending_.send_shut.load() || send);
         ret = -ENOTCONN;
         break;
     case State::listening:
@@ -248,8 +199,8 @@ int Socket::shutdown(int how) {
             const Guard lock(mutex_);
             if (state() == State::connecting) {
                 move_to(State::closed);
-                error_.store(ECONNRESET);
-                outcome_told_ = true;
+                ending_.error.store(ECONNRESET);
+                attempt_.tell();
             }
         }
         drop_connection();
@@ -261,9 +212,9 @@ int Socket::shutdown(int how) {
             ret = -ENOTCONN;
             break;
         }
-        receive_shut_.store(receive_shut_.load() || receive);
-        const bool first = send && !send_shut_.exchange(true);
-        if (receive_shut_.load() && send_shut_.load()) {
+        ending_.receive_shut.store(ending_.receive_shut.load() || receive);
+        const bool first = send && !ending_.send_shut.exchange(true);
+        if (ending_.receive_shut.load() && ending_.send_shut.load()) {
             (void)present->end_both(); // what the peer sends from now on is refused
         } else if (first) {
             (void)present->end_sending();
@@ -277,8 +228,8 @@ int Socket::shutdown(int how) {
 
 // Takes the connection out of sight; it may still be in use by a thread, and goes with the socket.
 void Socket::drop_connection() {
-    const Handling handling(*this);
-    Connection* dropped = connection_.exchange(nullptr);
+    const Connections::Handling handling(connections_);
+    Connection* dropped = connections_.give_up();
     if (dropped != nullptr) {
         dropped->forget_target(); // how it goes is not how the next one goes
         (void)dropped->abort();
@@ -295,10 +246,9 @@ int Socket::disconnect() {
         const Guard lock(mutex_);
         if (state() == State::connected || state() == State::connecting) {
             move_to(State::closed);
-            error_.store(ECONNRESET); // for those who still use it
+            ending_.error.store(ECONNRESET); // for those who still use it
         }
-        outcome_told_ = true;
-        outcome_.reset();
+        attempt_.tell();
     }
     // A core with a port space of its own cannot connect again from the port: the connection before holds it there.
     const Connection* present = connection();
@@ -306,14 +256,13 @@ int Socket::disconnect() {
     drop_connection();
     {
         const Guard lock(mutex_);
-        if (kernels_ports && bound_to_.set() && bound_to_.port() != 0 &&
-            !reserved_.open()) { // that much stays, as in tcp_disconnect
-            (void)reserve(bound_to_.get(), bound_to_.length, true);
+        const Address asked = bound_.asked();
+        if (kernels_ports && asked.set() && asked.port() != 0 &&
+            !bound_.held()) { // that much stays, as in tcp_disconnect
+            (void)bound_.hold_again(options_.kernel(), asked);
         }
     }
-    receive_shut_.store(false);
-    send_shut_.store(false);
-    lost_.store(false);
+    ending_.begin_anew();
     bell_.ring();
     return 0;
 }
@@ -326,14 +275,11 @@ void Socket::on_connected() {
             return;
         }
         move_to(State::connected);
-        was_connected_ = true;
-        reserved_.reset();
+        connections_.note_connected();
+        bound_.release();
         show();
         parent = std::move(parent_);
-        if (outcome_.open()) {
-            const uint64_t one = 1;
-            (void)!::write(outcome_.get(), &one, sizeof(one));
-        }
+        attempt_.finish();
     }
     if (parent) {
         parent->child_connected(*this);
@@ -348,14 +294,11 @@ void Socket::on_failed(int error) {
         if (state() != State::connecting) {
             return;
         }
-        error_.store(error);
-        lost_.store(true);
+        ending_.error.store(error);
+        ending_.lost.store(true);
         move_to(State::closed);
         parent = std::move(parent_);
-        if (outcome_.open()) {
-            const uint64_t one = 1;
-            (void)!::write(outcome_.get(), &one, sizeof(one));
-        }
+        attempt_.finish();
     }
     if (parent) {
         parent->child_failed(*this); // and that was this socket
@@ -380,7 +323,7 @@ void Socket::hang_up() {
 // The end of a connection, as close(2): reset if bytes were left unread or the program wants it so; otherwise all that
 // was sent is delivered, behind the program unless it wants to wait.
 void Socket::close_connection() {
-    std::vector<std::unique_ptr<Connection>> closing; // without our lock: events of theirs may be under way
+    Connections::List closing;
     linger wanted{};
     {
         const std::lock_guard alone(looks_);
@@ -389,9 +332,8 @@ void Socket::close_connection() {
             setting_up_ = false;
             library_.setup_ends();
         }
-        connection_.store(nullptr);
         wanted = cached_.closing;
-        closing.swap(connections_);
+        closing = connections_.take_all();
         bell_.let_go();
     }
     if (closing.empty() || state() != State::connected) {
@@ -429,7 +371,7 @@ void Socket::close_at_exit() {
         (void)present->abort();
         return;
     }
-    if (!send_shut_.exchange(true)) {
+    if (!ending_.send_shut.exchange(true)) {
         (void)present->end_sending();
     }
 }
@@ -443,12 +385,6 @@ void Socket::wait_at_exit() {
     if (Connection* present = connection(); present != nullptr) {
         present->wait_a_moment();
     }
-}
-
-base::Info Socket::hints() const { return provider::hints(); }
-
-Sizes Socket::sizes() const {
-    return {config_.send_buffer, config_.recv_buffer, config_.send_queue, config_.recv_queue, config_.iomap_size};
 }
 
 } // namespace rsockets

@@ -8,7 +8,6 @@
 
 #include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include "include/rdma/fi_ext_rstream.h"
 #include "rsockets/log.hpp"
@@ -61,8 +60,8 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
         return disconnect();
     }
     Address to(address, length);
-    std::vector<std::unique_ptr<Connection>> failed; // earlier ones; closed without our lock
-    const Handling handling(*this);
+    Connections::List failed; // earlier ones
+    const Connections::Handling handling(connections_);
     bool begins = false; // or waits for what another thread has begun
     uint64_t attempt = 0;
     {
@@ -71,19 +70,18 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
         case State::listening:
             return -EISCONN;
         case State::connected:
-            return outcome_told_ ? -EISCONN : (outcome_told_ = true, outcome_.reset(), 0);
+            return attempt_.told() ? -EISCONN : (attempt_.tell(), 0);
         case State::connecting:
             if (nonblocking()) {
                 return -EALREADY;
             }
-            attempt = attempt_.load();
+            attempt = attempt_.number();
             break;
         case State::closed:
-            if (!outcome_told_) { // how it went is told once, then the socket may try again
-                outcome_told_ = true;
-                outcome_.reset();
-                lost_.store(false);
-                const int error = take_error();
+            if (!attempt_.told()) { // how it went is told once, then the socket may try again
+                attempt_.tell();
+                ending_.lost.store(false);
+                const int error = ending_.take_error();
                 return error != 0 ? -error : -ECONNABORTED;
             }
             if (length < (family_ == AF_INET ? sizeof(sockaddr_in) : size_t{24})) {
@@ -92,25 +90,19 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             if (to.family() != family_) {
                 return -EAFNOSUPPORT;
             }
-            receive_shut_.store(false);
-            send_shut_.store(false);
-            lost_.store(false);
-            error_.store(0);
-            outcome_.reset();
-            connection_.store(nullptr);
+            ending_.begin_anew();
+            ending_.error.store(0);
+            (void)connections_.give_up();
+            failed = connections_.take_failed();
             came_from_ = Address();
-            if (!was_connected_ && handling_.load() == 1) {
-                failed.swap(connections_); // nobody else is within a call on these
-            }
             move_to(State::connecting);
             to = to.wildcard_as_loopback();
-            if (const int error = v6_only_ && to.v4_mapped() ? ENETUNREACH : 0; error != 0) {
+            if (const int error = options_.v6_only() && to.v4_mapped() ? ENETUNREACH : 0; error != 0) {
                 move_to(State::closed);
                 return -error;
             }
-            outcome_told_ = false;
             begins = true;
-            attempt = attempt_.fetch_add(1) + 1;
+            attempt = attempt_.begin();
             break;
         }
     }
@@ -132,73 +124,36 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
     return connect_result(attempt);
 }
 
-bool Socket::under_way(uint64_t attempt) const { return state() == State::connecting && attempt_.load() == attempt; }
+bool Socket::under_way(uint64_t attempt) const { return state() == State::connecting && attempt_.number() == attempt; }
 
 // An attempt that could not be begun, unless another thread has given it up and begun the next one since.
 void Socket::abandon(uint64_t attempt) {
     {
         const Guard lock(mutex_);
-        if (attempt_.load() != attempt) {
+        if (attempt_.number() != attempt) {
             return;
         }
         if (state() == State::connecting) {
             move_to(State::closed);
         }
-        connection_.store(nullptr);
-        outcome_told_ = true;
+        (void)connections_.give_up();
+        attempt_.tell();
     }
     bell_.ring(); // another thread may wait for it
 }
 
 int Socket::connect_result(uint64_t attempt) {
     const Guard lock(mutex_);
-    if (attempt_.load() != attempt) {
+    if (attempt_.number() != attempt) {
         return -ECONNABORTED;
     }
-    outcome_told_ = true;
-    outcome_.reset();
+    attempt_.tell();
     if (state() == State::connected) {
         return 0;
     }
-    lost_.store(false); // it is as new
-    const int error = take_error();
+    ending_.lost.store(false); // it is as new
+    const int error = ending_.take_error();
     return error != 0 ? -error : -ECONNABORTED;
-}
-
-void Socket::set_alternative(bool on) { alternative_.store(on); }
-
-bool Socket::wants_alternative() const { return alternative_.load() && state() == State::closed && lost_.load(); }
-
-int Socket::outcome() const {
-    switch (state()) {
-    case State::connecting:
-        return -EINPROGRESS;
-    case State::connected:
-        return 0;
-    default:
-        return lost_.load() ? -ECONNREFUSED : -ECANCELED;
-    }
-}
-
-std::string Socket::core() const {
-    const Guard lock(mutex_);
-    const Connection* present = connection();
-    std::string fabric = listener_            ? listener_->transport->name()
-                         : present != nullptr ? present->fabric_name()
-                                              : std::string();
-    return fabric;
-}
-
-bool Socket::has_kernel_ports() const {
-    const Guard lock(mutex_);
-    if (listener_) {
-        fi_rstream_status status{};
-        size_t length = sizeof(status);
-        return fi_getopt(&listener_->pep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_STATUS, &status, &length) == 0 &&
-               (status.flags & FI_RSTREAM_KERNEL_PORTS) != 0;
-    }
-    const Connection* present = connection();
-    return present != nullptr && present->has_kernel_ports();
 }
 
 // An errno, or 0: it is under way.
@@ -206,7 +161,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     if (is_multicast(to)) {
         return ENETUNREACH;
     }
-    const base::Info wishes = hints();
+    const base::Info wishes = provider::hints();
     if (!wishes) {
         return ENOMEM;
     }
@@ -217,8 +172,8 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     Address from;
     {
         const Guard lock(mutex_);
-        if (reserved_.open()) {
-            from = bound_name().unmapped();
+        if (bound_.held()) {
+            from = bound_.name(family_).unmapped();
         }
     }
     if (from.set() && from.family() != to.family()) {
@@ -253,7 +208,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     Sizes wanted;
     {
         const Guard lock(mutex_);
-        wanted = sizes();
+        wanted = options_.sizes();
     }
     if ((ret = Connection::open(*transport, *found, this, wanted, made)) != 0) {
         return -ret;
@@ -265,18 +220,16 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
             return ECONNABORTED; // another thread has given it up
         }
         (void)apply_keepalive(opened);
-        adopt(std::move(made));
+        connections_.add(std::move(made));
         epoll_event event{};
         event.events = EPOLLIN;
         if (epoll_ctl(fd, EPOLL_CTL_ADD, opened.wait_fd(), &event) != 0) {
             return errno;
         }
         if (nonblocking()) { // others may poll the kernel's descriptor for the outcome
-            outcome_ = base::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-            if (!outcome_.open() || epoll_ctl(fd, EPOLL_CTL_ADD, outcome_.get(), &event) != 0) {
-                return errno;
+            if (const int error = attempt_.show_in(fd); error != 0) {
+                return error;
             }
-            outcome_shown_.store(true);
         }
     }
     library_.service().wake(); // it may rest from data that flows elsewhere

@@ -9,19 +9,15 @@
 #include <utility>
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
+#include "rsockets/listener.hpp"
 #include "rsockets/log.hpp"
-#include "rsockets/option_sizes.hpp"
-#include "rsockets/provider.hpp"
 #include "rsockets/transport.hpp"
 
 namespace rsockets {
 
 namespace {
 
-// Requests beyond the backlog wait, as with TCP the peer's does; beyond this many they are refused.
-constexpr size_t most_waiting = 4096;
 constexpr size_t largest_backlog = 4096; // net.core.somaxconn's default
 
 bool is_v4(const void* address, size_t length) {
@@ -36,7 +32,7 @@ int Socket::listen(int fd, int backlog) {
     {
         const Guard lock(mutex_);
         if (state() == State::listening) {
-            listener_->limit = limit;
+            listener_->set_limit(limit);
         } else if (state() != State::closed) {
             return -EINVAL;
         }
@@ -45,97 +41,58 @@ int Socket::listen(int fd, int backlog) {
         serve_waiting(); // there may be room for them now
         return 0;
     }
-    auto listener = std::make_unique<Listener>();
-    listener->limit = limit;
-    listener->signal = base::Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!listener->signal.open()) {
-        return -errno;
-    }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (epoll_ctl(fd, EPOLL_CTL_ADD, listener->signal.get(), &event) != 0) {
-        return -errno;
-    }
     Address bound;
     {
         const Guard lock(mutex_);
-        bound = bound_name();
+        bound = bound_.name(family_);
     }
-    if (const int error = open_passive(bound, *listener); error != 0) {
+    std::shared_ptr<Listener> made; // ours, whoever ends it meanwhile
+    if (const int error = Listener::open(library_, bound, limit, made); error != 0) {
         log(Level::info, "cannot listen: %s", strerror(error));
         return -error;
     }
-    fid_pep* pep = listener->pep.get();
-    Transport& transport = *listener->transport;
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(fd, EPOLL_CTL_ADD, made->signal_fd(), &event) != 0) {
+        return -errno;
+    }
+    if (const int ret = made->attach(this); ret != 0) {
+        made->detach();
+        return ret;
+    }
+    bool begun = false;
     {
         const Guard lock(mutex_);
-        if (state() != State::closed) {
-            return -EINVAL; // another thread was quicker
+        begun = state() == State::closed;
+        if (begun) {
+            listener_ = made;
+            ending_.receive_shut.store(false);
+            ending_.send_shut.store(false);
+            move_to(State::listening);
         }
-        listener_ = std::move(listener);
-        receive_shut_.store(false);
-        send_shut_.store(false);
-        move_to(State::listening);
     }
-    int ret = transport.attach(pep, this);
-    if (ret == 0) {
-        ret = fi_listen(pep);
+    if (!begun) { // another thread was quicker
+        made->detach();
+        return -EINVAL;
     }
-    if (ret != 0) {
+    if (const int ret = made->listen(); ret != 0) {
         stop_listening();
         return ret;
     }
     const Guard lock(mutex_);
-    if (kernel_listens()) {
-        reserved_.reset(); // the core holds the address from now on
+    if (listener_ != made) {
+        return 0; // another thread has ended it again
     }
-    number_ = fd;
+    if (bound_.kernel_listens(options_.kernel(), family_)) {
+        bound_.release(); // the core holds the address from now on; else it is kept from the kernel's sockets besides
+    }
+    counters_.set_number(fd);
     show();
     return 0;
 }
 
-// Whether the core listens by a socket of the kernel's. Where it has a port space of its own, the address stays
-// reserved against the kernel's sockets besides.
-bool Socket::kernel_listens() const {
-    const Address at = bound_name();
-    const base::Descriptor probe = options_.socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
-    const int on = 1;
-    return reserved_.open() && probe.open() &&
-           setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-           ::bind(probe.get(), at.get(), at.length) != 0;
-}
-
-int Socket::open_passive(const Address& address, Listener& listener) {
-    const base::Info wishes = hints();
-    if (!wishes) {
-        return ENOMEM;
-    }
-    const Address local = address.unmapped();
-    wishes->addr_format = local.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
-    wishes->src_addr = malloc(local.length);
-    if (wishes->src_addr == nullptr) {
-        return ENOMEM;
-    }
-    memcpy(wishes->src_addr, local.get(), local.length);
-    wishes->src_addrlen = local.length;
-    base::Info found;
-    int ret = provider::get_info(*wishes, found);
-    if (ret != 0) {
-        return ret == -FI_ENODATA ? EADDRNOTAVAIL : -ret;
-    }
-    if ((ret = library_.transport_for(*found, listener.transport)) != 0) {
-        return -ret;
-    }
-    fid_pep* pep = nullptr;
-    if ((ret = fi_passive_ep(listener.transport->fabric(), found.get(), &pep, nullptr)) != 0) {
-        return -ret;
-    }
-    listener.pep.reset(pep);
-    return 0;
-}
-
 void Socket::stop_listening() {
-    std::unique_ptr<Listener> gone;
+    std::shared_ptr<Listener> gone;
     {
         const Guard lock(mutex_);
         if (!listener_) {
@@ -144,19 +101,16 @@ void Socket::stop_listening() {
         gone = std::move(listener_);
         move_to(State::closed);
     }
-    gone->transport->detach(&gone->pep->fid);
-    for (auto* list : {&gone->opening}) {
-        for (const Ref<Socket>& child : *list) {
-            const Guard lock(child->mutex_);
-            child->parent_ = Ref<Socket>();
-        }
+    gone->detach();
+    for (const Ref<Socket>& child : gone->opening()) {
+        const Guard lock(child->mutex_);
+        child->parent_ = Ref<Socket>();
     }
     // Nobody will ever read from these: as with TCP, their peers are told.
-    for (const Ref<Socket>& child : gone->ready) {
+    for (const Ref<Socket>& child : gone->ready()) {
         (void)child->connection()->abort();
     }
-    gone->requests.clear();
-    gone->pep.reset();
+    gone.reset();
     bell_.ring();
 }
 
@@ -166,16 +120,12 @@ void Socket::on_request(base::Info request) {
         if (!listener_) {
             return;
         }
-        if (v6_only_ && is_v4(request->dest_addr, request->dest_addrlen)) { // the core listens for both
-            (void)fi_reject(listener_->pep.get(), request->handle, nullptr, 0);
+        if (options_.v6_only() && is_v4(request->dest_addr, request->dest_addrlen)) { // the core listens for both
+            listener_->refuse(*request);
             return;
         }
-        if (listener_->ready.size() + listener_->opening.size() >= listener_->limit) {
-            if (listener_->requests.size() < most_waiting) {
-                listener_->requests.push_back(std::move(request));
-            } else {
-                (void)fi_reject(listener_->pep.get(), request->handle, nullptr, 0);
-            }
+        if (!listener_->has_room()) {
+            listener_->wait_for_room(std::move(request));
             return;
         }
     }
@@ -186,12 +136,6 @@ void Socket::on_request(base::Info request) {
 void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
     options_.inherit(listener.options_);
     cached_.inherit(listener.cached_);
-    v6_only_ = listener.v6_only_;
-    for (const Option& option : option_table) {
-        if (const auto member = configured(option); member != nullptr && option.inherited) {
-            config_.*member = listener.config_.*member;
-        }
-    }
     parent_ = Ref<Socket>(&listener);
     came_from_ = Address(request.dest_addr, static_cast<socklen_t>(request.dest_addrlen));
     state_.store(State::connecting);
@@ -208,15 +152,15 @@ void Socket::open_request(base::Info request) {
         if (!listener_) {
             return;
         }
-        transport = listener_->transport;
+        transport = &listener_->transport();
         child->begin_as_child_of(*this, *request);
-        listener_->opening.push_back(child);
+        listener_->add(child);
     }
     std::unique_ptr<Connection> connection;
     Sizes wanted;
     {
         const Guard lock(child->mutex_);
-        wanted = child->sizes();
+        wanted = child->options_.sizes();
     }
     int ret = Connection::open(*transport, *request, child.get(), wanted, connection);
     if (ret == 0) {
@@ -224,7 +168,7 @@ void Socket::open_request(base::Info request) {
         {
             const Guard lock(child->mutex_);
             (void)child->apply_keepalive(opened);
-            child->adopt(std::move(connection));
+            child->connections_.add(std::move(connection));
         }
         ret = opened.accept();
     }
@@ -240,12 +184,12 @@ void Socket::serve_waiting() {
         base::Info request;
         {
             const Guard lock(mutex_);
-            if (!listener_ || listener_->requests.empty() ||
-                listener_->ready.size() + listener_->opening.size() >= listener_->limit) {
-                return;
+            if (listener_) {
+                request = listener_->next_request();
             }
-            request = std::move(listener_->requests.front());
-            listener_->requests.pop_front();
+        }
+        if (!request) {
+            return;
         }
         open_request(std::move(request));
     }
@@ -254,18 +198,10 @@ void Socket::serve_waiting() {
 void Socket::child_connected(Socket& child) {
     {
         const Guard lock(mutex_);
-        if (!listener_) {
+        if (!listener_ || !listener_->make_ready(child)) {
             return;
         }
-        const auto found = std::find_if(listener_->opening.begin(), listener_->opening.end(),
-                                        [&](const Ref<Socket>& one) { return one.get() == &child; });
-        if (found == listener_->opening.end()) {
-            return;
-        }
-        listener_->ready.push_back(std::move(*found));
-        listener_->opening.erase(found);
         connections_made_.fetch_add(1);
-        update_signal();
     }
     bell_.ring();
 }
@@ -274,74 +210,27 @@ void Socket::child_failed(Socket& child) {
     Ref<Socket> gone; // released without our lock
     {
         const Guard lock(mutex_);
-        if (!listener_) {
-            return;
+        if (listener_) {
+            gone = listener_->remove(child);
         }
-        const auto found = std::find_if(listener_->opening.begin(), listener_->opening.end(),
-                                        [&](const Ref<Socket>& one) { return one.get() == &child; });
-        if (found == listener_->opening.end()) {
-            return;
-        }
-        gone = std::move(*found);
-        listener_->opening.erase(found);
     }
-    serve_waiting();
-}
-
-void Socket::update_signal() {
-    const bool any = !listener_->ready.empty();
-    if (any == std::exchange(listener_->signaled, any)) {
-        return;
-    }
-    uint64_t count = 1;
-    if (any) {
-        (void)!::write(listener_->signal.get(), &count, sizeof(count));
-    } else {
-        (void)!::read(listener_->signal.get(), &count, sizeof(count));
+    if (gone) {
+        serve_waiting();
     }
 }
 
 int Socket::accept(bool nonblocking, Ref<Socket>& out) {
-    base::Descriptor none;
-    return accept_any(nonblocking, out, none);
-}
-
-int Socket::listen_beside(int fd, int kernel) {
-    const Guard lock(mutex_);
-    if (!listener_) {
-        return -EINVAL;
-    }
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (epoll_ctl(fd, EPOLL_CTL_ADD, kernel, &event) != 0) {
-        return -errno;
-    }
-    beside_.store(kernel);
-    return 0;
-}
-
-int Socket::accept_any(bool nonblocking, Ref<Socket>& out, base::Descriptor& kernel) {
     const auto attempt = [&]() -> ssize_t {
         const Guard lock(mutex_);
         if (!listener_) {
             return -EINVAL;
         }
-        if (listener_->ready.empty()) {
-            const int beside = beside_.load();
-            if (beside < 0) {
-                return -EAGAIN;
-            }
-            kernel = base::Descriptor(::accept4(beside, nullptr, nullptr, nonblocking ? SOCK_NONBLOCK : 0));
-            return kernel.open() ? 0 : -errno;
-        }
-        out = std::move(listener_->ready.front());
-        listener_->ready.pop_front();
-        update_signal();
-        return 0;
+        out = listener_->take();
+        return out ? 0 : -EAGAIN;
     };
     const auto ret =
         static_cast<int>(repeat(!this->nonblocking(), Nanoseconds(cached_.receive_timeout.load()), attempt));
-    if (ret == 0 && out) {
+    if (ret == 0) {
         out->set_nonblocking(nonblocking);
         serve_waiting();
     }
@@ -354,8 +243,7 @@ void Socket::put_back(const Ref<Socket>& accepted) {
         const Guard lock(mutex_);
         listens = listener_ != nullptr;
         if (listens) {
-            listener_->ready.push_front(accepted);
-            update_signal();
+            listener_->put_back(accepted);
         }
     }
     if (!listens) {

@@ -26,8 +26,7 @@ int64_t Socket::map(void* buffer, size_t length, int prot, int64_t offset) {
 int Socket::unmap(void* buffer, size_t length) {
     Connection* present = connection();
     if (present == nullptr) { // the connection may be over, with memory that is still mapped
-        const Guard lock(mutex_);
-        present = connections_.empty() ? nullptr : connections_.back().get();
+        present = connections_.last();
     }
     if (present == nullptr) {
         return -ENOTCONN;

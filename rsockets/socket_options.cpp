@@ -11,18 +11,13 @@
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 
+#include "rsockets/listener.hpp"
 #include "rsockets/log.hpp"
 #include "rsockets/option_sizes.hpp"
 
 namespace rsockets {
 
 namespace {
-
-constexpr socklen_t longest_route = 4096; // bytes of path records, of 72 or less each
-
-// Of keepalive, as the provider takes them: TCP's own limits.
-constexpr size_t longest_silence = 32767000; // milliseconds
-constexpr size_t most_questions = 127;
 
 // As the kernel gives an int: cut to the room.
 int give(const void* from, socklen_t size, void* to, socklen_t* length) {
@@ -43,67 +38,13 @@ int give_int(int value, void* to, socklen_t* length) { return give(&value, sizeo
 
 } // namespace
 
-size_t Socket::tcp_option(int name) const { return static_cast<size_t>(options_.value<int>(IPPROTO_TCP, name)); }
-
-// TCP asks an idle peer only with SO_KEEPALIVE. TCP_USER_TIMEOUT is for data that is not acknowledged, and says besides
-// when an idle peer is given up that is asked.
-std::optional<Keepalive> Socket::keepalive() const {
-    if (!options_.was_set(SOL_SOCKET, SO_KEEPALIVE) && !options_.was_set(IPPROTO_TCP, TCP_USER_TIMEOUT)) {
-        return std::nullopt;
-    }
-    const size_t timeout = std::min(tcp_option(TCP_USER_TIMEOUT), longest_silence);
-    Keepalive wanted;
-    wanted.wanted = options_.was_set(SOL_SOCKET, SO_KEEPALIVE);
-    wanted.user_timeout = timeout;
-    if (options_.value<int>(SOL_SOCKET, SO_KEEPALIVE) != 0) {
-        wanted.idle = 1000 * tcp_option(TCP_KEEPIDLE);
-        wanted.interval = 1000 * tcp_option(TCP_KEEPINTVL);
-        wanted.count = tcp_option(TCP_KEEPCNT);
-        if (timeout != 0) { // the first question that is due by then and was not answered is the last
-            const size_t after = timeout - std::min(timeout, wanted.idle);
-            wanted.count = std::clamp<size_t>((after + wanted.interval - 1) / wanted.interval, 1, most_questions);
-        }
-    }
-    return wanted;
-}
-
 int Socket::apply_keepalive(Connection& connection) const {
-    const auto wanted = keepalive();
+    const auto wanted = options_.keepalive();
     const int ret = wanted ? connection.set_keepalive(*wanted) : 0;
     if (ret != 0) {
         log(Level::warn, "keepalive is not in force: %s", fi_strerror(-ret));
     }
     return ret;
-}
-
-// Once connected, the sizes are what they are: reading the value back tells.
-int Socket::set_size(const Option& option, const void* value, socklen_t length) {
-    int wanted = 0;
-    if (length < sizeof(wanted)) {
-        return -EINVAL;
-    }
-    if (value == nullptr) {
-        return -EFAULT;
-    }
-    memcpy(&wanted, value, sizeof(wanted));
-    const auto member = configured(option);
-    if (member == nullptr || (wanted < 0 && option.level == SOL_RDMA)) {
-        return -EINVAL;
-    }
-    config_.*member = static_cast<size_t>(std::clamp(wanted, option.min, option.max));
-    return 0;
-}
-
-int Socket::set_route(const void* value, socklen_t length) {
-    if (value == nullptr && length != 0) {
-        return -EFAULT;
-    }
-    if (length > longest_route) {
-        return -EINVAL;
-    }
-    const auto* bytes = static_cast<const std::byte*>(value);
-    route_.assign(bytes, bytes + length);
-    return 0;
 }
 
 // Of an option that was set.
@@ -114,7 +55,7 @@ int Socket::take_effect(const Option& option) {
         return 0;
     case Option::Effect::cached: {
         const bool was_corked = cached_.corked;
-        cached_.read(options_);
+        cached_.read(options_.kernel());
         if (was_corked && !cached_.corked && state() == State::connected) {
             (void)present->look_for_room(); // any call sends what was held back
         }
@@ -122,11 +63,11 @@ int Socket::take_effect(const Option& option) {
     }
     case Option::Effect::keepalive: {
         // A core that hides its socket has no such option.
-        const int ret = present != nullptr && !lost_.load() ? apply_keepalive(*present) : 0;
+        const int ret = present != nullptr && !ending_.lost.load() ? apply_keepalive(*present) : 0;
         return ret == -FI_ENOENT ? -ENOPROTOOPT : ret;
     }
     case Option::Effect::family:
-        v6_only_ = options_.value<int>(option.level, option.name) != 0;
+        options_.read_v6_only();
         return 0;
     }
     return 0;
@@ -139,20 +80,20 @@ int Socket::set_option(int level, int name, const void* value, socklen_t length)
     const Guard lock(mutex_);
     const Option* option = find_option(level, name);
     if (option != nullptr && option->place == Option::Place::size) {
-        return set_size(*option, value, length);
+        return options_.set_size(*option, value, length);
     }
     if (option != nullptr && option->place == Option::Place::bytes) {
-        return set_route(value, length);
+        return options_.set_route(value, length);
     }
     if (level == SOL_RDMA) {
         return length < sizeof(int) ? -EINVAL : value == nullptr ? -EFAULT : -ENOPROTOOPT;
     }
     if (option != nullptr && option->effect == Option::Effect::family && family_ == AF_INET6 &&
-        (reserved_.open() || state() != State::closed)) {
+        (bound_.held() || state() != State::closed)) {
         return -EINVAL;
     }
     // The kernel says what is wrong with those that are not known, too.
-    if (const int error = options_.set(level, name, value, length); error != 0) {
+    if (const int error = options_.kernel().set(level, name, value, length); error != 0) {
         return -error;
     }
     return option != nullptr ? take_effect(*option) : 0;
@@ -164,8 +105,7 @@ size_t Socket::size_of(const Option& option) const {
     if (present != nullptr && now != nullptr) {
         return present->sizes().*now;
     }
-    const auto member = configured(option);
-    return member != nullptr ? config_.*member : 0;
+    return options_.size(option);
 }
 
 int Socket::get_tcp_info(void* value, socklen_t* length) {
@@ -176,8 +116,8 @@ int Socket::get_tcp_info(void* value, socklen_t* length) {
         break;
     case State::listening:
         info.tcpi_state = TCP_LISTEN;
-        info.tcpi_unacked = static_cast<uint32_t>(listener_->ready.size());
-        info.tcpi_sacked = static_cast<uint32_t>(listener_->limit - 1);
+        info.tcpi_unacked = static_cast<uint32_t>(listener_->ready().size());
+        info.tcpi_sacked = static_cast<uint32_t>(listener_->limit() - 1);
         break;
     case State::connecting:
         info.tcpi_state = TCP_SYN_SENT;
@@ -186,10 +126,10 @@ int Socket::get_tcp_info(void* value, socklen_t* length) {
         (void)events_connected(*connection(), 0); // a reset may have come that nobody has looked at
         const auto status = connection()->status();
         const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
-        info.tcpi_state = lost_.load()        ? TCP_CLOSE
-                          : send_shut_.load() ? (finished ? TCP_CLOSE : TCP_FIN_WAIT2)
-                          : finished          ? TCP_CLOSE_WAIT
-                                              : TCP_ESTABLISHED;
+        info.tcpi_state = ending_.lost.load()        ? TCP_CLOSE
+                          : ending_.send_shut.load() ? (finished ? TCP_CLOSE : TCP_FIN_WAIT2)
+                          : finished                 ? TCP_CLOSE_WAIT
+                                                     : TCP_ESTABLISHED;
         const Sizes sizes = connection()->sizes();
         info.tcpi_rcv_space = static_cast<uint32_t>(sizes.recv_buffer);
         break;
@@ -212,9 +152,9 @@ int Socket::get_state(const Option& option, void* value, socklen_t* length) {
             (void)events_connected(*present, 0); // an error may be on its way
         }
         if (state() != State::connecting) {
-            outcome_.reset();
+            attempt_.seen();
         }
-        return give_int(take_error(), value, length);
+        return give_int(ending_.take_error(), value, length);
     default:
         return -ENOPROTOOPT;
     }
@@ -236,9 +176,9 @@ int Socket::get_option(int level, int name, void* value, socklen_t* length) {
         return give_int(static_cast<int>(size_of(*option)), value, length);
     }
     if (option != nullptr && option->place == Option::Place::bytes) {
-        return give(route_.data(), static_cast<socklen_t>(route_.size()), value, length);
+        return give(options_.route().data(), static_cast<socklen_t>(options_.route().size()), value, length);
     }
-    return -options_.get(level, name, value, length);
+    return -options_.kernel().get(level, name, value, length);
 }
 
 int Socket::control(unsigned long request, int* value) {

@@ -7,6 +7,7 @@
 
 #include <poll.h>
 
+#include "rsockets/listener.hpp"
 #include "rsockets/probes.hpp"
 
 namespace rsockets {
@@ -29,15 +30,11 @@ short Socket::events(short interest) {
         return 0;
     case State::listening: {
         const Guard lock(mutex_);
-        if (listener_ && !listener_->ready.empty()) {
-            return readable;
-        }
-        pollfd beside{beside_.load(), POLLIN, 0};
-        return beside.fd >= 0 && ::poll(&beside, 1, 0) > 0 ? readable : short{0};
+        return listener_ && !listener_->ready().empty() ? readable : short{0};
     }
     case State::closed:
         found = writable | POLLHUP;
-        if (receive_shut_.load() || lost_.load()) {
+        if (ending_.receive_shut.load() || ending_.lost.load()) {
             found |= readable | POLLRDHUP;
         }
         break;
@@ -47,13 +44,12 @@ short Socket::events(short interest) {
         }
         break;
     }
-    if (error_.load() != 0) {
+    if (ending_.error.load() != 0) {
         found |= POLLERR;
     }
-    if (outcome_shown_.load()) { // whoever sees this knows how the connect went
+    if (attempt_.shown()) { // whoever sees this knows how the connect went
         const Guard lock(mutex_);
-        outcome_.reset();
-        outcome_shown_.store(false);
+        attempt_.seen();
     }
     return static_cast<short>(found);
 }
@@ -68,9 +64,9 @@ short Socket::events_connected(Connection& present, short interest) {
     if (finished && (status.flags & FI_RSTREAM_PEER_RESET) != 0) {
         note_loss(EPIPE); // as TCP calls a reset behind the end
     }
-    const bool lost = lost_.load();
-    const bool no_more_in = receive_shut_.load() || finished || lost;
-    const bool no_more_out = send_shut_.load() || lost;
+    const bool lost = ending_.lost.load();
+    const bool no_more_in = ending_.receive_shut.load() || finished || lost;
+    const bool no_more_out = ending_.send_shut.load() || lost;
     int found = 0;
     if (no_more_in) {
         found |= readable | POLLRDHUP;
@@ -91,7 +87,7 @@ short Socket::events_connected(Connection& present, short interest) {
             found |= writable;
             bell_.ring();
         } else {
-            starved_.fetch_add(1, std::memory_order_relaxed);
+            room_.starved.fetch_add(1, std::memory_order_relaxed);
         }
     }
     return static_cast<short>(found);
@@ -99,11 +95,11 @@ short Socket::events_connected(Connection& present, short interest) {
 
 Socket::Progress Socket::progress() {
     Progress now;
-    now.starved = starved_.load(std::memory_order_relaxed);
+    now.starved = room_.starved.load(std::memory_order_relaxed);
     now.arrived = counters_.bytes_received() + connections_made_.load(std::memory_order_relaxed);
     constexpr uint32_t receive_shut = 1U << 31; // no flags of a status's
     constexpr uint32_t send_shut = 1U << 30;
-    now.ended = (receive_shut_.load() ? receive_shut : 0) | (send_shut_.load() ? send_shut : 0);
+    now.ended = (ending_.receive_shut.load() ? receive_shut : 0) | (ending_.send_shut.load() ? send_shut : 0);
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
         const auto status = present->status();
         now.arrived += status.readable;
@@ -128,10 +124,7 @@ bool Socket::may_sleep() {
 
 int Socket::wait_fd() const {
     Connection* present = connection();
-    const State now = state();
-    return present != nullptr && now == State::connected ? present->wait_fd()
-           : now == State::listening                     ? beside_.load()
-                                                         : -1;
+    return present != nullptr && state() == State::connected ? present->wait_fd() : -1;
 }
 
 void Socket::note_sleep() {

@@ -56,16 +56,15 @@ class Segments {
 } // namespace
 
 void Socket::note_loss(int error) {
-    if (!lost_.exchange(true)) {
-        error_.store(error);
+    if (ending_.lose(error)) {
         RSOCKET_PROBE(reset, counters_.fd(), error);
     }
 }
 
 // A call that has moved some bytes does not tell of the loss that ended it: the next one does.
 void Socket::keep_for_next(ssize_t error) {
-    if (error < 0 && error != -EAGAIN && error != -EINTR && error != -EPIPE && lost_.load()) {
-        error_.store(static_cast<int>(-error));
+    if (error < 0 && error != -EAGAIN && error != -EINTR && error != -EPIPE && ending_.lost.load()) {
+        ending_.error.store(static_cast<int>(-error));
     }
 }
 
@@ -75,14 +74,14 @@ ssize_t Socket::sendable(Connection*& out) {
         return -EAGAIN;
     case State::closed:
     case State::listening: {
-        const int error = take_error();
+        const int error = ending_.take_error();
         return error != 0 ? -error : -EPIPE;
     }
     case State::connected:
         break;
     }
-    if (send_shut_.load() || lost_.load()) {
-        const int error = take_error();
+    if (ending_.send_shut.load() || ending_.lost.load()) {
+        const int error = ending_.take_error();
         return error != 0 ? -error : -EPIPE;
     }
     out = connection();
@@ -94,12 +93,12 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
         return sent;
     }
     if (sent == -FI_EAGAIN) {
-        starved_.fetch_add(1, std::memory_order_relaxed);
+        room_.starved.fetch_add(1, std::memory_order_relaxed);
         counters_.blocked();
         return -EAGAIN;
     }
     if (sent == -FI_EPIPE) {
-        if (send_shut_.load() || lost_.load()) {
+        if (ending_.send_shut.load() || ending_.lost.load()) {
             return -EPIPE;
         }
         // The provider says once why a connection was lost, and may have said it where nobody asked. Receiving tells
@@ -108,7 +107,7 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
                                                 (present->status().flags & FI_RSTREAM_LOST) != 0 &&
                                                 present->look_for_bytes() == -FI_ETIMEDOUT) {
             note_loss(ETIMEDOUT);
-            const int error = take_error();
+            const int error = ending_.take_error();
             return error != 0 ? -error : -EPIPE;
         }
         // The peer has closed. TCP learns that by the answer to what it sends: the first send after it is taken, and
@@ -117,7 +116,7 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
         return static_cast<ssize_t>(length);
     }
     note_loss(static_cast<int>(-sent));
-    const int error = take_error();
+    const int error = ending_.take_error();
     return error != 0 ? -error : -EPIPE;
 }
 
@@ -135,7 +134,7 @@ ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
 
 void Socket::note_sent(size_t bytes) {
     counters_.sent(bytes);
-    if (!touched_.load(std::memory_order_relaxed) && !touched_.exchange(true)) {
+    if (!service_entry_.listed.load(std::memory_order_relaxed) && !service_entry_.listed.exchange(true)) {
         library_.service().look_after(*this);
     }
     if (library_.service().dozing() && needs_calls()) {
@@ -161,7 +160,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     const bool more = (flags & MSG_MORE) != 0 || cached_.corked.load(std::memory_order_relaxed);
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     const size_t total = segments.left();
-    if (total == 0 && state() == State::connected && !send_shut_.load() && !lost_.load()) {
+    if (total == 0 && state() == State::connected && !ending_.send_shut.load() && !ending_.lost.load()) {
         return 0;
     }
     RoomWaiter waiter(room_, bell_);
@@ -214,8 +213,8 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
     case State::listening:
         return -ENOTCONN;
     case State::closed: {
-        const int error = take_error();
-        return error != 0 ? -error : receive_shut_.load() || lost_.load() ? 0 : -ENOTCONN;
+        const int error = ending_.take_error();
+        return error != 0 ? -error : ending_.receive_shut.load() || ending_.lost.load() ? 0 : -ENOTCONN;
     }
     case State::connected:
         break;
@@ -234,7 +233,7 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
     }
     if (wanted > 1) {
         const ssize_t there = present->look_for_bytes();
-        if (there > 0 && static_cast<size_t>(there) < wanted && !receive_shut_.load() &&
+        if (there > 0 && static_cast<size_t>(there) < wanted && !ending_.receive_shut.load() &&
             (present->status().flags & (FI_RSTREAM_PEER_FINISHED | FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) == 0) {
             return -EAGAIN;
         }
@@ -255,10 +254,10 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
         return n;
     }
     if (n == -FI_EAGAIN) {
-        return receive_shut_.load() ? 0 : -EAGAIN;
+        return ending_.receive_shut.load() ? 0 : -EAGAIN;
     }
     note_loss(static_cast<int>(-n));
-    return -take_error(); // told once; after that it is the end
+    return -ending_.take_error(); // told once; after that it is the end
 }
 
 ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
@@ -309,15 +308,15 @@ bool Socket::needs_calls() {
 
 Socket::Sending Socket::look_at_sending() {
     const uint64_t now = counters_.sends();
-    if (now != sends_seen_) {
-        sends_seen_ = now;
+    if (now != service_entry_.sends_seen) {
+        service_entry_.sends_seen = now;
         return Sending::busy;
     }
     const auto present_stays = look();
-    touched_.store(false); // first: what is sent from now on brings us back
+    service_entry_.listed.store(false); // first: what is sent from now on brings us back
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
         (void)present->may_sleep(); // moves on what it can; the queue wakes up for the rest
-        if (present->needs_calls() && !touched_.exchange(true)) {
+        if (present->needs_calls() && !service_entry_.listed.exchange(true)) {
             return Sending::waits;
         }
     }

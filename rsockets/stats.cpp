@@ -124,10 +124,11 @@ Counters::~Counters() {
     }
 }
 
-void Counters::show(int fd, Role role, const Address& local, const Address& peer, const std::string& device) {
+void Counters::show(Role role, const Address& local, const Address& peer, const std::string& device) {
+    shown_ = true;
     {
         const stats::Change change(*row_);
-        row_->fd.store(fd, std::memory_order_relaxed);
+        row_->fd.store(number_, std::memory_order_relaxed);
         row_->role.store(static_cast<uint32_t>(role), std::memory_order_relaxed);
         row_->path.store(stats::receives_by_path | stats::sends_by_path, std::memory_order_relaxed);
         row_->began_ns.store(stats::clock_ns(CLOCK_MONOTONIC_COARSE), std::memory_order_relaxed);
@@ -136,7 +137,7 @@ void Counters::show(int fd, Role role, const Address& local, const Address& peer
         store(row_->ends.device, device);
         row_->live.store(1, std::memory_order_relaxed);
     }
-    RSOCKET_PROBE(connect, fd, static_cast<int>(role));
+    RSOCKET_PROBE(connect, number_, static_cast<int>(role));
 }
 
 void Counters::set_buffers(size_t receive, size_t send) {
@@ -145,9 +146,14 @@ void Counters::set_buffers(size_t receive, size_t send) {
     row_->out.buffer_bytes.store(static_cast<uint32_t>(std::min(send, most)), std::memory_order_relaxed);
 }
 
-void Counters::move_to(int fd) {
+bool Counters::move_to(int fd) {
+    number_ = fd;
+    if (!shown_) {
+        return false;
+    }
     const stats::Change change(*row_);
     row_->fd.store(fd, std::memory_order_relaxed);
+    return true;
 }
 
 void Counters::end() {

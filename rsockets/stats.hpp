@@ -25,10 +25,14 @@ class Counters {
     Counters& operator=(const Counters&) = delete;
     ~Counters();
 
+    // The program's name of it, a descriptor; -1: it has none yet.
+    [[nodiscard]] int number() const { return number_; }
+    void set_number(int fd) { number_ = fd; }
+    // Sets it, and shows it if the socket is shown already: else false.
+    bool move_to(int fd);
     // Shows the socket. Addresses that are not set are shown as none.
-    void show(int fd, Role role, const Address& local, const Address& peer, const std::string& device);
+    void show(Role role, const Address& local, const Address& peer, const std::string& device);
     void set_buffers(size_t receive, size_t send);
-    void move_to(int fd); // its number is another one
     // The socket is closed: what it has counted is the process's. Of a listener, nothing is.
     void end();
     [[nodiscard]] int fd() const { return row_->fd.load(std::memory_order_relaxed); }
@@ -56,6 +60,8 @@ class Counters {
 
   private:
     std::unique_ptr<base::stats::SocketRow> own_;
+    int number_ = -1; // with `shown_`, guarded by the socket's mutex
+    bool shown_ = false;
     uint32_t ordinal_ = 0; // of the row, if it is the page's
     base::stats::SocketRow* row_;
 };

@@ -27,6 +27,7 @@ for option; do
         packages="$packages apache2-bin apache2-utils curl git gunicorn haproxy iperf3 lighttpd mariadb-client-core"
         packages="$packages mariadb-server-core memcached netcat-openbsd nginx nodejs openssh-client openssh-server"
         packages="$packages openssl perl postgresql python3 redis-server redis-tools rsync socat util-linux vsftpd wget"
+        packages="$packages libnbd-bin libopenmpi-dev nbdkit openmpi-bin qemu-utils"
         ;;
     --packages)
         # What builds and judges packages, and what makes a clean system to install them in.

@@ -20,7 +20,7 @@ def end(trial, server):
     trial.stop(server, signal.SIGINT)
 
 
-@case("python http.server", "a file, a listing and a missing page by curl", ["curl"], lab=True)
+@case("python http.server", "a file, a listing and a missing page by curl", ["curl"])
 def curl(trial):
     server, original, url = serve(trial)
     trial.run(["curl", "-sS", "-o", "copy", url + "/original"])
@@ -33,7 +33,7 @@ def curl(trial):
     end(trial, server)
 
 
-@case("python http.server", "a file by wget", ["wget"], lab=True)
+@case("python http.server", "a file by wget", ["wget"])
 def wget(trial):
     server, original, url = serve(trial)
     trial.run(["wget", "-nv", "--no-config", "--tries=1", "-O", "copy", url + "/original"])

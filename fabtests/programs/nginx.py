@@ -31,6 +31,36 @@ http {{
     }}
 }}
 """
+# In front of another one, to which it keeps connections: it adds each to its epoll set before it connects.
+PROXY = """
+pid {folder}/proxy.pid;
+error_log stderr error;
+{processes}
+events {{ worker_connections 768; }}
+http {{
+    access_log off;
+    keepalive_requests 100000;
+    client_body_temp_path {folder}/proxy-body;
+    proxy_temp_path {folder}/proxy-proxy;
+    fastcgi_temp_path {folder}/proxy-fastcgi;
+    uwsgi_temp_path {folder}/proxy-uwsgi;
+    scgi_temp_path {folder}/proxy-scgi;
+    upstream behind {{
+        server {address}:{behind};
+        keepalive 8;
+        keepalive_requests 100000;
+    }}
+    server {{
+        listen {address}:{port};
+        location / {{
+            proxy_pass http://behind;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_buffering {buffering};
+        }}
+    }}
+}}
+"""
 ALONE = "daemon off; master_process off;"
 WORKERS = "daemon off; worker_processes 2;"
 DAEMON = "worker_processes 2;"
@@ -53,10 +83,10 @@ def end(trial, server):
     trial.stop(server, signal.SIGQUIT)
 
 
-@case("nginx", "one process: curl of 100 MB and of a range of it", ["nginx", "curl"], lab=True)
+@case("nginx", "one process: curl of 100 MB and of a range of it", ["nginx", "curl"])
 def large_sendfile(trial):
     server = serve(trial)
-    web.large_file(trial, trial.scale(100, 8) * 1000 * 1000)
+    web.large_file(trial, 100 * 1000 * 1000)
     end(trial, server)
 
 
@@ -67,10 +97,10 @@ def large(trial):
     end(trial, server)
 
 
-@case("nginx", "one process: 10,000 small requests of one curl", ["nginx", "curl"], lab=True)
+@case("nginx", "one process: 10,000 small requests of one curl", ["nginx", "curl"], lab=True, limit=120)
 def many(trial):
     server = serve(trial)
-    web.small_requests(trial, trial.scale(10000, 500))
+    web.small_requests(trial, trial.scale(10000, 12000))
     end(trial, server)
 
 
@@ -88,10 +118,10 @@ def workers_large(trial):
     end(trial, server)
 
 
-@case("nginx", "two workers: 5,000 small requests of one curl", ["nginx", "curl"])
+@case("nginx", "two workers: 5,000 small requests of one curl", ["nginx", "curl"], lab=True, limit=120)
 def workers_many(trial):
     server = serve(trial, WORKERS)
-    web.small_requests(trial, 5000)
+    web.small_requests(trial, trial.scale(5000, 12000))
     end(trial, server)
 
 
@@ -114,6 +144,31 @@ def daemon(trial):
     web.small_requests(trial, 500)
     trial.run(command + ["-s", "quit"], label="quit")
     trial.wait_until(lambda: not os.path.exists(trial.path("nginx.pid")), "end of nginx")
+
+
+def proxy(trial, buffering):
+    behind = trial.free_port()
+    server = serve(trial, ALONE, port=behind)
+    trial.write("proxy.conf", PROXY.format(folder=trial.folder, address=trial.address, port=trial.port, behind=behind,
+                                           processes=ALONE, buffering=buffering))
+    front = trial.serve(["nginx", "-e", "stderr", "-p", trial.folder, "-c", trial.path("proxy.conf")])
+    web.small_requests(trial, 3000)
+    web.large_file(trial, 50 * 1000 * 1000)
+    web.ab(trial, 10000, "-k")
+    end(trial, front)
+    trial.expect_upgraded(2, port=behind)
+    end(trial, server)
+
+
+@case("nginx", "a proxy with kept connections: 3,000 small requests, a file of 50 MB, 20 connections of ab",
+      ["nginx", "curl", "ab"])
+def proxy_buffered(trial):
+    proxy(trial, "on")
+
+
+@case("nginx", "the same without a buffer between them (proxy_buffering off)", ["nginx", "curl", "ab"])
+def proxy_unbuffered(trial):
+    proxy(trial, "off")
 
 
 @case("ab", "20 connections at once to nginx in one process, kept alive", ["nginx", "ab"])

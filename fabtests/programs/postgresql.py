@@ -49,6 +49,8 @@ def cluster():
                           stdin=subprocess.DEVNULL, cwd="/", text=True, timeout=60, check=False)
     if made.returncode != 0:
         raise Failed("initdb: " + made.stdout[-400:])
+    with open(os.path.join(data, "pg_hba.conf"), "a") as file:
+        file.write("host all all all trust\n")  # also from the addresses of devices
     return data
 
 
@@ -77,7 +79,8 @@ def sql(trial, *words, **options):
 
 
 def end(trial, server):
-    trial.stop(server, signal.SIGINT)
+    """SIGTERM lets sessions end by themselves: one that does not hear that its client is gone is a fault."""
+    trial.stop(server, signal.SIGTERM)
 
 
 def pgbench(trial, *words):
@@ -96,7 +99,7 @@ def initialize(trial):
 NEEDS = ["psql", "pg_ctlcluster"]
 
 
-@case("postgresql", "pgbench -S: 8 clients; a connection for each of 200 transactions", NEEDS)
+@case("postgresql", "pgbench -S: 8 clients; a connection for each of 200 transactions", NEEDS, lab=True, limit=180)
 def select_only(trial):
     server = serve(trial)
     initialize(trial)

@@ -50,15 +50,15 @@ def benchmark(trial, requests, clients, *options):
     return len(rows)
 
 
-@case("redis", "redis-benchmark: all its tests, 50 clients", NEEDS, lab=True, limit=120)
+@case("redis", "redis-benchmark: all its tests, 50 clients", NEEDS, limit=120)
 def all_tests(trial):
-    rows = benchmark(trial, trial.scale(5000, 100), 50)
+    rows = benchmark(trial, 5000, 50)
     trial.expect(rows >= 19, "%d tests ran" % rows)
 
 
-@case("redis", "redis-benchmark: pipelines of 16", NEEDS, lab=True)
+@case("redis", "redis-benchmark: pipelines of 16", NEEDS, lab=True, limit=120)
 def pipeline(trial):
-    benchmark(trial, trial.scale(100000, 800), 50, "-P", "16", "-t", "set,get,incr,lpush,lpop")
+    benchmark(trial, trial.scale(100000, 60000), 50, "-P", "16", "-t", "set,get,incr,lpush,lpop")
 
 
 @case("redis", "redis-benchmark: values of 64 KiB", NEEDS)

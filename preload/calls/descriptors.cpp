@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Numbers: closing, duplicating, flags.
+#include "preload/base/numbers.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
@@ -24,7 +25,10 @@ namespace {
 
 int close_one(int fd) {
     if (table::find(fd) == 0) [[likely]] {
-        return real::close(fd);
+        const numbers::Using now(lifecycle::in_vfork_child);
+        if (table::find(fd) == 0) [[likely]] {
+            return real::close(fd);
+        }
     }
     if (table::find(fd) == table::internal && !lifecycle::in_vfork_child()) {
         errno = EBADF; // the program has no such number
@@ -58,6 +62,7 @@ int close_many(unsigned first, unsigned last, int flags) {
             }
         });
     }
+    const numbers::Using now(lifecycle::in_vfork_child);
     return for_ranges(first, last, [&](unsigned from, unsigned to) { return real::close_range(from, to, flags); });
 }
 
@@ -69,16 +74,24 @@ void pass_on(int fd) {
     }
 }
 
+// What make() gives is the least number that is free, whatever the library opens just now.
+template <class Make> int with_least_number(Make&& make) {
+    const numbers::Using now(lifecycle::in_vfork_child);
+    return make();
+}
+
 // Of a number that stands for nothing known: perhaps a socket that is not connected yet.
 int noted(int fd, int made) {
     if (!lifecycle::in_vfork_child()) {
         made_sockets::note(made, made_sockets::is_tcp(fd));
+        made_sockets::note_duplicated(fd, made);
     }
     return made;
 }
 
 template <class Real> int duplicate_onto(int fd, int onto, Real&& make) {
     pass_on(fd);
+    const numbers::Using now(lifecycle::in_vfork_child);
     if (fd == onto || (table::find(onto) == 0 && table::find(fd) == 0)) {
         return noted(fd, make());
     }
@@ -99,12 +112,14 @@ template <class Real> int duplicate_onto(int fd, int onto, Real&& make) {
 int control(int fd, int command, unsigned long argument) {
     Connection* c = table::connection(fd);
     if (c == nullptr && table::find(fd) == 0) [[likely]] {
-        const int result = real::fcntl(fd, command, argument);
-        return command == F_DUPFD || command == F_DUPFD_CLOEXEC ? noted(fd, result) : result;
+        const auto call = [&] { return real::fcntl(fd, command, argument); };
+        const bool duplicates = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+        const int result = duplicates ? with_least_number(call) : call();
+        return duplicates ? noted(fd, result) : result;
     }
     if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
         pass_on(fd);
-        const int made = real::fcntl(fd, command, argument);
+        const int made = with_least_number([&] { return real::fcntl(fd, command, argument); });
         lifecycle::duplicate(fd, made);
         return made;
     }
@@ -135,7 +150,7 @@ PRELOAD_EXPORT void closefrom(int first) noexcept {
 
 PRELOAD_EXPORT int dup(int fd) noexcept {
     pass_on(fd);
-    const int made = real::dup(fd);
+    const int made = with_least_number([&] { return real::dup(fd); });
     if (table::find(fd) != 0 || (made >= 0 && table::find(made) != 0)) [[unlikely]] {
         lifecycle::duplicate(fd, made);
         return made;

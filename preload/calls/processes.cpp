@@ -50,7 +50,7 @@ template <class Exec> int execute(Exec&& exec) {
     }
     before_exec();
     const int result = exec();
-    lifecycle::before_fork(); // it failed: this process holds its connections as before
+    lifecycle::stay_in_process();
     return result;
 }
 

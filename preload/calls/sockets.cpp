@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Sockets are made, connected, accepted and shut down by the kernel. The library takes note.
+#include "preload/base/numbers.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
@@ -54,16 +55,13 @@ struct KernelOption {
     int level;
     int name;
 };
-// Options that change how bytes are received or sent in a way that only the kernel has. See rendezvous/options.cpp for
-// those that were set before the connection was known.
+// Options that change how bytes are received or sent in a way that only the kernel has. See rendezvous/upgrade.cpp for
+// those that were set before the connection was known. SO_ZEROCOPY only allows a flag (kernel_send_flags), and
+// SO_TIMESTAMP a message beside what recvmsg() receives: there are programs that set them wherever they can.
 constexpr KernelOption kernel_options[] = {
-    {SOL_SOCKET, SO_OOBINLINE},          {SOL_SOCKET, SO_RCVLOWAT},
-    {SOL_SOCKET, SO_ZEROCOPY},           {SOL_SOCKET, SO_ATTACH_FILTER},
-    {SOL_SOCKET, SO_ATTACH_BPF},         {SOL_SOCKET, SO_PEEK_OFF},
-    {SOL_SOCKET, SO_TIMESTAMP},          {SOL_SOCKET, SO_TIMESTAMPNS},
-    {SOL_SOCKET, SO_TIMESTAMPING},       {IPPROTO_TCP, TCP_ULP},
-    {IPPROTO_TCP, TCP_REPAIR},           {IPPROTO_TCP, TCP_INQ},
-    {IPPROTO_TCP, TCP_FASTOPEN_CONNECT},
+    {SOL_SOCKET, SO_OOBINLINE},  {SOL_SOCKET, SO_RCVLOWAT}, {SOL_SOCKET, SO_ATTACH_FILTER},
+    {SOL_SOCKET, SO_ATTACH_BPF}, {SOL_SOCKET, SO_PEEK_OFF}, {SOL_SOCKET, SO_TIMESTAMPING},
+    {IPPROTO_TCP, TCP_ULP},      {IPPROTO_TCP, TCP_REPAIR}, {IPPROTO_TCP, TCP_FASTOPEN_CONNECT},
 };
 
 bool needs_kernel(int level, int name, const void* value, socklen_t length) {
@@ -93,10 +91,21 @@ std::atomic<int>* kept_option(int fd, int level, int name) {
     return name == TCP_NODELAY ? &c->state.load()->nodelay : &c->state.load()->cork;
 }
 
+// Where an option is noted that the kernel has as the program wants it.
+std::atomic<int>* noted_option(int fd, int level, int name) {
+    const bool inq = level == IPPROTO_TCP && name == TCP_INQ;
+    const bool timestamp = level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS);
+    Connection* c = inq || timestamp ? table::connection(fd) : nullptr;
+    return c == nullptr ? nullptr : inq ? &c->state.load()->inq : &c->state.load()->timestamp;
+}
+
 } // namespace
 
 PRELOAD_EXPORT int socket(int domain, int type, int protocol) noexcept {
-    const int fd = real::socket(domain, type, protocol);
+    const int fd = [&] {
+        const numbers::Using now(lifecycle::in_vfork_child); // the least that is free
+        return real::socket(domain, type, protocol);
+    }();
     if (fd >= 0 && table::find(fd) != 0 && !lifecycle::in_vfork_child()) [[unlikely]] {
         const sys::ErrnoKept kept;
         lifecycle::forget(fd); // closed behind the library's back
@@ -129,6 +138,7 @@ PRELOAD_EXPORT int connect(int fd, const struct sockaddr* address, socklen_t len
             service::note_signal_mask();
             if (Connection* c = lifecycle::began(fd, Role::connect); c != nullptr) {
                 explain::note_peer(*c, address, length);
+                made_sockets::note_connected(fd);
             }
         }
     }
@@ -184,7 +194,14 @@ PRELOAD_EXPORT int setsockopt(int fd, int level, int name, const void* value, so
         kept->store(number != 0 ? 1 : 0);
         return 0;
     }
-    return real::setsockopt(fd, level, name, value, length);
+    const int result = real::setsockopt(fd, level, name, value, length);
+    if (std::atomic<int>* noted = result == 0 && value != nullptr ? noted_option(fd, level, name) : nullptr;
+        noted != nullptr) {
+        int number = 0;
+        memcpy(&number, value, sizeof(number));
+        noted->store(number);
+    }
+    return result;
 }
 
 PRELOAD_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The calls of libc that the library makes, most of which it also interposes. A new one is a line here, its function in
-// one of the files of this folder, and, if programs call it, its name in preload.map.
-#pragma once
+// The calls of libc that the library interposes. From here follow what the library exports (exports.map.in), libc's own
+// functions for the library's use (real.hpp), and what test/exports.sh expects. A new one is a line here, and its
+// function in one of the files of this folder. For the preprocessor alone, so that all three can read it.
+#ifndef PRELOAD_CALLS_TABLE_HPP
+#define PRELOAD_CALLS_TABLE_HPP
 
 #define PRELOAD_CALLS(X)                                                                                               \
     X(_Fork)                                                                                                           \
@@ -62,3 +64,42 @@
     X(vdprintf)                                                                                                        \
     X(write)                                                                                                           \
     X(writev)
+
+// Other names under which libc's headers, or older programs, know these calls, and calls that libc makes of them by
+// itself, which would pass the library by. The library itself needs none of them.
+#define PRELOAD_OTHER_NAMES(X)                                                                                         \
+    X(_Exit)                                                                                                           \
+    X(__close)                                                                                                         \
+    X(__connect)                                                                                                       \
+    X(__dprintf_chk)                                                                                                   \
+    X(__dup2)                                                                                                          \
+    X(__fcntl)                                                                                                         \
+    X(__poll)                                                                                                          \
+    X(__poll_chk)                                                                                                      \
+    X(__ppoll_chk)                                                                                                     \
+    X(__read)                                                                                                          \
+    X(__read_chk)                                                                                                      \
+    X(__recv_chk)                                                                                                      \
+    X(__recvfrom_chk)                                                                                                  \
+    X(__select)                                                                                                        \
+    X(__send)                                                                                                          \
+    X(__vdprintf_chk)                                                                                                  \
+    X(__vfork)                                                                                                         \
+    X(__write)                                                                                                         \
+    X(_exit)                                                                                                           \
+    X(aio_read64)                                                                                                      \
+    X(aio_write64)                                                                                                     \
+    X(closefrom)                                                                                                       \
+    X(dprintf)                                                                                                         \
+    X(execl)                                                                                                           \
+    X(execle)                                                                                                          \
+    X(execlp)                                                                                                          \
+    X(execv)                                                                                                           \
+    X(execvp)                                                                                                          \
+    X(fcntl64)                                                                                                         \
+    X(preadv64v2)                                                                                                      \
+    X(pwritev64v2)                                                                                                     \
+    X(sendfile64)                                                                                                      \
+    X(vfork)
+
+#endif

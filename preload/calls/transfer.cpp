@@ -11,6 +11,10 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 
 using namespace preload;
 
@@ -37,6 +41,26 @@ void clear_extras(msghdr& message, int flags) {
     message.msg_namelen = message.msg_name != nullptr ? 0 : message.msg_namelen;
     message.msg_controllen = 0;
     message.msg_flags = flags & MSG_CMSG_CLOEXEC;
+}
+
+// TCP_INQ (net/ipv4/tcp.c, TCP_CM_INQ): how much there is still to read. room: msg_controllen, before the call.
+void tell_queue(int fd, msghdr& message, size_t room) {
+    Connection* c = table::connection(fd);
+    if (c == nullptr || c->state.load()->inq == 0 || c->segment.load() == nullptr) [[likely]] {
+        return;
+    }
+    const sys::ErrnoKept kept;
+    const int queued = stream::inq_hint(*c, fd);
+    if (message.msg_control == nullptr || room < CMSG_LEN(sizeof(queued))) {
+        message.msg_flags |= MSG_CTRUNC;
+        return;
+    }
+    message.msg_controllen = std::min(room, CMSG_SPACE(sizeof(queued)));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = IPPROTO_TCP;
+    header->cmsg_type = TCP_CM_INQ;
+    header->cmsg_len = CMSG_LEN(sizeof(queued));
+    memcpy(CMSG_DATA(header), &queued, sizeof(queued));
 }
 
 // Descriptors that came with a message of a unix socket may be TCP connections.
@@ -174,9 +198,14 @@ PRELOAD_EXPORT ssize_t recvmsg(int fd, struct msghdr* message, int flags) {
     if (message == nullptr || message->msg_iovlen > IOV_MAX || has_bad_name(*message)) {
         return real::recvmsg(fd, message, flags);
     }
+    const size_t room = message->msg_controllen;
+    if (Connection* c = room != 0 ? table::connection(fd) : nullptr; c != nullptr && c->state.load()->timestamp != 0) {
+        io::pin_for(*c, fd, Reason::option); // when a byte came, the kernel says
+    }
     const ssize_t n = receive_message(fd, message, flags);
     if (n >= 0 && careful(fd)) {
         clear_extras(*message, flags);
+        tell_queue(fd, *message, room);
     }
     return n;
 }

@@ -2,9 +2,11 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Waiting for several descriptors.
+#include "preload/base/numbers.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/connection/made_sockets.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/poll.hpp"
 
@@ -109,7 +111,11 @@ EpollSet* known_set(int epfd) {
     return set;
 }
 
-int created(int fd) {
+template <class Create> int created(Create&& create) {
+    const int fd = [&] {
+        const numbers::Using now(lifecycle::in_vfork_child);
+        return create();
+    }();
     if (fd >= 0 && !lifecycle::in_vfork_child()) {
         const sys::ErrnoKept kept;
         if (table::find(fd) != 0) {
@@ -222,16 +228,29 @@ PRELOAD_EXPORT int pselect(int count, fd_set* in, fd_set* out, fd_set* except, c
     return is_valid(timeout) ? select_any(count, in, out, except, from(timeout), mask, kernel) : kernel();
 }
 
-PRELOAD_EXPORT int epoll_create(int size) noexcept { return created(real::epoll_create(size)); }
-PRELOAD_EXPORT int epoll_create1(int flags) noexcept { return created(real::epoll_create1(flags)); }
+PRELOAD_EXPORT int epoll_create(int size) noexcept {
+    return created([&] { return real::epoll_create(size); });
+}
+PRELOAD_EXPORT int epoll_create1(int flags) noexcept {
+    return created([&] { return real::epoll_create1(flags); });
+}
 
 PRELOAD_EXPORT int epoll_ctl(int epfd, int operation, int fd, struct epoll_event* event) noexcept {
-    const bool known = table::connection(fd) != nullptr || table::set(fd) != nullptr;
+    // One that is not connected yet becomes known when it is, and the set then knows it as well.
+    const bool unconnected = made_sockets::is_tcp(fd) && table::find(fd) == 0 && !lifecycle::in_vfork_child();
+    const bool known = unconnected || table::connection(fd) != nullptr || table::set(fd) != nullptr;
     EpollSet* set = known ? known_set(epfd) : set_of(epfd);
     if (set == nullptr || (!known && operation != EPOLL_CTL_DEL) || epfd == fd) [[likely]] {
         return real::epoll_ctl(epfd, operation, fd, event);
     }
-    return set->control(epfd, operation, fd, event);
+    const int result = set->control(epfd, operation, fd, event);
+    if (unconnected && result == 0) {
+        made_sockets::note_watched(fd);
+        if (table::connection(fd) != nullptr) { // by another thread, just now
+            (void)set->note_connected(fd);
+        }
+    }
+    return result;
 }
 
 PRELOAD_EXPORT int epoll_wait(int epfd, struct epoll_event* events, int max, int timeout) {

@@ -35,6 +35,7 @@ struct Connection {
     std::atomic<uint8_t> requested{0};
     std::atomic<bool> attached{false};  // it was upgraded in this process, after the last fork
     std::atomic<bool> used{false};      // this process moved bytes on it
+    std::atomic<bool> left{false};      // this process is about to close it, see ConnectionState::open
     std::atomic<bool> standard{false};  // pinned since one of its numbers is that of a standard stream
     std::atomic<bool> same_user{false}; // the peer's process is of this one's user
     std::atomic<uid_t> peer_user{0};

@@ -57,11 +57,13 @@ bool counts_agree(ConnectionState& s, int fd, Reason& reason) {
     return true;
 }
 
-int tcp_option(int fd, int name) {
+int option(int fd, int level, int name) {
     int value = 0;
     socklen_t length = sizeof(value);
-    return sys::getsockopt(fd, IPPROTO_TCP, name, &value, &length) == 0 ? value : 0;
+    return sys::getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
 }
+
+int tcp_option(int fd, int name) { return option(fd, IPPROTO_TCP, name); }
 
 void set_tcp_option(int fd, int name, int value) {
     sys::call(SYS_setsockopt, fd, IPPROTO_TCP, name, &value, sizeof(value));
@@ -71,6 +73,8 @@ void set_tcp_option(int fd, int name, int value) {
 void let_frames_go(ConnectionState& s, int fd) {
     s.nodelay = tcp_option(fd, TCP_NODELAY);
     s.cork = tcp_option(fd, TCP_CORK);
+    s.inq = tcp_option(fd, TCP_INQ);
+    s.timestamp = option(fd, SOL_SOCKET, SO_TIMESTAMP) | option(fd, SOL_SOCKET, SO_TIMESTAMPNS);
     set_tcp_option(fd, TCP_CORK, 0);
     set_tcp_option(fd, TCP_NODELAY, 1);
 }
@@ -131,6 +135,9 @@ void consent(Connection& c, int fd) {
             s.bytes_sent_to = s.sent.load();
             c.in_ring().reader.received.store(s.received);
             c.in_ring().wake.consent.store(path::Consent::given, std::memory_order_release);
+            if (c.mirrored && c.shared().mirror.stage.load() == path::MirrorFields::failed) {
+                s.hold = true; // meanwhile, when there was nothing to be left
+            }
             done = true;
         } else if (reason != Reason::none) {
             s.reason = reason;

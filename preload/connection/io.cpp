@@ -30,13 +30,17 @@ class Asleep {
     Asleep(const Asleep&) = delete;
     Asleep& operator=(const Asleep&) = delete;
     ~Asleep() { end(); }
+    // Before the destructor: for a pause, out of which it comes by itself, or since the thread is cancelled.
     void end() const {
-        stream::own_sleeps = 0;
-        s_.sleepers.fetch_sub(1);
+        if (std::exchange(counted_, false)) {
+            stream::own_sleeps = 0;
+            s_.sleepers.fetch_sub(1);
+        }
     }
 
   private:
     ConnectionState& s_;
+    mutable bool counted_ = true;
 };
 
 // The id by which the peer wakes a call that sleeps on an eventfd alone. It is restarted by signals and cancelled there
@@ -59,7 +63,8 @@ class OwnSleep {
     ~OwnSleep() { give_up(); }
     void give_up() {
         if (id_ != 0) {
-            c_.guarded = 0;
+            uint64_t own = id_; // another thread may sleep so by now, if this one was not to sleep in the end
+            c_.guarded.compare_exchange_strong(own, 0);
             wakeup::release(std::exchange(id_, 0));
         }
     }
@@ -251,6 +256,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         OwnSleep own(c, s, by_ring);
         const stream::Readiness r = stream::look(c, fd, POLLIN, own.sleeper());
         if (r.soon) {
+            asleep.end();
             (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
             continue;
         }
@@ -292,6 +298,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     OwnSleep own(c, s, by_ring);
     const stream::Readiness r = stream::look(c, fd, POLLOUT, own.sleeper());
     if (r.soon) {
+        asleep.end();
         (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
         return 0;
     }
@@ -305,7 +312,9 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     }
     if (limit < 0 && (r.kernel & POLLOUT) == 0) {
         const ssize_t n = sleep_receiving(fd, asleep);
-        s.ended = s.ended || n == 0;
+        if (n == 0) {
+            s.ended = true;
+        }
         return n >= 0 || n == -EAGAIN ? 0 : n; // a time limit for receiving is none for sending
     }
     pollfd one{fd, r.kernel, 0};

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "preload/base/numbers.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/local_lock.hpp"
@@ -90,9 +91,23 @@ void put(int fd, uintptr_t what) {
     (void)table::put(fd, what, before);
 }
 
+// This process is about to close it. True: it is the last one. Said once.
+bool leave(Connection& c) { return !c.left.exchange(true) && c.state.load()->open.fetch_sub(1) == 1; }
+
+// It was not closed in the end.
+void stay(Connection& c) {
+    if (c.left.exchange(false)) {
+        c.state.load()->open.fetch_add(1);
+        if (stream::undo_close(c)) {
+            stream::wake_again(c); // other threads may sleep, and a frame for them was not sent
+        }
+    }
+}
+
 // The last number of this process is gone.
 void end(Connection& c) {
     ConnectionState* s = c.state.load();
+    (void)leave(c);
     stats::ended(c);
     forget_watches(c);
     path::unmap_segment(c.segment.exchange(nullptr));
@@ -152,6 +167,7 @@ Connection* began(int fd, Role role) {
     c->fd = fd;
     c->role = role;
     c->used = false;
+    c->left = false;
     c->attached = false;
     c->standard = false;
     c->watches = nullptr;
@@ -183,6 +199,7 @@ void adopt(int fd) {
     }
     Positions now;
     if (table::connection(fd) != nullptr || !read_positions(fd, now) || !now.established) {
+        made_sockets::note(fd, table::connection(fd) == nullptr); // to be connected, perhaps
         return;
     }
     if (Connection* c = began(fd, Role::adopted); c != nullptr) {
@@ -223,6 +240,21 @@ void linger_in_ring(Connection& c, int fd) {
     (void)wait::poll(&one, 1, how.l_linger * int64_t{1000000000}, nullptr);
 }
 
+// Of a careful connection that this process is about to close.
+void finish(Connection& c, int fd, bool last) {
+    if (!last) {
+        // A frame is for those who go on. They may not know yet that they are asked, or be killed.
+        (void)stream::finish_out(c, fd);
+        return;
+    }
+    if (stream::prepare_close(c, fd)) {
+        // The kernel resets a connection that is closed with bytes unread.
+        const linger reset{1, 0};
+        sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    }
+    stream::note_reset(c, fd);
+}
+
 } // namespace
 
 Closing before_close(int fd) {
@@ -244,22 +276,18 @@ Closing before_close(int fd) {
     watches_closing(*c);
     if (c->numbers.load() == 1) {
         const bool careful = (s.gate.load() & gate::careful) != 0;
-        if (careful && s.holders.load() == 1) {
-            linger_in_ring(*c, fd);
+        if (careful && s.open.load() == 1) {
+            linger_in_ring(*c, fd); // the thread may be cancelled there, and the connection is open as before
         }
+        const bool last = leave(*c);
         explain::record(*c, fd);
-        if (careful && stream::prepare_close(*c, fd) && s.holders.load() == 1) {
-            // The kernel resets a connection that is closed with bytes unread.
-            const linger reset{1, 0};
-            sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-        }
         if (careful) {
-            stream::note_reset(*c, fd);
+            finish(*c, fd, last);
         }
-        if (c->duplicated && s.holders.load() == 1) {
+        if (c->duplicated && last) {
             watches_leave_kernel(*c);
         }
-        if (c->mirrored && s.holders.load() == 1 && c->segment.load() != nullptr) {
+        if (c->mirrored && last && c->segment.load() != nullptr) {
             uint32_t open = 0; // or with a reset
             c->shared().mirror.closed.compare_exchange_strong(open, 1);
             stream::changed(*c);
@@ -320,6 +348,7 @@ void after_close(int fd, Closing& closing) {
         end(*c);
         return;
     }
+    stay(*c); // another thread has duplicated the number meanwhile
     leave_standard_number(*c);
     // Its memberships stay, as in the kernel, as long as another number keeps the connection open.
     if (c->fd.load() == fd) {
@@ -367,6 +396,7 @@ void leave_everything_to_the_kernel() {
         if ((s.gate.load() & (gate::careful | gate::wanted)) != 0) {
             (void)stream::hand_over(c, fd, Reason::sandboxed);
         } else {
+            (void)leave(c);
             s.holders.fetch_sub(1);
         }
     });
@@ -398,6 +428,7 @@ void before_fork() {
             if (c.mirrored) {
                 c.shared().mirror.shared = 1;
             }
+            c.state.load()->open.fetch_add(1);
             c.state.load()->holders.fetch_add(1);
         }
     });
@@ -408,6 +439,7 @@ void after_fork_in_parent(bool made) {
     if (!made) {
         table::for_each_connection([](int fd, Connection& c) {
             if (c.fd.load() == fd) {
+                c.state.load()->open.fetch_sub(1);
                 c.state.load()->holders.fetch_sub(1);
             }
         });
@@ -429,6 +461,9 @@ void after_fork_in_child() {
             auto& c = *reinterpret_cast<Connection*>(what);
             c.requested = 0;
             c.used = false;
+            if (c.left.exchange(false)) { // another thread of the parent was about to close it
+                (void)stream::undo_close(c);
+            }
             c.attached = false;
             c.guard = Guard::none; // the child's service does not see it
             c.guarded = 0;
@@ -448,16 +483,10 @@ void leave_to_others() {
             return;
         }
         watches_closing(c); // a set may be inherited
-        if (s.holders.load() == 1) {
-            c.out_ring().writer.ends = 1;
-        }
         if (c.attached && s.holders.load() > 1) {
             (void)stream::hand_over(c, fd, Reason::several);
-        } else if (s.holders.load() == 1 && !stream::finish_out(c, fd)) {
-            const linger reset{1, 0}; // rather than an end in the middle
-            sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-            stream::note_reset(c, fd);
         }
+        finish(c, fd, leave(c));
     });
 }
 
@@ -476,7 +505,17 @@ void leave_process() {
     leave_to_others();
     table::for_each_connection([](int fd, Connection& c) {
         if (c.fd.load() == fd) {
+            (void)leave(c);
             c.state.load()->holders.fetch_sub(1);
+        }
+    });
+}
+
+void stay_in_process() {
+    table::for_each_connection([](int fd, Connection& c) {
+        if (c.fd.load() == fd) {
+            stay(c);
+            c.state.load()->holders.fetch_add(1);
         }
     });
 }
@@ -489,9 +528,18 @@ __attribute__((destructor)) void at_exit() {
     leave_process();
 }
 
-void atfork_before() { before_fork(); }
-void atfork_parent() { after_fork_in_parent(true); }
-void atfork_child() { after_fork_in_child(); }
+void atfork_before() {
+    before_fork();
+    numbers::Using::begin(in_vfork_child);
+}
+void atfork_parent() {
+    numbers::Using::end();
+    after_fork_in_parent(true);
+}
+void atfork_child() {
+    numbers::after_fork_in_child();
+    after_fork_in_child();
+}
 
 __attribute__((constructor(102))) void prepare() {
     owner = getpid();

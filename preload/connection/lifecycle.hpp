@@ -53,8 +53,9 @@ bool in_vfork_child();
 // none.
 void leave_inheritable_sets();
 
-// This process ends, or becomes another program: it holds its connections no more. Undone by before_fork().
+// This process ends, or becomes another program: it holds its connections no more.
 void leave_process();
+void stay_in_process(); // it goes on, since exec has failed
 void before_fork();
 void after_fork_in_parent(bool made);
 void after_fork_in_child();

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "preload/base/numbers.hpp"
 #include "preload/base/system.hpp"
 #include "preload/calls/real.hpp"
 
@@ -31,6 +32,7 @@ uint64_t own_word() {
 
 // A process that has ended exists until its parent has waited for it: perhaps the parent waits for the lock.
 bool has_ended(pid_t process) {
+    const numbers::Making making; // what is asked takes no longer than to move it away
     const int fd = static_cast<int>(real::syscall(SYS_pidfd_open, process, 0));
     if (fd < 0) {
         return false;

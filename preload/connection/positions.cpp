@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/connection/positions.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 
 #include <linux/sockios.h>
@@ -24,6 +26,18 @@ bool tcp_info_of(int fd, tcp_info& info) {
 }
 
 } // namespace
+
+bool read_arrived(int fd, uint64_t& out) {
+    tcp_info info{};
+    if (!tcp_info_of(fd, info)) {
+        return false;
+    }
+    // The kernel counts the peer's FIN as a byte.
+    constexpr std::array<uint8_t, 5> with_end{6, 7, 8, 9, 11}; // time-wait, close, close-wait, last-ack, closing
+    const bool ended = std::find(with_end.begin(), with_end.end(), info.tcpi_state) != with_end.end();
+    out = info.tcpi_bytes_received - (ended && info.tcpi_bytes_received != 0 ? 1 : 0);
+    return true;
+}
 
 bool read_positions(int fd, Positions& out) {
     constexpr int attempts = 20;

@@ -18,5 +18,7 @@ struct Positions {
 
 // False: the socket does not say, or goes on moving while it is asked.
 bool read_positions(int fd, Positions& out);
+// Bytes that have come, read or not. False: the socket does not say.
+bool read_arrived(int fd, uint64_t& out);
 
 } // namespace preload

@@ -56,6 +56,7 @@ enum class Reason : uint8_t {
     spliced,        // splice from or to something that cannot be copied
     shared_set,     // several processes wait in an epoll set that it is a member of
     fabric_lost,    // the fabric has failed
+    no_device,      // to another host, and the own address is none of an RDMA device
 };
 
 // A process with a filter of system calls moves bytes past the library, and nobody counts them.
@@ -85,12 +86,17 @@ struct alignas(64) ConnectionState {
     std::atomic<uint8_t> connected_out{0}; // 1: this end called connect, so its SYN counts as a byte acknowledged
     std::atomic<bool> adopted{false};      // it was there before the library knew it
     std::atomic<Uncounted> uncounted{Uncounted::no};
-    std::atomic<uint32_t> holders{1};     // processes that have it open
+    std::atomic<uint32_t> holders{1}; // processes that have it open
+    // The same without those that are about to close it: exactly one of several that do at once finds itself the last.
+    std::atomic<uint32_t> open{1};
     uint64_t link = 0;                    // of the lists of the process that made it
     std::atomic<bool> nonblocking{false}; // kept while careful
     // The program's TCP_NODELAY and TCP_CORK while careful. The kernel's are set so that frames go at once.
     std::atomic<int> nodelay{0};
     std::atomic<int> cork{0};
+    // As the kernel has them: TCP_INQ, and one of SO_TIMESTAMP and SO_TIMESTAMPNS.
+    std::atomic<int> inq{0};
+    std::atomic<int> timestamp{0};
     std::atomic<Reason> reason{Reason::none};
     std::atomic<uint32_t> attempts{0};
     std::atomic<uint32_t> sleepers{0}; // threads asleep on it
@@ -125,6 +131,9 @@ struct alignas(64) ConnectionState {
     std::atomic<uint64_t> backlog_to{0};
     std::atomic<uint32_t> halted_epoch{0}; // by Request::halt
     std::atomic<uint64_t> halted_ns{0};
+    std::atomic<uint64_t> switched_ns{0}; // when the own epoch of now began
+    uint64_t ask_ns = 0;                  // when the peer is asked again to switch, too; with the write lock
+    uint64_t ask_pause_ns = 0;
     std::atomic<bool> wake_due{false}; // a frame for the peer's writer
     std::atomic<uint32_t> blocked{0};  // how many times a write found no space
     std::atomic<uint32_t> upgrades{0};
@@ -143,9 +152,11 @@ struct alignas(64) ConnectionState {
     uint64_t far_tail = 0;
     uint64_t skip_to = 0;
     uint32_t far_epoch = 0;
-    uint32_t heard_number = 0; // of urgent bytes, with the read lock
-    uint32_t heard_byte = 0;   // one that was taken, and 256: the bytes in front of it are not read yet
-    uint64_t recovery_since_ns = 0;
+    uint32_t heard_number = 0;               // of urgent bytes, with the read lock
+    uint32_t heard_byte = 0;                 // one that was taken, and 256: the bytes in front of it are not read yet
+    bool says_nothing = false;               // this end has shut down its direction: its end says that it has all
+    uint64_t record_since_ns = 0;            // when the far end's record was seen first
+    std::atomic<uint64_t> step_asked_ns{0};  // when the far end was last asked for its next step
     std::atomic<uint64_t> holder_service{0}; // of the process that has the memory
     std::atomic<uint32_t> out_direction{0};  // which of the segment's this end writes
 };

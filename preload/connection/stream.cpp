@@ -3,10 +3,9 @@
 #include "preload/connection/stream_internal.hpp"
 
 #include <algorithm>
+#include <utility>
 
-#include <linux/sockios.h>
 #include <netinet/in.h>
-#include <sched.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/table.hpp"
@@ -22,7 +21,6 @@ thread_local uint32_t own_sleeps = 0;
 
 using path::Consent;
 using path::Direction;
-using path::Frame;
 
 ssize_t violation(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
@@ -43,12 +41,6 @@ namespace {
 
 constexpr size_t max_kernel_parts = 16;
 
-long unread_in_kernel(int fd) {
-    int count = 0;
-    const long result = sys::ioctl(fd, SIOCINQ, &count);
-    return result < 0 ? result : count;
-}
-
 ssize_t read_kernel(int fd, Parts& parts, uint64_t limit, int flags) {
     std::array<iovec, max_kernel_parts> buffers;
     msghdr message{};
@@ -57,156 +49,12 @@ ssize_t read_kernel(int fd, Parts& parts, uint64_t limit, int flags) {
     return sys::call(SYS_recvmsg, fd, &message, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT);
 }
 
-bool others_sleep(const Connection& c) {
-    return c.state.load()->sleepers.load() > own_sleeps ||
-           (c.watched.load(std::memory_order_relaxed) && watches_asleep(c));
-}
-
-// A frame wakes all threads that sleep on the socket; one that finds it taken sleeps on. They are given some time to
-// wake.
-void let_others_wake(const Connection& c, int fd) {
-    constexpr int max_yields = 200;
-    if (others_sleep(c) && unread_in_kernel(fd) > 0) {
-        for (int i = 0; i < max_yields && others_sleep(c); ++i) {
-            sched_yield();
-        }
-    }
-}
-
 } // namespace
-
-void wake_again(Connection& c) {
-    arm(c, POLLIN | POLLOUT, path::by_frame);
-    service::ask(c.shared(), 1 - c.out_index());
-}
-
-void count_received(Connection& c, uint64_t n) {
-    const uint64_t before = c.state.load()->received.fetch_add(n, std::memory_order_relaxed);
-    c.in_ring().reader.received.store(before + n, std::memory_order_release);
-}
-
-namespace {
-
-// Those that the writer has counted while it stays in the ring: no Frame::resume is among them, and no bytes follow, so
-// one call takes them all. Returns how many.
-ssize_t take_counted_frames(Connection& c, int fd) {
-    ConnectionState& s = *c.state.load();
-    const Direction& ring = c.in_ring();
-    std::array<uint8_t, 16> bytes{};
-    const uint32_t there = ring.writer.frames.load(std::memory_order_acquire) - s.frames_seen.load();
-    // What a worker says of the far end's frames is late.
-    if (there == 0 || c.mirrored || ring.writer.epoch.load(std::memory_order_acquire) != s.in_epoch.load()) {
-        return 0;
-    }
-    const long n = sys::recv(fd, bytes.data(), std::min<size_t>(there, bytes.size()), MSG_DONTWAIT);
-    if (n <= 0) {
-        if (n != -EAGAIN) {
-            s.ended = true;
-            s.pending_error = static_cast<int>(-n); // which the kernel tells once
-        }
-        return 0;
-    }
-    count_received(c, static_cast<uint64_t>(n));
-    s.frames_seen.fetch_add(static_cast<uint32_t>(n), std::memory_order_relaxed);
-    if (std::any_of(bytes.begin(), bytes.begin() + n,
-                    [](uint8_t byte) { return byte != static_cast<uint8_t>(Frame::wake); })) {
-        s.reason = Reason::past_library;
-        return violation(c, fd);
-    }
-    return n;
-}
-
-} // namespace
-
-Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
-    // Each frame answers a wish of this end, so there are a few. A peer that sends them without an end would keep this
-    // thread here.
-    constexpr int max_frames = 1024;
-    ConnectionState& s = *c.state.load();
-    const Direction& ring = c.in_ring();
-    Taken taken = Taken::nothing;
-    let_others_wake(c, fd);
-    const struct Again {
-        ~Again() {
-            if (taken && c.watched.load(std::memory_order_relaxed)) {
-                watches_frames_taken(c);
-            }
-            if (wanted || (taken && others_sleep(c))) { // who sees the former does not sleep
-                wake_again(c);
-            }
-        }
-        Connection& c;
-        mutable bool wanted = false;
-        mutable bool taken = false;
-    } again{c};
-    ssize_t count = 0;
-    while (!s.resume_seen) {
-        if (const ssize_t n = take_counted_frames(c, fd); n != 0) {
-            taken = Taken::frames;
-            again.taken = true;
-            again.wanted = again.wanted || others_sleep(c);
-            count += n;
-            if (n < 0 || count > max_frames) {
-                error = violation(c, fd);
-                return Taken::failed;
-            }
-            if (quietly && ring.writer.frames.load() == s.frames_seen) {
-                return taken;
-            }
-            continue;
-        }
-        const bool marked = c.mirrored && is_at_mark(fd);
-        if (marked) [[unlikely]] {
-            if (s.far_record_seen) {
-                return taken; // what follows is not frames
-            }
-            if (const ssize_t record = take_record(c, fd); record != 0) {
-                error = record > 0 ? -EAGAIN : record;
-                return record > 0 || record == -EAGAIN ? taken : Taken::failed;
-            }
-        }
-        if (s.far_record_seen && is_recovering(c)) [[unlikely]] {
-            return taken;
-        }
-        // Behind the mark of an urgent byte, SIOCINQ sees nothing (tcp(7)); there is something, as was just seen.
-        if (quietly && !marked && unread_in_kernel(fd) <= 0) {
-            return taken;
-        }
-        uint8_t byte = 0;
-        const long n = sys::recv(fd, &byte, 1, MSG_DONTWAIT);
-        if (n <= 0) {
-            if (n == 0) {
-                s.ended = true;
-                return Taken::end;
-            }
-            error = n;
-            return n == -EAGAIN ? taken : Taken::failed;
-        }
-        count_received(c, 1);
-        s.frames_seen.fetch_add(1, std::memory_order_relaxed);
-        if (++count > max_frames) {
-            error = violation(c, fd);
-            return Taken::failed;
-        }
-        taken = Taken::frames;
-        again.taken = true;
-        again.wanted = again.wanted || others_sleep(c); // they did not come about, or are dead
-        if (byte == static_cast<uint8_t>(Frame::resume) &&
-            ring.writer.epoch.load(std::memory_order_acquire) != s.in_epoch.load()) {
-            s.resume_seen = true;
-        } else if (byte != static_cast<uint8_t>(Frame::wake)) {
-            s.reason = Reason::past_library;
-            error = violation(c, fd);
-            return Taken::failed;
-        }
-    }
-    return taken;
-}
 
 void follow_to(Connection& c, uint32_t epoch) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
-    if ((epoch & 1) != 0 && s.recovery.load() == Recovery::sent) [[unlikely]] {
+    if ((epoch & 1) != 0 && s.recovery.load() == Recovery::sent && !s.says_nothing) [[unlikely]] {
         s.awaits_resume = true; // the record has said that nothing of the ring was read: all of it is sent again
     }
     s.in_epoch.store(epoch, std::memory_order_release);
@@ -256,23 +104,30 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
     const uint8_t* memory = path::ring_memory(c.segment.load(), 1 - c.out_index());
-    const uint64_t total = std::min(count, parts.size());
+    const bool peeks = (flags & MSG_PEEK) != 0;
     path::Cursor at = s.in;
-    for (uint64_t left = total; left != 0;) {
-        const size_t n = at.contiguous(left);
-        if ((flags & MSG_TRUNC) != 0) {
-            parts.skip(n);
-        } else {
-            parts.put(memory + at.offset_of(at.position), n);
+    uint64_t total = 0;
+    do { // also what is in the next area, where the ring has grown
+        const uint64_t now = std::min(count, parts.size());
+        for (uint64_t left = now; left != 0;) {
+            const size_t n = at.contiguous(left);
+            if ((flags & MSG_TRUNC) != 0) {
+                parts.skip(n);
+            } else {
+                parts.put(memory + at.offset_of(at.position), n);
+            }
+            at.position += n;
+            left -= n;
         }
-        at.position += n;
-        left -= n;
-    }
-    if ((flags & MSG_PEEK) != 0) {
+        total += now;
+        if (!peeks) {
+            s.in = at;
+            ring.reader.tail.store(at.position);
+        }
+    } while (!parts.empty() && readable(ring, at, count) && count != 0); // a lie is met by the next read
+    if (peeks) {
         return static_cast<ssize_t>(total);
     }
-    s.in.position = at.position;
-    ring.reader.tail.store(at.position);
     s.bytes_in.store(s.bytes_in.load(std::memory_order_relaxed) + total, std::memory_order_relaxed);
     stats::moved_by_path(c, true, total, s.in.capacity());
     if (ring.writer.frames.load(std::memory_order_relaxed) != s.frames_seen) {
@@ -288,11 +143,11 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
 
 namespace {
 
-// In a kernel epoch. 1: the epoch has changed, look again.
-ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_t epoch) {
+// In a kernel epoch. -ERESTART: the epoch has changed, look again. more: there may be some behind that, which a read of
+// the kernel's would have taken as well.
+ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_t epoch, bool& more) {
     ConnectionState& s = *c.state.load();
     const Direction& ring = c.in_ring();
-    const uint64_t position = s.received.load(std::memory_order_relaxed);
     uint64_t limit = 0;
     if (s.far_record_seen && is_recovering(c)) [[unlikely]] {
         return -EAGAIN; // what follows may belong behind what is sent again
@@ -300,7 +155,8 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
     if (is_proving(c)) [[unlikely]] {
         hear(c, fd);
     }
-    if (const uint32_t published = ring.writer.epoch.load(std::memory_order_acquire); published != epoch) {
+    const uint64_t position = s.received.load(std::memory_order_relaxed); // an urgent byte that was heard counts
+    if (const uint32_t published = published_epoch(c); published != epoch) {
         const uint64_t at = ring.writer.switch_at.load(std::memory_order_acquire);
         if (published - epoch > 2 || at < position) {
             return violation(c, fd);
@@ -317,14 +173,16 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
         if (there < 0) {
             return there;
         }
-        if (ring.writer.epoch.load(std::memory_order_acquire) != epoch) {
+        if (published_epoch(c) != epoch) {
             return -ERESTART;
         }
         if (there == 0) {
             uint8_t byte = 0;
             const long n = sys::recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-            s.ended = s.ended || (n <= 0 && n != -EAGAIN);
-            const bool switched = ring.writer.epoch.load(std::memory_order_acquire) != epoch;
+            if (n <= 0 && n != -EAGAIN) {
+                s.ended = true; // never false again: the service, which has no lock, may have seen it just now
+            }
+            const bool switched = published_epoch(c) != epoch;
             if (n > 0) {
                 if (switched || !is_at_mark(fd)) {
                     return -ERESTART;
@@ -335,7 +193,10 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
                 if (const ssize_t record = c.mirrored ? take_record(c, fd) : 0; record != 0) {
                     return record > 0 ? -EAGAIN : record;
                 }
-                there = 1; // an urgent byte hides what is behind it, until the next byte is taken
+                there = std::max(unread_with_hidden(c, fd), 1L);
+                if (published_epoch(c) != epoch) {
+                    return -ERESTART;
+                }
             } else if (switched) {
                 // What was written to the ring meanwhile comes before the end, or the error.
                 if (n < 0 && n != -EAGAIN) {
@@ -356,9 +217,12 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
             if (s.heard_byte != 0) {
                 hear(c, fd);
             }
+            more = published_epoch(c) != epoch || (c.mirrored && is_at_mark(fd));
         }
     }
-    s.ended = s.ended || n == 0;
+    if (n == 0) {
+        s.ended = true;
+    }
     return n;
 }
 
@@ -367,7 +231,7 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
 bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
     ConnectionState& s = *c.state.load();
     const Direction& ring = c.in_ring();
-    if (s.ended || ring.writer.ends.load() != 0 || s.awaits_resume || s.resume_seen ||
+    if (s.ended || s.read_shut || ring.writer.ends.load() != 0 || s.awaits_resume || s.resume_seen ||
         ring.writer.frames.load() != s.frames_seen || ring.writer.epoch.load(std::memory_order_acquire) != epoch) {
         return false;
     }
@@ -387,9 +251,9 @@ bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
     return false;
 }
 
-} // namespace
-
-ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sleep) {
+// further: something has been read by this call, which ends at the mark of an urgent byte then, as the kernel's
+// (tcp(7)).
+ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sleep, bool further, bool& more) {
     ConnectionState& s = *c.state.load();
     for (;;) {
         if (s.broken) {
@@ -399,11 +263,16 @@ ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sl
             return -EAGAIN;
         }
         if (s.taken != 0) [[unlikely]] {
-            return read_taken(c, parts, flags);
+            const ssize_t n = read_taken(c, parts, flags);
+            more = (flags & MSG_PEEK) == 0 && n > 0 && s.taken == 0;
+            return n;
         }
         const uint32_t epoch = s.in_epoch.load(std::memory_order_relaxed);
         if ((epoch & 1) == 0) {
-            const ssize_t n = read_from_kernel(c, fd, parts, flags, epoch);
+            if (further && !c.mirrored && is_at_mark(fd)) { // a mirrored one has marks of its own
+                return -EAGAIN;
+            }
+            const ssize_t n = read_from_kernel(c, fd, parts, flags, epoch, more);
             if (n == -ERESTART) {
                 continue;
             }
@@ -419,7 +288,9 @@ ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sl
         }
         if (count != 0) {
             s.empty_reads = 0;
-            return read_ring(c, fd, parts, flags, count);
+            const ssize_t n = read_ring(c, fd, parts, flags, count);
+            more = (flags & MSG_PEEK) == 0 && published_epoch(c) != epoch; // by the kernel
+            return n;
         }
         if (const int error = s.pending_error.load(); error != 0) {
             s.pending_error = 0;
@@ -441,7 +312,7 @@ ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sl
         }
         switch (taken) {
         case Taken::end:
-            return is_recovering(c) ? -ECONNRESET : 0; // of what the peer has sent, some was not sent again
+            return is_recovering(c) ? -EAGAIN : 0; // of what the peer has sent, some may be missing: see recover()
         case Taken::failed:
             return reset_or_end(c, error);
         case Taken::frames:
@@ -449,13 +320,30 @@ ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sl
         case Taken::nothing:
             if (s.sleepers.load() != 0 || s.holders.load(std::memory_order_relaxed) > 1) { // in other processes, too
                 want_frame(ring.wake.data_wanted);
-                if (ring.writer.head.load(std::memory_order_seq_cst) != s.in.position) {
+                if (!s.awaits_resume && ring.writer.head.load(std::memory_order_seq_cst) != s.in.position) {
                     continue;
                 }
             }
             return -EAGAIN;
         }
     }
+}
+
+} // namespace
+
+// A program that is told once of what is there (edge-triggered, epoll(7)) takes a short read for the end of it. So a
+// read goes on where a switch or an urgent byte lies between.
+ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sleep) {
+    bool more = false;
+    ssize_t total = read_piece(c, fd, parts, flags, will_sleep, false, more);
+    while (total > 0 && std::exchange(more, false) && !parts.empty()) {
+        const ssize_t n = read_piece(c, fd, parts, flags, false, true, more);
+        if (n < 0 && n != -EAGAIN) {
+            c.state.load()->pending_error = static_cast<int>(-n); // which the kernel tells once
+        }
+        total += std::max(n, ssize_t{0});
+    }
+    return total;
 }
 
 ssize_t reset_or_end(const Connection& c, ssize_t error) {
@@ -520,7 +408,7 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
     }
     const Direction& ring = c.in_ring();
     const uint32_t epoch = s.in_epoch.load();
-    const uint32_t published = ring.writer.epoch.load(std::memory_order_acquire);
+    const uint32_t published = published_epoch(c);
     if (published == epoch) {
         return 0;
     }
@@ -539,7 +427,7 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
     ssize_t error = 0;
     (void)take_frames(c, fd, true, error);
     const long there = s.resume_seen ? unread_in_kernel(fd) : 0;
-    if (there <= 0 || ring.writer.epoch.load(std::memory_order_acquire) != published) {
+    if (there <= 0 || published_epoch(c) != published) {
         return 0; // what is there may be frames
     }
     const ssize_t n = read_kernel(fd, parts, static_cast<uint64_t>(there), flags | MSG_PEEK);
@@ -554,7 +442,7 @@ void follow(Connection& c, int fd, bool all_frames) {
     while (!s.giving_back) {
         const uint32_t epoch = s.in_epoch.load(std::memory_order_relaxed);
         const Direction& ring = c.in_ring();
-        const uint32_t published = ring.writer.epoch.load(std::memory_order_acquire);
+        const uint32_t published = published_epoch(c);
         if ((epoch & 1) == 0) {
             if (published == epoch || ring.writer.switch_at.load(std::memory_order_acquire) != s.received.load()) {
                 return;
@@ -576,88 +464,6 @@ void follow(Connection& c, int fd, bool all_frames) {
         }
         follow_to(c, epoch + 1);
     }
-}
-
-long unread(Connection& c, int fd) {
-    const ReadSection section(c, fd);
-    if (!section) {
-        return section.error();
-    }
-    follow(c, fd, false);
-    ConnectionState& s = *c.state.load();
-    const uint32_t epoch = s.in_epoch.load();
-    const Direction& ring = c.in_ring();
-    const uint64_t in_ring = ring.writer.head.load() - s.in.position;
-    const uint64_t taken = s.taken - s.taken_read;
-    if ((epoch & 1) != 0) {
-        return static_cast<long>(taken + std::min<uint64_t>(in_ring, path::ring_bytes));
-    }
-    const long there = unread_in_kernel(fd);
-    if (there < 0 || ring.writer.epoch.load(std::memory_order_acquire) == epoch) {
-        return there < 0 ? there : static_cast<long>(taken) + there;
-    }
-    const uint64_t raw = taken + ring.writer.switch_at.load() - s.received.load();
-    return static_cast<long>(raw + std::min<uint64_t>(in_ring, path::ring_bytes));
-}
-
-bool ring_has_bytes(const Connection& c) {
-    const ConnectionState* s = c.state.load(std::memory_order_relaxed);
-    return c.segment.load(std::memory_order_relaxed) != nullptr && !s->awaits_resume.load(std::memory_order_relaxed) &&
-           c.in_ring().writer.head.load() != c.in_ring().reader.tail.load(std::memory_order_relaxed);
-}
-
-namespace {
-
-// By what both ends have published: a lie misleads who waits for the liar.
-bool ring_is_half_empty(const Direction& ring) {
-    const uint32_t area = std::min(ring.writer.grow_area.load(std::memory_order_relaxed), path::areas - 1);
-    return ring.writer.head.load(std::memory_order_relaxed) - ring.reader.tail.load() <= path::area_sizes[area] / 2;
-}
-
-} // namespace
-
-bool look_in_memory(const Connection& c, short wanted, short& events) {
-    const ConnectionState& s = *c.state.load(std::memory_order_relaxed);
-    constexpr short in_memory = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP;
-    if ((wanted & ~in_memory) != 0 || c.segment.load(std::memory_order_relaxed) == nullptr || s.ended || s.broken ||
-        s.hold || s.pending_error != 0 || s.giving_back || s.awaits_resume || s.taken != 0) {
-        return false;
-    }
-    const Direction& in = c.in_ring();
-    const uint32_t in_epoch = s.in_epoch.load(std::memory_order_acquire);
-    if ((in_epoch & 1) == 0 || in.writer.epoch.load(std::memory_order_acquire) != in_epoch ||
-        in.writer.frames.load(std::memory_order_relaxed) != s.frames_seen) {
-        return false;
-    }
-    events = 0;
-    if ((wanted & (POLLOUT | POLLWRNORM)) != 0) {
-        const Direction& out = c.out_ring();
-        const uint32_t out_epoch = s.out_epoch.load(std::memory_order_acquire);
-        if ((out_epoch & 1) == 0 || !ring_is_half_empty(out) ||
-            path::requested_epoch(out.reader.request.load(std::memory_order_acquire)) == out_epoch) {
-            return false;
-        }
-        events = POLLOUT | POLLWRNORM;
-    }
-    if ((wanted & (POLLIN | POLLRDNORM)) != 0 && in.writer.head.load() != in.reader.tail.load()) {
-        events |= POLLIN | POLLRDNORM;
-    }
-    return true;
-}
-
-bool ring_has_space(const Connection& c) {
-    const ConnectionState* s = c.state.load(std::memory_order_relaxed);
-    return c.segment.load(std::memory_order_relaxed) != nullptr &&
-           (s->out_epoch.load(std::memory_order_relaxed) & 1) != 0 && // else the kernel has the space, or has none
-           ring_is_half_empty(c.out_ring());
-}
-
-bool more_may_come(const Connection& c, ssize_t n) {
-    const ConnectionState* s = c.state.load();
-    const uint32_t epoch = s->in_epoch.load();
-    return c.segment.load() != nullptr && (epoch & 1) != 0 && !s->ended &&
-           c.in_ring().writer.epoch.load(std::memory_order_acquire) == epoch && // else the rest comes by the kernel
-           c.in_ring().writer.head.load() - c.in_ring().reader.tail.load() == static_cast<uint64_t>(n);
 }
 
 } // namespace preload::stream

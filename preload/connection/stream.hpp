@@ -97,6 +97,10 @@ ssize_t reset_or_end(const Connection& c, ssize_t error);
 // How many bytes can be read, as FIONREAD has it; negative: -errno.
 long unread(Connection& c, int fd);
 
+// The same as TCP_INQ has it after a receiving call: 0 only if a further one would find nothing. More than there is
+// does no harm, since that one says so, as where the stream has ended (1, as the kernel has it) or moves between paths.
+int inq_hint(Connection& c, int fd);
+
 // Both directions go back to the kernel: the own one now, the peer's as soon as it is told. The connection stays with
 // the kernel, for the reason given.
 void pin(Connection& c, int fd, Reason reason);
@@ -108,14 +112,18 @@ bool hand_over(Connection& c, int fd, Reason reason);
 void attend(Connection& c, int fd);
 // attend() is to be called again when the kernel's connection has space, or has ended.
 bool wants_service(const Connection& c);
-// Takes frames off the kernel's queue that would make closing a reset. True: there are unread bytes in the ring, and
-// TCP would reset.
+// The last process that has the connection is about to close it: takes frames off the kernel's queue that would make
+// closing a reset, sends what the peer has asked for again, and lets no frame come any more. True: there are unread
+// bytes in the ring, or some of what was asked for could not be sent, and TCP would reset.
 bool prepare_close(Connection& c, int fd);
-// The number is about to be closed: a reset that the program wants (SO_LINGER), or TCP would make, is told as one.
-void note_reset(Connection& c, int fd);
 // Sends what the peer has asked for again, before the connection is closed; waits for space for at most 100 ms.
 // False: some of it could not be sent.
 bool finish_out(Connection& c, int fd);
+// It is not closed in the end: another process has it, or exec has failed. True: the peer may have been told that it
+// was.
+bool undo_close(Connection& c);
+// The number is about to be closed: a reset that the program wants (SO_LINGER), or TCP would make, is told as one.
+void note_reset(Connection& c, int fd);
 void prepare_shutdown(Connection& c, int fd, int how);
 // Leaves careful mode if nothing speaks against it: both directions are the kernel's, for good.
 void settle(Connection& c, int fd);

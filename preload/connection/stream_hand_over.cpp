@@ -114,13 +114,30 @@ ssize_t wait_for_peer(const Direction& ring, int fd, uint32_t epoch) {
 
 } // namespace
 
+namespace {
+
+bool ask_seldom(Connection& c) {
+    constexpr uint64_t pause_ns = 10000000U;
+    std::atomic<uint64_t>& asked = c.state.load()->step_asked_ns;
+    uint64_t before = asked.load();
+    const uint64_t now = sys::now_ns();
+    if (now - before < pause_ns || !asked.compare_exchange_strong(before, now)) {
+        return true;
+    }
+    return service::ask(c.shared(), 1 - c.out_index());
+}
+
+} // namespace
+
+bool ask_for_step(Connection& c) { return c.mirrored ? ask_seldom(c) : service::ask(c.shared(), 1 - c.out_index()); }
+
 ssize_t give_back_step(Connection& c, int fd) {
     constexpr int max_epochs = 16; // at once: a peer that goes on and on keeps this thread
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
     for (int turn = 0;; ++turn) {
         const uint32_t epoch = s.in_epoch.load();
-        const uint32_t theirs = ring.writer.epoch.load(std::memory_order_acquire);
+        const uint32_t theirs = published_epoch(c);
         if (s.broken || theirs - epoch > 2 || turn > max_epochs) {
             return violation(c, fd);
         }
@@ -163,7 +180,9 @@ ssize_t give_back_step(Connection& c, int fd) {
         }
         if (const ssize_t error = take_resume(c, fd); error < 0) {
             // It waits for the peer's next byte, see flush_if_awaited(), but for an epoch that was asked to end.
-            if (error == -EAGAIN && path::requested_epoch(ring.reader.request.load()) != epoch) {
+            const uint32_t request = ring.reader.request.load();
+            if (error == -EAGAIN &&
+                (path::requested_epoch(request) != epoch || path::requests(request, epoch, path::return_quietly))) {
                 ring.reader.request.store(path::request_of(epoch, path::return_to_kernel));
             }
             return error;
@@ -188,6 +207,22 @@ ssize_t end_of_peer(Connection& c, int fd, ssize_t step) {
     }
     ssize_t error = 0;
     return take_frames(c, fd, false, error) == Taken::end ? 0 : step;
+}
+
+// Where the peer's direction has ended: it may have been shut down alone. What such a peer has not read in the ring is
+// still to go by the kernel, and it answers for that.
+bool peer_may_read(Connection& c, int fd) {
+    pollfd one{fd, 0, 0};
+    if (sys::poll(&one, 1, 0) > 0) { // POLLHUP, POLLERR
+        return false;
+    }
+    if (c.mirrored) {
+        const path::MirrorFields& mirror = c.shared().mirror;
+        if (mirror.far_closed.load() != 0 || mirror.stage.load() >= path::MirrorFields::ended) {
+            return false;
+        }
+    }
+    return ask_for_step(c);
 }
 
 void leave_careful(Connection& c, int fd) {
@@ -222,7 +257,7 @@ ssize_t clear_step(Connection& c, int fd) {
     if ((epoch & 1) != 0) {
         return -EAGAIN; // halted
     }
-    if (due == 0 && !is_clear(c.out_ring(), epoch)) {
+    if (due == 0 && !s.recovered && !is_clear(c.out_ring(), epoch)) {
         c.out_ring().writer.clear.store(epoch - 1, std::memory_order_release);
         return -EAGAIN;
     }
@@ -248,7 +283,8 @@ ssize_t hand_over_step(Connection& c, int fd) {
             in = end_of_peer(c, fd, in);
         }
         const bool all_sent = !has_backlog(s) && !s.resume_due && (s.out_epoch.load() & 1) == 0;
-        const bool ended = in == 0 && all_sent && ((s.in_epoch.load() & 1) != 0 || peer_has_ended(fd));
+        const bool ended = in == 0 && all_sent && ((s.in_epoch.load() & 1) != 0 || peer_has_ended(fd)) &&
+                           (out == 0 || !peer_may_read(c, fd));
         if (in == 0 && (ended || s.pending_error != 0 ||
                         (out != 0 && out != -EAGAIN))) { // the program hears of it from the kernel
             s.giving_back = false;
@@ -266,7 +302,7 @@ ssize_t hand_over_step(Connection& c, int fd) {
             return 0;
         }
     }
-    service::ask(c.shared(), 1 - c.out_index());
+    ask_for_step(c);
     return -EAGAIN;
 }
 
@@ -284,6 +320,7 @@ bool gives_back(Connection& c, int fd) {
             give_back_ended(c, fd, step);
             return false;
         }
+        (void)ask_seldom(c); // a busy service may not have got what it was asked
     }
     if (static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(patience_ns)) {
         s.giving_back = false;
@@ -343,16 +380,30 @@ ssize_t read_taken(Connection& c, Parts& parts, int flags) {
     return static_cast<ssize_t>(n);
 }
 
+namespace {
+
+// What the peer has taken it asks for again, or reads itself if nobody can send it.
+bool peer_has_taken(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return !s.recovered && c.out_ring().reader.given_back.load() != 0;
+}
+
+} // namespace
+
 bool clear_out(Connection& c, int fd) {
     constexpr uint64_t limit_ns = 100000000U;
+    constexpr uint64_t limit_of_far_end_ns = 1000000000U; // two workers and the fabric are in between
     const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
     while (clear_step(c, fd) == -EAGAIN) {
         const bool unsent = has_backlog(s) || (s.out_epoch.load() & 1) != 0;
-        if (sys::now_ns() - begin > (unsent ? patience_ns : limit_ns)) {
+        const uint64_t limit = unsent || is_awaited(c) || peer_has_taken(c) ? patience_ns
+                               : c.mirrored                                 ? limit_of_far_end_ns
+                                                                            : limit_ns;
+        if (sys::now_ns() - begin > limit) {
             return !unsent;
         }
-        if (!service::ask(c.shared(), 1 - c.out_index()) && !unsent) {
+        if (!ask_for_step(c) && !unsent) {
             return true; // the peer's process has ended
         }
         (void)sys::poll(nullptr, 0, pause_ms);
@@ -364,6 +415,9 @@ bool is_awaited(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     const uint32_t epoch = s.out_epoch.load();
     const uint32_t request = c.out_ring().reader.request.load();
+    if (s.recovered) {
+        return has_backlog(s);
+    }
     return has_backlog(s) || is_recovering(c) || ((epoch & 1) != 0 && s.halted_epoch.load() == epoch) ||
            path::requests(request, epoch, (epoch & 1) != 0 ? path::resend : path::halt);
 }
@@ -381,7 +435,7 @@ bool finish_out(Connection& c, int fd) {
         if (!is_awaited(c)) {
             return true;
         }
-        if (!service::ask(c.shared(), 1 - c.out_index()) && !has_backlog(*c.state.load())) {
+        if (!ask_for_step(c) && !has_backlog(*c.state.load())) {
             return true; // the peer's process has ended
         }
         (void)sys::poll(nullptr, 0, pause_ms);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What stream.cpp (reading), stream_write.cpp and stream_wait.cpp have in common.
+// What the files of stream.hpp have in common: reading, writing, waiting, ending, handing over.
 #pragma once
 
 #include "preload/connection/stream.hpp"
@@ -56,6 +56,9 @@ ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sl
 // Follows the writer's switches as far as that takes no byte of the program's; takes frames where the ring is empty, or
 // in any case.
 void follow(Connection& c, int fd, bool all_frames);
+long unread_in_kernel(int fd); // negative: -errno
+// The same of the program's bytes, also those behind an urgent byte of the proof. With the read lock.
+long unread_with_hidden(const Connection& c, int fd);
 
 // Bytes taken from the kernel, frames included; the peer knows by it what it need not miss. With the read lock.
 void count_received(Connection& c, uint64_t n);
@@ -64,6 +67,9 @@ enum class Taken { nothing, frames, end, failed };
 // Takes frames from TCP, only ever up to Frame::resume, since bytes follow it. Quietly: without asking for more than is
 // there, so that an error, which the kernel tells once, stays to be told. With the read lock.
 Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error);
+// A byte that TCP has brought is about to be taken: those who sleep on the socket, and are woken by it, are given some
+// time to wake.
+void let_others_wake(const Connection& c, int fd);
 // The peer has broken the protocol: whatever it says is not believed any more.
 ssize_t violation(Connection& c, int fd);
 // Goes on to the next epoch of the peer's direction.
@@ -73,6 +79,10 @@ void follow_to(Connection& c, uint32_t epoch);
 // 0: so it is; -EAGAIN: the peer's service has to be asked; else an error, and bytes are lost.
 ssize_t give_back_step(Connection& c, int fd);
 void begin_to_give_back(Connection& c);
+// The peer's service is to take its next step. A worker tells the far end of each change by itself, so that this is
+// seldom said: two ends that wait for each other would have their services, and the workers, do nothing but ask and
+// answer. False: the peer's process has ended.
+bool ask_for_step(Connection& c);
 void give_back_ended(Connection& c, int fd, ssize_t result); // of give_back_step()
 // What was taken, if the peer has ended before it could send it again.
 ssize_t read_taken(Connection& c, Parts& parts, int flags);
@@ -97,6 +107,9 @@ inline bool has_backlog(const ConnectionState& s) {
 // Of a connection to another host (stream_mirrored.cpp, stream_recovery.cpp).
 // Whether the far end knows the own epoch, and has all in front of it: else nothing of it may go by TCP.
 bool far_end_knows(const Connection& c);
+// The epoch that the peer's direction is in, as far as is known here. Of a connection that goes on without the fabric,
+// the worker may still write into the segment what it had heard before.
+uint32_t published_epoch(const Connection& c);
 bool is_at_mark(int fd);     // TCP's next byte is an urgent one, which a read steps over
 void step_over_mark(int fd); // where nothing is behind it: an urgent byte that is unread makes a reset of a close
 bool is_proving(const Connection& c);
@@ -105,6 +118,7 @@ bool has_to_say(const Connection& c);
 void say(Connection& c, int fd);               // one of this end's; with the write lock
 void send_wanted_frame(Connection& c, int fd); // with the write lock
 bool is_recovering(const Connection& c);
+void begin_recovery(Connection& c); // the fabric has failed
 ssize_t take_record(Connection& c, int fd);
 void recover(Connection& c, int fd); // a step; without a lock
 void leave_mirror(Connection& c);    // it is the kernel's, for somebody who knows nothing of the ring
@@ -116,8 +130,14 @@ ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags);
 void return_out(Connection& c, bool resend);
 // Requests of the peer's, and the switch to the ring where that is possible.
 void advance_out(Connection& c);
+// Asks the peer's service to do the same, the more seldom the longer it does not.
+void ask_to_switch(Connection& c);
 // What is due before the program's next byte: 0, or -errno.
 ssize_t flush_due(Connection& c, int fd);
+// Frame::resume waits for the program's next byte: a peer that closes is not to get anything that the program has not
+// sent, since that resets the connection, and what the peer's kernel has not yet sent is lost. A peer that asks for
+// what is in the ring waits for it, and is there.
+void flush_if_awaited(Connection& c, int fd);
 // Somebody sleeps who has not said how: in another process, or since before.
 void want_frame(std::atomic<uint64_t>& wanted);
 // The peer's sleeper, which it has named. False: it cannot be woken so.

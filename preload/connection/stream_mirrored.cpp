@@ -45,6 +45,12 @@ void step_over_mark(int fd) {
     }
 }
 
+uint32_t published_epoch(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return s.recovered.load(std::memory_order_relaxed) ? s.in_epoch.load()
+                                                       : c.in_ring().writer.epoch.load(std::memory_order_acquire);
+}
+
 bool is_proving(const Connection& c) {
     return c.mirrored.load(std::memory_order_relaxed) && c.shared().mirror.stage.load() < MirrorFields::moving;
 }
@@ -55,6 +61,9 @@ bool is_proving(const Connection& c) {
 void hear(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     uint8_t byte = 0;
+    if (s.heard_number == MirrorFields::urgent_bytes) {
+        return; // what comes now is in front of a record
+    }
     if (s.heard_byte == 0 && sys::recv(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT) == 1) {
         s.heard_byte = 0x100U | byte;
     }

@@ -17,6 +17,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/stats/page.hpp"
+#include "preload/wait/epoll_set.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload::stream {
@@ -37,22 +38,50 @@ struct Record {
 };
 constexpr uint8_t mark = 0xb3;
 
+// Those who sleep on a descriptor alone; the others were woken by the record, see may_take_record(). A worker that was
+// killed may have taken the words and woken nobody.
 void wake_everybody(Connection& c) {
     for (std::atomic<uint64_t>* word : {&c.in_ring().wake.data_wanted, &c.out_ring().wake.space_wanted}) {
-        if (const uint64_t sleeper = word->load(); sleeper > path::by_frame) {
+        if (const uint64_t sleeper = word->exchange(path::nobody); sleeper > path::by_frame) {
             wakeup::wake_own(sleeper);
         }
+    }
+    if (c.watched.load()) {
+        watches_wake(c);
     }
     c.kernel_events.fetch_add(1);
     wakeup::wake_own(c.guarded.load());
 }
 
-// With both locks. False: there is no space for it yet.
-bool send_record(Connection& c, int fd) {
+// Whoever sleeps on the socket waits for something that comes by it, or for space that comes by the ring no more. The
+// record wakes them all, and nothing else may come for a long time: so it stays unread until they are awake. One that
+// was killed in its sleep never is.
+bool may_take_record(Connection& c, int fd) {
+    constexpr uint64_t patience_ns = 1000000000U;
+    ConnectionState& s = *c.state.load();
+    const uint64_t now = sys::now_ns();
+    s.record_since_ns = s.record_since_ns != 0 ? s.record_since_ns : now;
+    let_others_wake(c, fd);
+    const bool asleep =
+        s.sleepers.load() > own_sleeps || (c.watched.load(std::memory_order_relaxed) && watches_sleep_by_frame(c));
+    return !asleep || now - s.record_since_ns > patience_ns;
+}
+
+enum class Said : uint8_t {
+    later, // there is no space for it yet
+    record,
+    nothing, // the own direction has ended
+};
+
+// With both locks.
+Said send_record(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     pollfd space{fd, POLLOUT, 0};
-    if (sys::poll(&space, 1, 0) <= 0 || (space.revents & (POLLERR | POLLHUP)) != 0) {
-        return false;
+    if (sys::poll(&space, 1, 0) <= 0) {
+        return Said::later;
+    }
+    if ((space.revents & (POLLERR | POLLHUP)) != 0) {
+        return Said::nothing;
     }
     Record record;
     record.head = s.out.position;
@@ -61,17 +90,62 @@ bool send_record(Connection& c, int fd) {
     record.followed = s.in_epoch.load();
     record.resumed = (record.epoch & 1) == 0 && !s.resume_due ? 1 : 0;
     // A socket that is writable has space for both, by far.
-    if (sys::send(fd, &mark, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) != 1) {
-        return false;
+    if (const long n = sys::send(fd, &mark, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL); n != 1) {
+        return n == -EAGAIN ? Said::later : Said::nothing;
     }
     count_sent(c, 1);
     if (sys::send(fd, &record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<long>(sizeof(record))) {
         (void)violation(c, fd); // it has gone meanwhile, or nothing can be said any more
-        return true;
+        return Said::record;
     }
     count_sent(c, sizeof(record));
     c.out_ring().writer.frames.fetch_add(1 + sizeof(record), std::memory_order_release);
+    return Said::record;
+}
+
+// The far end has returned, as far as is known here: then the own segment has all of what it has written to its ring.
+bool has_whole_epoch(const Connection& c) { return (published_epoch(c) & 1) == 0; }
+
+// With both locks: the own record, once. False: later, or it is too late for one.
+bool say_record(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    if (s.recovery != Recovery::begun) {
+        return true;
+    }
+    const Said said = send_record(c, fd);
+    if (said == Said::later || s.broken) {
+        return false;
+    }
+    s.says_nothing = said == Said::nothing;
+    s.recovery = Recovery::sent;
+    if (!s.says_nothing) {
+        // Nothing of the ring is read any more; behind Frame::resume, all of it is.
+        s.awaits_resume = (s.in_epoch.load() & 1) != 0 && !s.resume_seen;
+    } else if (!has_whole_epoch(c)) {
+        (void)violation(c, fd); // what this end has not read, the far end cannot know
+        return false;
+    }
     return true;
+}
+
+// With both locks, where the far end has sent no record and can send none: it had shut down its direction before, and
+// so has all of what this end has written to the ring, and this one all of its.
+void take_end(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    uint8_t byte = 0;
+    if (sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0) {
+        return;
+    }
+    if (!has_whole_epoch(c) || (s.out_epoch.load() & 1) != 0) {
+        (void)violation(c, fd); // it was killed
+        return;
+    }
+    const uint32_t epoch = s.in_epoch.load();
+    s.resume_seen = (epoch & 1) != 0;
+    s.awaits_resume = false;
+    s.far_epoch = epoch + (epoch & 1);
+    s.far_tail = s.out.position;
+    s.far_record_seen = true;
 }
 
 // With the write lock, after both records.
@@ -100,12 +174,31 @@ void resume_out(Connection& c, int fd) {
 
 } // namespace
 
+// Under a lock of the connection's, or with nobody who could have begun: all of it may be done twice.
+void begin_recovery(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    Recovery none = Recovery::none;
+    if (s.recovered || !s.recovery.compare_exchange_strong(none, Recovery::begun)) {
+        return;
+    }
+    Reason no_reason = Reason::none;
+    s.reason.compare_exchange_strong(no_reason, Reason::fabric_lost);
+    s.hold = true;
+    c.shared().mirror.stage.store(MirrorFields::lost); // the far end may have seen it first
+    changed(c);
+    stats::refresh(c);
+}
+
 bool is_recovering(const Connection& c) { return c.state.load()->recovery.load() != Recovery::none; }
 
-// With the read lock, at a mark. 1: a record was taken; 0: it is none; -EAGAIN: it has not come whole.
+// With the read lock, at a mark. 1: a record was taken; 0: it is none; -EAGAIN: it has not come whole, or is to stay.
 ssize_t take_record(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     Record record;
+    uint8_t urgent = 0;
+    if (sys::recv(fd, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) != 1 || urgent != mark) {
+        return 0; // the last one of the proof, which was taken; behind it are the program's bytes, whatever they are
+    }
     const long n = sys::recv(fd, &record, sizeof(record), MSG_PEEK | MSG_DONTWAIT);
     const size_t compared = std::min<size_t>(sizeof(record.magic), static_cast<size_t>(std::max(n, 0L)));
     constexpr uint64_t magic = Record::expected_magic;
@@ -116,6 +209,10 @@ ssize_t take_record(Connection& c, int fd) {
     if (n < static_cast<long>(sizeof(record))) {
         return n > 0 || n == -EAGAIN ? -EAGAIN : 0;
     }
+    begin_recovery(c);
+    if (!may_take_record(c, fd)) {
+        return -EAGAIN;
+    }
     if (sys::recv(fd, &record, sizeof(record), MSG_DONTWAIT) != static_cast<long>(sizeof(record))) {
         return violation(c, fd);
     }
@@ -124,10 +221,6 @@ ssize_t take_record(Connection& c, int fd) {
     const uint32_t epoch = s.in_epoch.load();
     const uint32_t next = record.epoch + (record.epoch & 1);
     const bool again = (record.epoch & 1) != 0 || record.resumed == 0;
-    if (s.recovery == Recovery::none) {
-        s.recovery = Recovery::begun; // the far end has seen it first
-        c.shared().mirror.stage.store(MirrorFields::lost);
-    }
     if (next - epoch > 2 || s.giving_back || s.taken != 0 || s.far_record_seen ||
         (again && record.head < s.in.position)) {
         return violation(c, fd);
@@ -135,7 +228,12 @@ ssize_t take_record(Connection& c, int fd) {
     s.far_tail = record.tail;
     s.far_record_seen = true;
     if (next != epoch) {
-        if (again) {
+        if (again && s.says_nothing) {
+            if (next != epoch + 1 || c.in_ring().writer.head.load() != record.head) {
+                return violation(c, fd);
+            }
+            s.resume_seen = true; // the ring has all of it, and is read to its end
+        } else if (again) {
             s.skip_to = record.head; // once the own record has said how far this end has read
         } else {
             return violation(c, fd); // its Frame::resume has not come
@@ -155,35 +253,23 @@ void recover(Connection& c, int fd) {
     if (!writing || s.broken || s.recovered) { // another thread may have done all of it since the caller looked
         return;
     }
-    if (s.recovery == Recovery::none) {
-        s.recovery = Recovery::begun;
-        s.recovery_since_ns = sys::now_ns();
-        Reason none = Reason::none;
-        s.reason.compare_exchange_strong(none, Reason::fabric_lost);
-        stats::refresh(c);
-    }
-    s.hold = true;
+    begin_recovery(c);
     if (s.giving_back || s.taken != 0 || has_backlog(s)) {
         (void)violation(c, fd); // its program, or this one's, is about to be another one
         return;
     }
-    if ((s.in_epoch.load() & 1) != 0) {
-        s.awaits_resume = true; // nothing of the ring is read any more
+    const bool said = say_record(c, fd);
+    // The far end's is behind all that TCP has carried: of that, only frames are this function's to take.
+    follow(c, fd, true);
+    if (!s.far_record_seen && (s.in_epoch.load() & 1) == 0 && is_at_mark(fd)) {
+        (void)take_record(c, fd);
     }
-    if (s.recovery == Recovery::begun && send_record(c, fd)) {
-        s.recovery = Recovery::sent;
+    if (said && !s.far_record_seen && !s.broken) {
+        take_end(c, fd);
+        follow(c, fd, true);
     }
-    if (!s.far_record_seen) {
-        // It is behind all that TCP has carried: of that, only frames are this function's to take.
-        if ((s.in_epoch.load() & 1) != 0) {
-            ssize_t error = 0;
-            (void)take_frames(c, fd, true, error);
-        } else if (is_at_mark(fd)) {
-            (void)take_record(c, fd);
-        }
-    }
-    if (s.recovery != Recovery::sent || !s.far_record_seen || s.broken) {
-        return;
+    if (!said || !s.far_record_seen || s.broken || s.resume_seen) {
+        return; // the last: the ring is to be read to its end first
     }
     const uint32_t epoch = s.far_epoch;
     if (epoch != s.in_epoch.load()) {

@@ -96,7 +96,11 @@ bool wake_by_id(Connection& c, uint64_t sleeper) {
     if (sleeper == path::by_frame) {
         return false;
     }
-    return wakeup::wake(sleeper, c.peer_user.load(std::memory_order_relaxed)) || service::ask_to_wake(c, sleeper);
+    if (wakeup::wake(sleeper, c.peer_user.load(std::memory_order_relaxed)) || service::ask_to_wake(c, sleeper)) {
+        return true;
+    }
+    // A child that has no service cannot be given the descriptor. A worker is no other sleeper's, and reads its inbox.
+    return c.mirrored.load(std::memory_order_relaxed) && service::ask(c.shared(), 1 - c.out_index());
 }
 
 } // namespace preload::stream

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
+//
+// How a connection stands for who waits for it, what the service does for it, and its way back to the kernel.
 #include "preload/connection/stream_internal.hpp"
-
-#include <linux/sockios.h>
-#include <sys/mman.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
-#include "preload/connection/table.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/stats/page.hpp"
-#include "preload/stats/probes.hpp"
 
 namespace preload::stream {
 
 using path::Consent;
 using path::Direction;
+
+void flush_if_awaited(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
+    if (has_backlog(s) || c.out_ring().writer.resent.load() + 1 == s.out_epoch.load()) {
+        (void)flush_due(c, fd);
+    }
+}
 
 namespace {
 
@@ -29,8 +33,15 @@ uint64_t arrived_of(Connection& c, int fd, uint64_t head) {
     if ((epoch & 1) != 0 && ring.writer.epoch.load(std::memory_order_acquire) == epoch) {
         return head + s.received.load() - s.frames_seen;
     }
-    int unread = 0;
-    sys::ioctl(fd, SIOCINQ, &unread);
+    const long unread = std::max(unread_with_hidden(c, fd), 0L);
+    if (c.mirrored || s.recovered) [[unlikely]] {
+        // The worker tells of frames late. There are none unread in front of a switch, nor behind Frame::resume.
+        const bool switched = (epoch & 1) == 0 && published_epoch(c) != epoch;
+        const uint64_t limit = switched                            ? ring.writer.switch_at.load() - s.received.load()
+                               : (epoch & 1) == 0 || s.resume_seen ? UINT64_MAX
+                                                                   : 0;
+        return head + s.received.load() - s.frames_seen + std::min<uint64_t>(static_cast<uint64_t>(unread), limit);
+    }
     return head + s.received.load() + static_cast<uint64_t>(unread) -
            ring.writer.frames.load(std::memory_order_acquire);
 }
@@ -40,7 +51,8 @@ void look_in(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrive
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
     const uint64_t head = ring.writer.head.load(); // before the switch is looked for: this much is told of, too
-    follow(c, fd, (wanted & POLLIN) == 0);
+    // Where frames are told of late, what is behind Frame::resume has arrived for nobody before that is taken.
+    follow(c, fd, (wanted & POLLIN) == 0 || (arrived != nullptr && c.mirrored));
     if (s.taken != 0) {
         r.events |= POLLIN;
     }
@@ -48,6 +60,10 @@ void look_in(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrive
         *arrived = arrived_of(c, fd, head);
     }
     if ((s.in_epoch.load() & 1) == 0) {
+        if (c.mirrored && !is_proving(c) && is_at_mark(fd) && take_record(c, fd) != 0) {
+            r.soon = true; // poll(2) takes it for bytes
+            return;
+        }
         r.kernel |= wanted & POLLIN;
         return;
     }
@@ -56,14 +72,9 @@ void look_in(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrive
     }
 }
 
-// Frame::resume waits for the program's next byte: a peer that closes is not to get anything that the program has not
-// sent, since that resets the connection, and what the peer's kernel has not yet sent is lost. A peer that asks for
-// what is in the ring waits for it, and is there.
-void flush_if_awaited(Connection& c, int fd) {
-    const ConnectionState& s = *c.state.load();
-    if (has_backlog(s) || c.out_ring().writer.resent.load() + 1 == s.out_epoch.load()) {
-        (void)flush_due(c, fd);
-    }
+bool has_switched_lately(const ConnectionState& s) {
+    constexpr uint64_t patience_ns = 1000000000;
+    return sys::now_ns() - s.switched_ns.load() < patience_ns;
 }
 
 void look_out(Connection& c, int fd, short wanted, Readiness& r) {
@@ -84,8 +95,14 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
             r.events |= POLLOUT;
             return;
         }
+        // The peer cannot wake anybody: who waits looks again and again, if that is for a while only. It is about to
+        // ask for the kernel, or has still to read what came by TCP before the ring, and then to switch as well.
         if (!can_wait_for_space(c) && is_halted(s, s.out_epoch.load())) {
-            // The peer is about to ask for the kernel, and cannot wake anybody: who waits looks again and again.
+            r.soon = true;
+            return;
+        }
+        if (!can_wait_for_space(c) && has_switched_lately(s)) {
+            ask_to_switch(c);
             r.soon = true;
             return;
         }
@@ -127,9 +144,8 @@ void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness&
         look_out(c, fd, wanted, r);
     }
     // Urgent data comes by TCP, once the writer has gone back to that.
-    const bool may_be_urgent =
-        (wanted & POLLPRI) != 0 && (c.in_ring().writer.epoch.load(std::memory_order_acquire) & 1) == 0;
-    if (r.kernel != 0 || may_be_urgent || s.ended || s.broken || s.pending_error != 0) {
+    const bool may_be_urgent = (wanted & POLLPRI) != 0 && (published_epoch(c) & 1) == 0;
+    if (r.kernel != 0 || may_be_urgent || s.ended || s.read_shut || s.broken || s.pending_error != 0) {
         pollfd one{fd, static_cast<short>(r.kernel | POLLRDHUP | POLLPRI), 0};
         if (sys::poll(&one, 1, 0) > 0) {
             short there = one.revents;
@@ -153,6 +169,15 @@ void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness&
 
 } // namespace
 
+namespace {
+
+bool has_failed(int fd) {
+    pollfd one{fd, 0, 0};
+    return sys::poll(&one, 1, 0) > 0;
+}
+
+} // namespace
+
 Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived) {
     wanted |= (wanted & POLLRDNORM) != 0 ? POLLIN : 0;
     wanted |= (wanted & POLLWRNORM) != 0 ? POLLOUT : 0;
@@ -164,7 +189,9 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
     if (is_recovering(c)) [[unlikely]] {
         recover(c, fd);
         const ConnectionState& s = *c.state.load();
-        if (is_recovering(c) && ((s.in_epoch.load() & 1) != 0 || s.far_record_seen)) {
+        // Behind Frame::resume, the ring is read to its end first.
+        const bool odd = (s.in_epoch.load() & 1) != 0;
+        if (is_recovering(c) && !has_failed(fd) && (odd ? !ring_has_bytes(c) : s.far_record_seen.load())) {
             r.soon = true;
             return r;
         }
@@ -257,7 +284,7 @@ void attend_once(Connection& c, int fd) {
             if (const ssize_t step = give_back_step(c, fd); step != -EAGAIN) {
                 give_back_ended(c, fd, step);
             } else {
-                service::ask(c.shared(), 1 - c.out_index());
+                ask_for_step(c);
             }
         }
     }
@@ -271,7 +298,8 @@ void attend_once(Connection& c, int fd) {
             data_written(c, fd);
         }
         const uint32_t request = c.out_ring().reader.request.load(std::memory_order_acquire);
-        if (asked && path::requested_epoch(request) + 1 == s.out_epoch.load()) {
+        if (asked && path::requested_epoch(request) + 1 == s.out_epoch.load() &&
+            !path::requests(request, s.out_epoch.load() - 1, path::return_quietly)) {
             (void)flush_due(c, fd); // the peer has threads that sleep, and wake by it
         } else if ((s.out_epoch.load() & 1) == 0) {
             flush_if_awaited(c, fd);
@@ -309,6 +337,9 @@ void wait_for_return(const Connection& c) {
 } // namespace
 
 void pin(Connection& c, int fd, Reason reason) {
+    if (c.role == Role::listen) {
+        return; // it is the kernel's in any case, and its options are looked at again with each that it accepts
+    }
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;
     s.reason.compare_exchange_strong(none, reason);
@@ -317,7 +348,7 @@ void pin(Connection& c, int fd, Reason reason) {
         {
             const ReadSection section(c, fd);
             if (section) {
-                const uint32_t theirs = c.in_ring().writer.epoch.load(std::memory_order_acquire);
+                const uint32_t theirs = published_epoch(c);
                 if ((theirs & 1) != 0) {
                     if (!s.read_shut) { // else its frame would be answered by a reset
                         c.in_ring().reader.request.store(path::request_of(theirs, path::return_to_kernel));
@@ -337,110 +368,6 @@ void pin(Connection& c, int fd, Reason reason) {
     stats::refresh(c);
 }
 
-bool prepare_close(Connection& c, int fd) {
-    ConnectionState& s = *c.state.load();
-    bool unread = false;
-    {
-        const ReadSection section(c, fd);
-        if (!section) {
-            return false;
-        }
-        follow(c, fd, true);
-        if (c.mirrored) {
-            step_over_mark(fd);
-        }
-        unread = (s.in_epoch.load() & 1) != 0 && !s.ended && c.in_ring().writer.head.load() != s.in.position;
-    }
-    if (s.holders.load() == 1) {
-        c.out_ring().writer.ends = 1;
-    }
-    if (s.holders.load() == 1 && !finish_out(c, fd)) {
-        unread = true; // of what this end has sent, something is lost
-    }
-    const WriteSection section(c, fd);
-    if (section) {
-        c.out_ring().wake.space_wanted.store(0);
-        if ((s.out_epoch.load() & 1) == 0) {
-            flush_if_awaited(c, fd);
-        }
-    }
-    return unread;
-}
-
-void note_reset(Connection& c, int fd) {
-    linger how{};
-    socklen_t length = sizeof(how);
-    if (c.segment.load() != nullptr && sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) == 0 &&
-        how.l_onoff != 0 && how.l_linger == 0) {
-        c.out_ring().writer.resets = 1;
-        c.shared().mirror.closed = 2;
-        RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::none));
-    }
-}
-
-namespace {
-
-// Whether what the peer has not read has space in TCP, also if it reads no more.
-bool fits_in_tcp(const Connection& c, int fd) {
-    constexpr uint64_t always = 64 << 10;
-    const ConnectionState& s = *c.state.load();
-    const path::ReaderFields& reader = c.out_ring().reader;
-    const uint64_t in_ring = s.out.position - reader.tail.load();
-    const uint64_t in_tcp = s.sent.load() - reader.received.load();
-    if (in_ring <= always && in_tcp <= always) {
-        return true;
-    }
-    int buffer = 0;
-    int queued = 0;
-    socklen_t length = sizeof(buffer);
-    // The kernel counts its own overhead, too, which is less than the bytes.
-    return sys::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, &length) == 0 &&
-           sys::ioctl(fd, SIOCOUTQ, &queued) == 0 &&
-           in_ring + in_tcp <= static_cast<uint64_t>(std::max(buffer - queued, 0)) / 2;
-}
-
-} // namespace
-
-namespace {
-
-// The end goes by TCP: everything in front of it has to be where the far end finds it.
-void wait_for_far_end(Connection& c, int fd) {
-    constexpr uint64_t patience_ns = 30000000000U; // a failure of the fabric is found sooner
-    const ConnectionState& s = *c.state.load();
-    const uint64_t begin = sys::now_ns();
-    while (((s.resume_due && !far_end_knows(c)) || is_recovering(c)) && !s.broken && !s.ended &&
-           sys::now_ns() - begin < patience_ns) {
-        if (is_recovering(c)) {
-            recover(c, fd);
-        }
-        (void)sys::poll(nullptr, 0, give_back_pause_ms);
-    }
-}
-
-} // namespace
-
-void prepare_shutdown(Connection& c, int fd, int how) {
-    if (how == SHUT_RD) {
-        return;
-    }
-    c.out_ring().writer.ends = 1;
-    // The peer could not be woken any more when there is space for what it writes.
-    pin(c, fd, Reason::half_closed);
-    if (c.mirrored) {
-        wait_for_far_end(c, fd);
-    }
-    // After the end of the stream, nothing can be sent again: the peer may hand the connection over.
-    // Where TCP has no space for that, this call is not to wait until the peer reads.
-    pollfd space{fd, POLLOUT, 0};
-    if ((c.state.load()->gate.load() & gate::careful) != 0 && c.segment.load() != nullptr &&
-        (is_awaited(c) || fits_in_tcp(c, fd)) && sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
-        if (!clear_out(c, fd)) {
-            const ReadSection section(c, fd);
-            (void)(section ? violation(c, fd) : 0); // rather than an end in the middle
-        }
-    }
-}
-
 void settle(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     path::Segment* segment = c.segment.load();
@@ -456,7 +383,7 @@ void settle(Connection& c, int fd) {
     Direction& in = c.in_ring();
     const uint32_t epoch = s.in_epoch.load();
     if ((s.out_epoch.load() & 1) != 0 || s.resume_due || s.pending_error != 0 || has_backlog(s) || s.taken != 0 ||
-        (epoch & 1) != 0 || !is_clear(c.out_ring(), s.out_epoch.load())) {
+        (epoch & 1) != 0 || (!s.recovered && !is_clear(c.out_ring(), s.out_epoch.load()))) {
         return;
     }
     uint32_t given = Consent::given;
@@ -469,7 +396,7 @@ void settle(Connection& c, int fd) {
             changed(c);
         }
     }
-    if (in.wake.consent.load() != Consent::withheld || in.writer.epoch.load(std::memory_order_acquire) != epoch) {
+    if (in.wake.consent.load() != Consent::withheld || published_epoch(c) != epoch) {
         return;
     }
     leave_mirror(c);

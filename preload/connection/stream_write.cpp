@@ -51,7 +51,8 @@ void count_bytes_sent(Connection& c, uint64_t n) {
     s.bytes_sent_to.store(s.sent.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
-// A frame by TCP. The count goes first: who sees it looks for the frame.
+// A frame by TCP. The count goes first: who sees it looks for the frame. An end that is closed, and has read all bytes,
+// gets none: it waits for those that were counted before it had said so.
 ssize_t send_frame(Connection& c, int fd, Frame frame) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.out_ring();
@@ -59,7 +60,11 @@ ssize_t send_frame(Connection& c, int fd, Frame frame) {
     if (pollfd one{fd, 0, 0}; s.ended && sys::poll(&one, 1, 0) > 0) {
         return -EPIPE;
     }
-    ring.writer.frames.fetch_add(1, std::memory_order_release);
+    ring.writer.frames.fetch_add(1);
+    if (c.in_ring().writer.ends.load() == path::ends_whole) {
+        ring.writer.frames.fetch_sub(1, std::memory_order_relaxed);
+        return -EPIPE;
+    }
     const auto byte = static_cast<uint8_t>(frame);
     const long n = sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n == 1) {
@@ -132,11 +137,14 @@ void advance_out(Connection& c) {
     Direction& ring = c.out_ring();
     const uint32_t epoch = s.out_epoch.load(std::memory_order_relaxed);
     const uint32_t request = ring.reader.request.load(std::memory_order_acquire);
+    if (s.recovered) {
+        return; // for good; what the worker still writes is old
+    }
     if ((epoch & 1) != 0) {
         const bool resends = path::requests(request, epoch, path::resend);
         // After the peer's FIN nothing can wake this end any more, and the kernel knows what a write does then.
         if (resends || path::requests(request, epoch, path::return_to_kernel) ||
-            ((s.hold || s.ended) && !is_halted(s, epoch))) {
+            path::requests(request, epoch, path::return_quietly) || ((s.hold || s.ended) && !is_halted(s, epoch))) {
             return_out(c, resends);
         }
         return;
@@ -153,6 +161,9 @@ void advance_out(Connection& c) {
     ring.writer.switch_at.store(s.sent.load(std::memory_order_relaxed), std::memory_order_release);
     ring.writer.epoch.store(epoch + 1, std::memory_order_release);
     s.out_epoch.store(epoch + 1, std::memory_order_release);
+    s.switched_ns = sys::now_ns();
+    s.ask_pause_ns = 0;
+    s.ask_ns = 0;
     if (halts) {
         s.halted_ns = sys::now_ns();
         s.halted_epoch = epoch + 1;
@@ -162,6 +173,16 @@ void advance_out(Connection& c) {
     changed(c);
     stats::refresh(c);
     RSPRELOAD_PROBE(upgrade, c.fd.load(), epoch + 1);
+}
+
+void ask_to_switch(Connection& c) {
+    constexpr uint64_t first_pause_ns = 1000000;
+    ConnectionState& s = *c.state.load();
+    if (const uint64_t now = sys::now_ns(); now >= s.ask_ns) {
+        s.ask_pause_ns = s.ask_pause_ns == 0 ? first_pause_ns : 2 * s.ask_pause_ns;
+        s.ask_ns = now + s.ask_pause_ns;
+        service::ask(c.shared(), 1 - c.out_index());
+    }
 }
 
 void return_out(Connection& c, bool resend) {
@@ -194,8 +215,10 @@ void return_out(Connection& c, bool resend) {
     // kernel answers its frame by a reset.
     Direction& in = c.in_ring();
     const uint32_t theirs = in.writer.epoch.load(std::memory_order_acquire);
-    if ((theirs & 1) != 0 && !s.giving_back && !s.handed_over && !s.read_shut) { // which ask for more than that
-        in.reader.request.store(path::request_of(theirs, path::return_to_kernel), std::memory_order_release);
+    uint32_t request = in.reader.request.load();
+    if ((theirs & 1) != 0 && !s.giving_back && !s.handed_over && !s.read_shut && // which ask for more than that
+        path::requested_epoch(request) != theirs) {
+        in.reader.request.compare_exchange_strong(request, path::request_of(theirs, path::return_quietly));
     }
     changed(c);
 }
@@ -268,6 +291,7 @@ void release_write(Connection& c, int fd) {
             if ((s.out_epoch.load() & 1) != 0) {
                 if (!far_end_knows(c) || is_recovering(c)) {
                     c.shared().mirror.frames = 1; // until it does
+                    send_wanted_frame(c, fd);     // if that was just now, nobody tells of it again
                 } else {
                     (void)send_frame(c, fd, Frame::wake);
                 }
@@ -384,6 +408,23 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     return n != 0 || parts.empty() ? n : -EAGAIN;
 }
 
+// Of the second end to switch, whose program only sends: nobody may ever write at the first one, nor read at this one.
+void help_to_switch(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    if (c.out_index() == 0 || ((s.out_epoch.load() | s.in_epoch.load()) & 1) != 0 || s.hold || c.mirrored) {
+        return;
+    }
+    if ((c.in_ring().writer.epoch.load(std::memory_order_acquire) & 1) != 0) {
+        if (s.read_lock.try_acquire()) {
+            follow(c, fd, false);
+            s.read_lock.release();
+            advance_out(c);
+        }
+        return;
+    }
+    ask_to_switch(c);
+}
+
 // Whether the next byte goes by the kernel: 1, 0, or -errno.
 ssize_t choose_kernel(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
@@ -395,6 +436,9 @@ ssize_t choose_kernel(Connection& c, int fd) {
         return -EAGAIN;
     }
     advance_out(c);
+    if ((s.out_epoch.load() & 1) == 0) {
+        help_to_switch(c, fd);
+    }
     if ((s.out_epoch.load() & 1) != 0) {
         return 0;
     }

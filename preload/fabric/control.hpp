@@ -21,6 +21,7 @@ struct Control {
         drop = 2,   // to the worker: the connection is not to be had any more
         attach = 3, // from it: the far end's worker is there
         failed = 4, // from it, instead: it is not, for the reason `why`
+        ready = 5,  // from it, first: it has loaded libfabric, and answers at once from now on
     };
     uint64_t magic = expected_magic;
     Kind kind{};

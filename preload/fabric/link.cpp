@@ -32,8 +32,11 @@ constexpr uint64_t greeting_time = 2000 * millisecond;
 constexpr uint64_t attaching_time = 60000 * millisecond; // a call of the program's may be waiting in the kernel
 constexpr uint64_t proving_time = 20000 * millisecond;   // its bytes in front of an urgent one have to be read
 constexpr uint64_t closing_time = 5000 * millisecond;    // for the far end's answer
+constexpr uint64_t last_time = 60000 * millisecond;      // a program that has ended is not to leave a worker for ever
 constexpr uint64_t last_urgent_time = 100 * millisecond; // since then: it was sent before, and is on its way
-constexpr uint32_t urgent_bytes = 4;
+// What a socket says that is to use an address which no device of the cores has.
+bool is_of_no_device(int error) { return error == ENODEV || error == EADDRNOTAVAIL; }
+
 constexpr size_t max_queued = size_t{256} << 10;
 constexpr size_t max_read = size_t{256} << 10;
 
@@ -77,6 +80,10 @@ void Link::fail(Reason why) {
         return;
     }
     path::MirrorFields& mirror = segment_->mirror;
+    if (is_recovered()) {
+        close_all();
+        return;
+    }
     if (!attach_asked_) {
         owner_.tell(Control::failed, token(), why);
     } else if (mirror.closed.load() != 0 && phase_ == Phase::moving && !mirror_->has_closed()) {
@@ -132,12 +139,20 @@ void Link::begin(uint64_t now) {
         }
         phase_ = Phase::listening;
         deadline_ = give_up_;
+        if (!socket_ && is_of_no_device(errno)) {
+            fail(Reason::no_device);
+            return;
+        }
         if (!socket_ || !owner_.watch(socket_.fd(), token(), false)) {
             fail(Reason::no_memory);
         }
         return;
     }
     socket_ = FabricSocket::connecting(task_.ends.own, task_.ends.peer);
+    if (!socket_ && is_of_no_device(errno)) {
+        fail(Reason::no_device);
+        return;
+    }
     if (socket_ && owner_.watch(socket_.fd(), token(), true)) {
         phase_ = Phase::connecting;
         deadline_ = give_up_;
@@ -162,8 +177,8 @@ void Link::on_time(uint64_t now) {
         begin(now);
     } else if (phase_ == Phase::closing) {
         close_all();
-    } else if (phase_ != Phase::moving && phase_ != Phase::over) {
-        fail(Reason::no_peer);
+    } else if (phase_ != Phase::over) {
+        fail(phase_ == Phase::moving ? Reason::fabric_lost : Reason::no_peer);
     }
 }
 
@@ -270,7 +285,17 @@ bool Link::flush() {
     return true;
 }
 
+// The far end has said by TCP that the fabric has failed. The connection goes on there without this link, whose
+// descriptor of it would keep the end back.
+bool Link::is_recovered() const {
+    return phase_ == Phase::moving && segment_->mirror.stage.load() == MirrorFields::lost;
+}
+
 void Link::end_of_stream() {
+    if (is_recovered()) {
+        close_all();
+        return;
+    }
     if (phase_ == Phase::closing) {
         far_end_knows();
         return;
@@ -453,7 +478,7 @@ bool Link::take_echo(std::span<const uint8_t> body) {
     if (echo.say != said_ || proved_) {
         return false; // whoever this is does not hold the other end
     }
-    if ((said_ >> 8) < urgent_bytes) {
+    if ((said_ >> 8) < MirrorFields::urgent_bytes) {
         say_next();
         return true;
     }
@@ -471,7 +496,8 @@ void Link::begin_to_move() {
     phase_ = Phase::moving;
     deadline_ = UINT64_MAX;
     mirror_ = std::make_unique<Mirror>(*segment_, task_.direction);
-    segment_->mirror.stage.store(MirrorFields::moving);
+    uint32_t proved = MirrorFields::proved;
+    segment_->mirror.stage.compare_exchange_strong(proved, MirrorFields::moving); // else it is lost already
 }
 
 bool Link::pump() {
@@ -492,10 +518,18 @@ bool Link::pump() {
         }
     }
     if (phase_ != Phase::moving) {
+        if (!attach_asked_ && has_closed()) {
+            close_all(); // nobody is left who could attach
+            return false;
+        }
         if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::over) {
             fail(Reason::none);
         }
         return false;
+    }
+    if (is_recovered()) {
+        close_all();
+        return true;
     }
     bool moved = false;
     if (out_.size() - flushed_ < max_queued) {
@@ -505,6 +539,9 @@ bool Link::pump() {
         return true;
     }
     tell_program();
+    if (mirror_->is_closing() && deadline_ == UINT64_MAX) {
+        deadline_ = sys::now_ns() + last_time;
+    }
     if (mirror_->has_closed()) {
         take_frames();
         if (segment_->mirror.closed.load() == 2) {

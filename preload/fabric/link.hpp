@@ -40,6 +40,8 @@ class Link {
     // True: there is something to do already.
     bool arm(uint64_t id);
     void attended();
+    // Whether the program has asked for that, which it does by a message as well, if there is room.
+    bool take_asked() { return segment_->asked[1 - task_.direction].exchange(0) != 0; }
     void drop(); // by the program's service
     // No process of the program's has the connection any more.
     void abandon() { segment_->mirror.closed.store(1); }
@@ -85,6 +87,7 @@ class Link {
     void leave();
     void far_end_knows();
     void end_of_stream();
+    [[nodiscard]] bool is_recovered() const;
     void close_all();
 
     LinkOwner& owner_;

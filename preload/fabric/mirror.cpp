@@ -27,14 +27,18 @@ void Mirror::append(Bytes& out, Kind kind, const void* body, size_t bytes, uint6
     header.bytes = static_cast<uint32_t>(bytes);
     header.position = position;
     header.area = area;
-    header.tail = in().reader.tail.load();
+    // What was given back is told before the tail, see stream::is_clear().
+    const uint64_t tail = in().reader.tail.load();
+    header.tail = in().reader.given_back.load() == told_.given_back ? tail : told_tail_;
     const size_t at = out.size();
     out.resize(at + sizeof(header) + bytes);
     memcpy(out.data() + at, &header, sizeof(header));
     if (bytes != 0) {
         memcpy(out.data() + at + sizeof(header), body, bytes);
     }
-    told_tail_ = std::max(told_tail_, header.tail);
+    if (kind == Kind::data) { // the far end takes it from these, and the state's own
+        told_tail_ = std::max(told_tail_, header.tail);
+    }
 }
 
 // False: the program is changing it.
@@ -149,6 +153,7 @@ bool Mirror::collect(Bytes& out, size_t limit) {
             collect_taken(out, state);
             append(out, Kind::state, &state, sizeof(state));
             told_ = state;
+            told_tail_ = std::max(told_tail_, state.tail); // the reader may have gone on since it was taken
             any = true;
         }
         exact_ = false;

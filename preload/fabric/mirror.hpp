@@ -57,7 +57,11 @@ class Mirror {
     bool arm(uint64_t id);
 
     // The program has closed, and all that it has sent is in the far segment.
-    [[nodiscard]] bool has_closed() const { return closing_ != 0 && synced_ == closing_; }
+    [[nodiscard]] bool has_closed() const {
+        return closing_ != 0 && static_cast<int32_t>(synced_ - closing_) >= 0; // a later one says the same
+    }
+    // The same, but the far end has not said that it has it.
+    [[nodiscard]] bool is_closing() const { return closing_ != 0; }
     // The far end's program has closed, and all that it has sent is here: when its stream ends, nothing has failed.
     [[nodiscard]] bool far_has_closed() const { return far_.closing != 0; }
 

@@ -6,6 +6,7 @@
 // until then, as after vfork, so that it does not matter how large the program is; they make nothing but system calls.
 #include "preload/fabric/spawn.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -17,6 +18,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/fabric/control.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/stats/settings.hpp"
 
@@ -37,9 +39,16 @@ struct Child {
     alignas(16) std::array<char, stack_bytes> worker_stack{};
 };
 
+// For the worker alone: the name without it is the variable's there.
+constexpr const char* prefix = "RSPRELOAD_WORKER_";
+
+bool begins_with(const char* text, const char* beginning) { return strncmp(text, beginning, strlen(beginning)) == 0; }
+
+// What the library is told is not for the worker; nothing is to be preloaded there; and the provider that the program
+// wants of libfabric is the program's own matter.
 bool is_for_worker(const char* variable) {
-    // What the library is told is not for it; it is not to be preloaded there.
-    return strncmp(variable, "LD_PRELOAD=", 11) != 0 && strncmp(variable, "RSPRELOAD_", 10) != 0;
+    return !begins_with(variable, "LD_PRELOAD=") && !begins_with(variable, "RSPRELOAD_") &&
+           !begins_with(variable, "FI_PROVIDER=");
 }
 
 // A copy of the environment of the program's beginning: later the program may be changing its own just now, and servers
@@ -50,20 +59,35 @@ __attribute__((constructor(103))) void keep_environment() {
     if (!policy::fabric_allowed() || environ == nullptr) {
         return;
     }
-    size_t length = 0;
+    size_t length = 1;
     for (char** variable = environ; *variable != nullptr; ++variable) {
-        length += is_for_worker(*variable) ? strlen(*variable) + 1 : 0;
+        length += strlen(*variable) + 1;
     }
-    void* memory = mmap(nullptr, length + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         return; // the worker begins with none: it then takes the defaults
     }
     auto* next = static_cast<char*>(memory);
     size_t count = 0;
-    for (char** variable = environ; *variable != nullptr && count + 1 < environment.size(); ++variable) {
-        if (is_for_worker(*variable)) {
+    const auto keep = [&](const char* variable) {
+        if (count + 1 < environment.size()) {
             environment[count++] = next;
-            next = stpcpy(next, *variable) + 1;
+            next = stpcpy(next, variable) + 1;
+        }
+    };
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+        if (begins_with(*variable, prefix)) {
+            keep(*variable + strlen(prefix));
+        }
+    }
+    const size_t own = count;
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+        const size_t name = strcspn(*variable, "=");
+        const bool replaced = std::any_of(environment.begin(), environment.begin() + own, [&](const char* one) {
+            return strcspn(one, "=") == name && strncmp(one, *variable, name) == 0;
+        });
+        if (is_for_worker(*variable) && !replaced) {
+            keep(*variable);
         }
     }
 }
@@ -109,21 +133,27 @@ __attribute__((no_sanitize("thread"))) int run_first(void* argument) {
 int spawn_worker() {
     static constinit Child child; // on the service's thread only
     std::array<int, 2> sockets{};
-    if (sys::call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets.data()) != 0) {
-        return -1;
+    {
+        const numbers::Making making;
+        if (sys::call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets.data()) != 0) {
+            return -1;
+        }
+        for (int& one : sockets) {
+            one = descriptors::keep(one);
+        }
     }
     const char* given = settings::fabric_worker();
     child.path = given != nullptr ? given : RSPRELOAD_FABRIC_WORKER;
     child.socket = sockets[1];
     int status = 0;
     const long first =
-        sys::call(SYS_access, child.path, X_OK) == 0
+        sockets[0] >= 0 && sockets[1] >= 0 && sys::call(SYS_access, child.path, X_OK) == 0
             ? __clone(run_first, static_cast<void*>(child.stack.data() + stack_bytes), CLONE_VM | CLONE_VFORK, &child)
             : -1;
     const bool made = first > 0 && sys::call(SYS_wait4, first, &status, __WALL, nullptr) == first && status == 0;
-    sys::call(SYS_close, sockets[1]);
+    descriptors::close(sockets[1]);
     if (!made) {
-        sys::call(SYS_close, sockets[0]);
+        descriptors::close(sockets[0]);
         return -1;
     }
     return sockets[0];

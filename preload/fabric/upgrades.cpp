@@ -26,8 +26,10 @@ using rendezvous::Outcome;
 using rendezvous::Upgrade;
 
 bool Upgrades::ensure_worker() {
+    constexpr uint64_t patience_ns = 60000000000U; // a busy machine takes seconds to load libfabric
     if (worker_ < 0 && !impossible_) {
-        worker_ = descriptors::keep(spawn_worker());
+        ready_by_ = sys::now_ns() + patience_ns;
+        worker_ = spawn_worker();
         impossible_ = worker_ < 0 || !rendezvous::watch(epoll_, worker_, EPOLLIN, rendezvous::worker_mark);
     }
     return !impossible_;
@@ -39,46 +41,75 @@ bool Upgrades::begin(const Upgrade& upgrade) {
         return false;
     }
     Connection& c = *upgrade.connection;
+    if (is_strange(upgrade.ends.own)) {
+        rendezvous::conclude(c, failure(Reason::no_device, true), epoll_);
+        return true;
+    }
     uint64_t token = 0;
     int memory = -1;
     constexpr uint64_t tokens = uint64_t{1} << 63; // the worker has other uses for the least numbers
     path::Segment* segment = nullptr;
     if (ensure_worker() && getrandom(&token, sizeof(token), GRND_NONBLOCK) == sizeof(token)) {
         token |= tokens;
+        memory = descriptors::make(path::open_memory);
         segment = path::make_segment(token, memory);
     }
     if (segment == nullptr) {
+        descriptors::close(memory);
         rendezvous::conclude(c, failure(Reason::no_memory, impossible_), epoll_);
         return true;
     }
     free->upgrade = upgrade;
     free->token = token;
     free->segment = segment;
+    free->memory = memory;
     free->direction = upgrade.ends.is_first() ? 0 : 1;
-    Control task;
-    task.kind = Control::serve;
-    task.token = token;
-    task.direction = free->direction;
-    task.service = service::own_name();
-    task.ends = upgrade.ends;
-    task.accepted = c.role == Role::accept ? 1 : 0;
-    c.duplicated = true;
-    const bool sent = rendezvous::send_with(worker_, &task, sizeof(task), memory, nullptr, 0, upgrade.fd);
-    sys::call(SYS_close, memory);
-    if (!sent) {
-        conclude(*free, failure(Reason::no_memory));
+    if (ready_) {
+        give(*free);
     }
     return true;
+}
+
+bool Upgrades::is_strange(const rendezvous::Address& own) const {
+    const size_t known = std::min(strange_count_, strange_.size());
+    return std::any_of(strange_.begin(), strange_.begin() + known,
+                       [&](const rendezvous::Address& one) { return one.bytes == own.bytes; });
+}
+
+void Upgrades::give(Pending& pending) {
+    Connection& c = *pending.upgrade.connection;
+    if (table::connection(pending.upgrade.fd) != &c) {
+        conclude(pending, failure(Reason::none)); // it was closed, or that number of it
+        return;
+    }
+    Control task;
+    task.kind = Control::serve;
+    task.token = pending.token;
+    task.direction = pending.direction;
+    task.service = service::own_name();
+    task.ends = pending.upgrade.ends;
+    task.accepted = c.role == Role::accept ? 1 : 0;
+    c.duplicated = true;
+    const bool sent =
+        rendezvous::send_with(worker_, &task, sizeof(task), pending.memory, nullptr, 0, pending.upgrade.fd);
+    descriptors::close(std::exchange(pending.memory, -1));
+    if (!sent) {
+        conclude(pending, failure(Reason::no_memory));
+    }
 }
 
 void Upgrades::conclude(Pending& pending, const Outcome& outcome) {
     Connection& c = *pending.upgrade.connection;
     path::unmap_segment(std::exchange(pending.segment, nullptr));
+    descriptors::close(std::exchange(pending.memory, -1));
     pending.token = 0;
     rendezvous::conclude(c, outcome, epoll_);
 }
 
 void Upgrades::drop(Pending& pending) {
+    if (pending.memory >= 0) {
+        return; // it has not been given
+    }
     Control message;
     message.kind = Control::drop;
     message.token = pending.token;
@@ -95,13 +126,26 @@ void Upgrades::on_closed() {
 }
 
 void Upgrades::on_message(const Control& message) {
+    if (message.kind == Control::ready) {
+        ready_ = true;
+        for (Pending& pending : pending_) {
+            if (pending.memory >= 0) {
+                give(pending);
+            }
+        }
+        return;
+    }
     const auto found = std::find_if(pending_.begin(), pending_.end(),
                                     [&](const Pending& p) { return p.token != 0 && p.token == message.token; });
     if (found == pending_.end()) {
         return; // it was closed meanwhile
     }
     if (message.kind != Control::attach) {
-        conclude(*found, failure(message.why));
+        const bool strange = message.why == Reason::no_device;
+        if (strange && !is_strange(found->upgrade.ends.own)) {
+            strange_[strange_count_++ % strange_.size()] = found->upgrade.ends.own;
+        }
+        conclude(*found, failure(message.why, strange));
         return;
     }
     Reason why = Reason::none;
@@ -113,6 +157,14 @@ void Upgrades::on_message(const Control& message) {
     } else {
         drop(*found);
         conclude(*found, failure(why));
+    }
+}
+
+// It hangs in a device, perhaps, and so would the next one.
+void Upgrades::on_time(uint64_t now) {
+    if (deadline() <= now) {
+        impossible_ = true;
+        worker_ended();
     }
 }
 
@@ -136,6 +188,7 @@ void Upgrades::on_worker() {
 // Killed, perhaps. Whatever it has not yet sent goes by TCP.
 void Upgrades::worker_ended() {
     descriptors::close(std::exchange(worker_, -1));
+    ready_ = false;
     for (Pending& pending : pending_) {
         if (pending.token != 0) {
             conclude(pending, failure(Reason::fabric_lost));

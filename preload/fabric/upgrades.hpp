@@ -20,6 +20,9 @@ class Upgrades {
     // False: there is no room, and it is to be tried again later.
     bool begin(const rendezvous::Upgrade& upgrade);
     void on_worker(); // it has said something, or has ended
+    void on_time(uint64_t now);
+    // When a worker that is not ready is given up: others wait behind what waits for it.
+    [[nodiscard]] uint64_t deadline() const { return worker_ >= 0 && !ready_ ? ready_by_ : UINT64_MAX; }
     // Connections were closed.
     void on_closed();
 
@@ -28,19 +31,29 @@ class Upgrades {
         rendezvous::Upgrade upgrade;
         uint64_t token = 0; // 0: not in use
         path::Segment* segment = nullptr;
+        int memory = -1; // the segment's, until the worker has it
         unsigned direction = 0;
     };
 
     bool ensure_worker();
+    // To the worker. Not before it is ready: its descriptor of the connection would keep back what the kernel does as
+    // the last one is closed, by a program that ends meanwhile.
+    void give(Pending& pending);
     void on_message(const Control& message);
+    [[nodiscard]] bool is_strange(const rendezvous::Address& own) const;
     void conclude(Pending& pending, const rendezvous::Outcome& outcome);
     void drop(Pending& pending);
     void worker_ended();
 
     const int epoll_;
     int worker_ = -1;
+    bool ready_ = false;
+    uint64_t ready_by_ = UINT64_MAX;
     bool impossible_ = false;
     std::array<Pending, 256> pending_;
+    // Own addresses that no device has, the last ones; ports are none of it. Whether that changes is not looked at.
+    std::array<rendezvous::Address, 8> strange_{};
+    size_t strange_count_ = 0;
 };
 
 } // namespace preload::fabric

@@ -21,6 +21,7 @@
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
 #include "preload/wait/wakeup.hpp"
+#include "rsockets/loading.h"
 
 namespace preload::fabric {
 
@@ -51,6 +52,8 @@ Worker::Worker() {
         !watch(inbox_, inbox_mark, false) || !watch(wakeup::descriptor(wakeup_), wakeup_mark, false)) {
         throw std::runtime_error("no descriptors");
     }
+    rsocket_load_providers_1();
+    tell(Control::ready, 0, Reason::none);
 }
 
 Worker::~Worker() {
@@ -72,19 +75,39 @@ bool Worker::watch(int fd, uint64_t token, bool out) {
 }
 
 void Worker::attend(const path::Segment& segment, unsigned end) {
-    Attend message;
-    message.token = segment.token;
-    (void)rendezvous::send_to(inbox_, segment.service[end].load(), message);
+    notify({segment.service[end].load(), segment.token, 0});
 }
 
 void Worker::wake(path::Segment& segment, unsigned end, uint64_t id) {
-    if (wakeup::wake(id, getuid())) {
+    if (wakeup::wake(id, user_)) {
         return;
     }
-    WakeupWanted message;
-    message.token = segment.token;
-    message.id = id;
-    (void)rendezvous::send_to(inbox_, segment.service[end].load(), message);
+    notify({segment.service[end].load(), segment.token, id});
+}
+
+// An inbox has room for some messages only (net.unix.max_dgram_qlen), and each is about one connection: one that is
+// lost is a thread that sleeps on.
+void Worker::notify(const Notice& notice) {
+    long result = 0;
+    if (notice.id == 0) {
+        Attend message;
+        message.token = notice.token;
+        result = rendezvous::send_to(inbox_, notice.service, message);
+    } else {
+        WakeupWanted message;
+        message.token = notice.token;
+        message.id = notice.id;
+        result = rendezvous::send_to(inbox_, notice.service, message);
+    }
+    if (result == -EAGAIN && std::find(unsent_.begin(), unsent_.end(), notice) == unsent_.end()) {
+        unsent_.push_back(notice);
+    }
+}
+
+void Worker::notify_again() {
+    for (const Notice& notice : std::exchange(unsent_, {})) {
+        notify(notice);
+    }
 }
 
 void Worker::tell(Control::Kind kind, uint64_t token, Reason why) {
@@ -128,6 +151,14 @@ uint64_t Worker::next_deadline() const {
 void Worker::serve(const Control& task, int memory, int tcp) {
     const char* why = nullptr;
     path::Segment* segment = path::map_segment(memory, why);
+    rendezvous::Ends ends;
+    // As it was given, it may have been closed, and its number have become that of something else.
+    if (!rendezvous::Ends::of(tcp, ends) || !(ends == task.ends)) {
+        path::unmap_segment(segment);
+        close(tcp);
+        tell(Control::failed, task.token, Reason::young);
+        return;
+    }
     if (segment == nullptr || segment->token != task.token || task.direction > 1 || task.token < first_token) {
         path::unmap_segment(segment);
         close(tcp);
@@ -160,8 +191,7 @@ void Worker::read_control() {
             (void)repoll_ctl(epoll_, EPOLL_CTL_DEL, control_fd, nullptr);
             return;
         }
-        int tcp = -1;
-        const int memory = rendezvous::passed_descriptor(header, &tcp);
+        auto [memory, tcp] = rendezvous::passed_descriptors(header);
         const bool whole = n == sizeof(message) && message.magic == Control::expected_magic;
         if (whole && message.kind == Control::serve && memory >= 0 && tcp >= 0) {
             serve(message, memory, std::exchange(tcp, -1));
@@ -179,7 +209,19 @@ void Worker::read_control() {
 
 // As the service of a program reads its own, see rendezvous/service.cpp.
 void Worker::read_inbox() {
-    for (;;) {
+    if (read_messages() < rendezvous::many_messages()) {
+        return;
+    }
+    for (const auto& [token, link] : links_) {
+        if (link->take_asked()) {
+            link->attended();
+        }
+    }
+}
+
+// Returns how many there were.
+unsigned Worker::read_messages() {
+    for (unsigned count = 0;; ++count) {
         std::array<uint8_t, sizeof(WakeupGiven) + 1> bytes{};
         sockaddr_un from{};
         iovec part{bytes.data(), bytes.size()};
@@ -193,14 +235,14 @@ void Worker::read_inbox() {
         header.msg_controllen = sizeof(control.bytes);
         const ssize_t n = recvmsg(inbox_, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (n < 0) {
-            return;
+            return count;
         }
-        int board = -1;
-        int fd = rendezvous::passed_descriptor(header, &board);
+        auto [fd, board] = rendezvous::passed_descriptors(header);
         const bool own_user = rendezvous::is_from_own_user(header);
         const std::span<const uint8_t> received(bytes.data(), static_cast<size_t>(n));
         if (const auto attended = rendezvous::parse<Attend>(received); attended) {
             if (Link* link = find(attended->token); link != nullptr) {
+                (void)link->take_asked();
                 link->attended();
             }
         } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted && own_user) {
@@ -214,7 +256,7 @@ void Worker::read_inbox() {
             }
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given && own_user && fd >= 0) {
             if (find(given->token) != nullptr && rendezvous::is_eventfd(fd)) {
-                (void)wakeup::learn(given->id, getuid(), std::exchange(fd, -1), board);
+                (void)wakeup::learn(given->id, getuid(), descriptors::keep(std::exchange(fd, -1)), board);
             }
         }
         for (const int left : {fd, board}) {
@@ -269,11 +311,14 @@ void Worker::run() {
     next_look_ = sys::now_ns() + second;
     while (!program_ended_ || !links_.empty()) {
         wakeup::clear(wakeup_);
+        notify_again();
         int timeout = 0;
         if (!pump_all() && !arm_all()) {
             const uint64_t next = next_deadline();
             const uint64_t now = sys::now_ns();
-            timeout = next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, 60000));
+            constexpr uint64_t until_room = 1; // nothing tells of it
+            const uint64_t longest = unsent_.empty() ? 60000 : until_room;
+            timeout = next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest));
         }
         const int n = repoll_wait(epoll_, events.data(), events.size(), timeout);
         const uint64_t now = sys::now_ns();

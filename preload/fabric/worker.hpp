@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <vector>
+
+#include <unistd.h>
 
 #include "preload/fabric/link.hpp"
 
@@ -36,15 +39,27 @@ class Worker final : public LinkOwner {
     void read_control();
     void serve(const Control& task, int memory, int tcp);
     void read_inbox();
+    unsigned read_messages();
     void look_for_the_dead(uint64_t now);
     Link* find(uint64_t token);
+    // What the program's service is to be told.
+    struct Notice {
+        uint64_t service = 0;
+        uint64_t token = 0;
+        uint64_t id = 0; // 0: it is to look at the connection; else the sleeper that it is to wake
+        bool operator==(const Notice&) const = default;
+    };
+    void notify(const Notice& notice);
+    void notify_again();
 
     int epoll_ = -1;
     int inbox_ = -1;
+    const uid_t user_ = getuid();
     uint64_t name_ = 0;
     uint64_t wakeup_ = 0; // the own id
     bool program_ended_ = false;
     uint64_t next_look_ = UINT64_MAX;
+    std::vector<Notice> unsent_;                                // the service's inbox was full
     std::unordered_map<uint64_t, std::unique_ptr<Link>> links_; // by token
 };
 

@@ -42,10 +42,18 @@ enum Consent : uint32_t {
     used = 2,  // the writer has switched; the reader may not withdraw
 };
 
+// WriterFields::ends: what the writer's end is about to do. Only the kernel knows when it has.
+enum Ends : uint32_t {
+    no_end = 0,
+    ends_soon = 1,  // its direction is shut down, or it is closed
+    ends_whole = 2, // no process reads any more: the kernel answers a frame by a reset, which loses what TCP carries
+};
+
 // ReaderFields::request, made by the reader of a direction for its writer. The epoch that it is about is in the bits
 // above.
 enum Request : uint32_t {
-    return_to_kernel = 1, // end this (odd) epoch: go on by the kernel
+    return_quietly = 0,   // end this (odd) epoch: go on by the kernel; Frame::resume may wait for the next byte
+    return_to_kernel = 1, // the same, and who asks waits for Frame::resume
     halt = 2,             // end this (even) epoch: stay in the ring until asked to return
     resend = 3, // end this (odd) epoch: send the reader's bytes, then what is unread in the ring, by the kernel
 };
@@ -73,8 +81,8 @@ struct alignas(64) WriterFields {
     std::atomic<uint32_t> frames{0};    // how many frames were sent by TCP, see frame.hpp
     std::atomic<uint32_t> resent{0};    // the last epoch that ended by Request::resend
     std::atomic<uint32_t> resets{0};    // it was closed with a reset, and not killed
-    std::atomic<uint32_t> ends{0};      // a shutdown or close is near: only the kernel knows when
-    std::atomic<uint32_t> wakes{0};     // the writer's process can wake by an id: see wait/wakeup.hpp
+    std::atomic<uint32_t> ends{no_end};
+    std::atomic<uint32_t> wakes{0}; // the writer's process can wake by an id: see wait/wakeup.hpp
     std::atomic<uint32_t> clear{0}; // an odd epoch that has ended, whose bytes the reader is not to leave in the ring
 };
 

@@ -70,19 +70,16 @@ bool populate_range(void* at, size_t length) {
 
 } // namespace
 
-Segment* make_segment(uint64_t token, int& fd) {
-    fd = memfd_create("rspreload", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) {
-        return nullptr;
-    }
+int open_memory() { return memfd_create("rspreload", MFD_CLOEXEC | MFD_ALLOW_SEALING); }
+
+Segment* make_segment(uint64_t token, int fd) {
     Segment* segment = nullptr;
-    if (ftruncate(fd, file_bytes) == 0 && real::fcntl(fd, F_ADD_SEALS, static_cast<unsigned long>(wanted_seals)) == 0) {
+    if (fd >= 0 && ftruncate(fd, file_bytes) == 0 &&
+        real::fcntl(fd, F_ADD_SEALS, static_cast<unsigned long>(wanted_seals)) == 0) {
         segment = map(fd);
     }
     if (segment == nullptr || !populate_range(segment, rings_offset)) {
         unmap_segment(segment);
-        real::close(fd);
-        fd = -1;
         return nullptr;
     }
     new (segment) Segment;

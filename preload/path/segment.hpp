@@ -23,7 +23,7 @@ struct alignas(64) MirrorFields {
         proving = 0, // nothing may be in the ring yet
         proved = 1,  // to this end; to the far end as well, perhaps
         moving = 2,
-        lost = 3,   // the fabric has failed
+        lost = 3,   // the fabric has failed; whichever of the two says so, the worker lets go
         ended = 4,  // the far end has ended; all that it has sent is in the ring
         failed = 5, // it was never proved
     };
@@ -43,7 +43,8 @@ struct alignas(64) MirrorFields {
     std::atomic<uint32_t> closed{0}; // by the last process that had it; 2: with a reset; 3: it is only the kernel's now
     std::atomic<uint32_t> shared{0}; // several processes have had it: only the kernel knows when the last one has ended
 
-    static constexpr uint32_t left = 3; // of `closed`
+    static constexpr uint32_t left = 3;         // of `closed`
+    static constexpr uint32_t urgent_bytes = 4; // that each end sends for the proof
     static constexpr uint32_t say_of(uint32_t number, uint8_t byte) { return number << 8 | byte; }
 };
 
@@ -52,6 +53,8 @@ struct Segment {
     uint64_t token = 0; // names the connection in messages between the services of both ends
     // The service of the process at each end, as service_address() takes it; of the last one that used the end.
     std::atomic<uint64_t> service[2]{};
+    // That service is to look at the connection: for when its inbox is too full to be told.
+    std::atomic<uint32_t> asked[2]{};
     MirrorFields mirror;
     Direction direction[2]; // [0]: written by the first end (see rendezvous/name.hpp), [1]: by the second
 };
@@ -72,8 +75,10 @@ inline uint8_t* ring_memory(Segment* segment, unsigned direction) {
     return reinterpret_cast<uint8_t*>(segment) + rings_offset + direction * ring_bytes;
 }
 
-// Makes a memory file and maps it; fd is the file's, close-on-exec. Null: errno says why.
-Segment* make_segment(uint64_t token, int& fd);
+// An empty memory file for a segment, close-on-exec; negative: there is none.
+int open_memory();
+// Lays it out and maps it; fd stays the caller's, and may be negative. Null: there is no memory.
+Segment* make_segment(uint64_t token, int fd);
 // Maps what a peer has sent, after checks of its kind, seals and size. Null: why says what is wrong with it.
 Segment* map_segment(int fd, const char*& why);
 void unmap_segment(Segment* segment);

@@ -72,7 +72,9 @@ bool Agreements::begin(Connection& c, uint64_t now) {
         return true;
     }
     if (upgrade.remote) {
-        return fabric_.begin(upgrade);
+        const bool begun = fabric_.begin(upgrade);
+        deadline_ = std::min(deadline_, fabric_.deadline());
+        return begun;
     }
     Pending& pending = *pending_.add(upgrade);
     pending.since = now;
@@ -105,6 +107,8 @@ void Agreements::on_time(uint64_t now) {
     if (look_at_all) {
         fabric_.on_closed();
     }
+    fabric_.on_time(now);
+    deadline_ = fabric_.deadline();
     pending_.for_each([&](Pending& pending) {
         if (look_at_all && pending.upgrade.connection->requested.load() == 2) {
             conclude(pending, failure(Reason::none));
@@ -266,9 +270,10 @@ void Agreements::make_offer(Pending& pending, uint64_t now) {
         return;
     }
     Proposal proposal;
-    int memory = -1;
+    const int memory = descriptors::make(path::open_memory);
     if (getrandom(&proposal.token, sizeof(proposal.token), GRND_NONBLOCK) != sizeof(proposal.token) ||
         proposal.token == 0 || (pending.offer = path::make_segment(proposal.token, memory)) == nullptr) {
+        descriptors::close(memory);
         conclude(pending, failure(Reason::no_memory));
         return;
     }
@@ -279,7 +284,7 @@ void Agreements::make_offer(Pending& pending, uint64_t now) {
     proposal.ends = pending.upgrade.ends;
     proposal.bytes = path::file_bytes;
     const bool sent = channel.send(proposal, memory);
-    sys::call(SYS_close, memory);
+    descriptors::close(memory);
     if (!sent) { // somebody takes nothing, or is gone: a meeting tells
         withdraw_offer(pending);
         wait_for_room(channel);
@@ -342,9 +347,7 @@ void Agreements::on_channel(uint64_t event, uint32_t events, uint64_t now) {
         if (received == Channel::Received::message) {
             on_proposal(*channel, proposal, memory, now);
         }
-        if (memory >= 0) {
-            sys::call(SYS_close, memory);
-        }
+        descriptors::close(memory);
         if (received == Channel::Received::ended) {
             close_channel(*channel);
         }

@@ -31,11 +31,13 @@ Channel::Received Channel::receive(Proposal& out, int& fd) {
     header.msg_iovlen = 1;
     header.msg_control = control.bytes;
     header.msg_controllen = sizeof(control.bytes);
-    const long n = sys::call(SYS_recvmsg, fd_, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    Passed passed{};
+    const long n = receive_with(fd_, header, passed);
     if (n == -EAGAIN || n == -EINTR) {
         return Received::nothing;
     }
-    fd = n >= 0 ? passed_descriptor(header) : -1;
+    fd = passed[0];
+    descriptors::close(passed[1]);
     const auto proposal = parse<Proposal>({bytes.data(), static_cast<size_t>(std::max(n, 0L))});
     if (!proposal) { // its end, or nobody who speaks as this library does
         return Received::ended;

@@ -26,7 +26,7 @@ class Channel {
     // With a descriptor beside it, if fd >= 0. False: there is no room, or nobody.
     bool send(const Proposal& proposal, int fd = -1);
     enum class Received : uint8_t { message, nothing, ended };
-    // fd: the caller's, or -1.
+    // fd: kept (rendezvous/descriptors.hpp), and the caller's, or -1.
     Received receive(Proposal& out, int& fd);
 
     size_t offers = 0;    // made here and not answered

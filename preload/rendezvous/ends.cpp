@@ -15,6 +15,7 @@
 #include <netinet/in.h>
 
 #include "preload/base/system.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 
 namespace preload::rendezvous {
 
@@ -71,8 +72,8 @@ socklen_t Ends::meeting_name(sockaddr_un& out) const {
 }
 
 Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received) {
-    const int fd = static_cast<int>(
-        sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
+    const int fd = descriptors::make(
+        [] { return sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG); });
     if (fd < 0) {
         return Owner::unknown;
     }
@@ -131,7 +132,7 @@ Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received) {
             }
         }
     }
-    sys::call(SYS_close, fd);
+    descriptors::close(fd);
     return owner;
 }
 

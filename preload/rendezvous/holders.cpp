@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "preload/base/system.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 
 namespace preload::rendezvous {
 
@@ -25,6 +26,10 @@ struct DirectoryEntry { // getdents64(2)
     uint8_t type;
     char name[];
 };
+
+int open_folder(int within, const char* path) {
+    return descriptors::make([&] { return sys::call(SYS_openat, within, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+}
 
 bool is_number(const char* text) { return *text >= '0' && *text <= '9'; }
 
@@ -59,7 +64,7 @@ bool is_sole_holder(int fd) {
     std::array<char, 64> wanted{};
     std::array<char, 64> path{};
     (void)snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
-    const int all = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const int all = open_folder(AT_FDCWD, "/proc");
     if (all < 0) {
         return false;
     }
@@ -69,8 +74,7 @@ bool is_sole_holder(int fd) {
                               return true;
                           }
                           (void)snprintf(path.data(), path.size(), "%s/fd", process);
-                          const int folder = static_cast<int>(
-                              sys::call(SYS_openat, all, path.data(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+                          const int folder = open_folder(all, path.data());
                           if (folder < 0) {
                               return true; // it has ended, or is another user's
                           }
@@ -80,10 +84,10 @@ bool is_sole_holder(int fd) {
                               found = link_of(folder, number, link) && strcmp(link.data(), wanted.data()) == 0;
                               return !found;
                           });
-                          sys::call(SYS_close, folder);
+                          descriptors::close(folder);
                           return !found;
                       });
-    sys::call(SYS_close, all);
+    descriptors::close(all);
     return sole;
 }
 

@@ -22,6 +22,11 @@ constexpr uint64_t listening_time = 10000 * millisecond; // the other end is wor
 constexpr uint64_t connecting_time = 300 * millisecond;
 constexpr uint64_t answering_time = 1000 * millisecond;
 
+int make_socket() {
+    return descriptors::make(
+        [] { return sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+}
+
 } // namespace
 
 bool Meeting::watch(int fd) { return rendezvous::watch(epoll_, fd, EPOLLIN, reinterpret_cast<uint64_t>(this)); }
@@ -47,8 +52,7 @@ Outcome Meeting::listen_for_peer() {
     constexpr int backlog = 4;
     sockaddr_un name{};
     const socklen_t length = upgrade_->ends.meeting_name(name);
-    listener_ = descriptors::keep(
-        static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
+    listener_ = make_socket();
     if (listener_ < 0) {
         return failure(Reason::no_memory);
     }
@@ -73,13 +77,13 @@ Outcome Meeting::connect_to_peer() {
     constexpr uint64_t max_pause = 40 * millisecond;
     sockaddr_un name{};
     const socklen_t length = upgrade_->ends.meeting_name(name);
-    const int made = static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int made = make_socket();
     if (made < 0) {
         return failure(Reason::no_memory);
     }
     const long result = sys::call(SYS_connect, made, &name, length);
     if (result != 0) {
-        sys::call(SYS_close, made);
+        descriptors::close(made);
         const uint64_t now = sys::now_ns();
         if ((result != -ECONNREFUSED && result != -EAGAIN) || now >= give_up_) {
             return unanswered(*upgrade_);
@@ -89,16 +93,17 @@ Outcome Meeting::connect_to_peer() {
         return going_on;
     }
     if (!is_owner(made)) {
-        sys::call(SYS_close, made);
+        descriptors::close(made);
         return failure(Reason::other_user);
     }
-    socket_ = descriptors::keep(made);
-    if (socket_ < 0 || getrandom(&token_, sizeof(token_), GRND_NONBLOCK) != sizeof(token_) || token_ == 0) {
+    socket_ = made;
+    if (getrandom(&token_, sizeof(token_), GRND_NONBLOCK) != sizeof(token_) || token_ == 0) {
         return failure(Reason::no_memory);
     }
-    int memory = -1;
+    const int memory = descriptors::make(path::open_memory);
     segment_ = path::make_segment(token_, memory);
     if (segment_ == nullptr) {
+        descriptors::close(memory);
         return failure(Reason::no_memory);
     }
     segment_->service[1] = service::own_name();
@@ -107,7 +112,7 @@ Outcome Meeting::connect_to_peer() {
     hello.token = token_;
     hello.service = service::own_name();
     const bool sent = send_with(socket_, &hello, sizeof(hello), memory);
-    sys::call(SYS_close, memory);
+    descriptors::close(memory);
     if (!sent || !watch(socket_)) {
         return failure(Reason::no_peer);
     }
@@ -116,18 +121,18 @@ Outcome Meeting::connect_to_peer() {
 }
 
 Outcome Meeting::accept_stranger(uint64_t now) {
-    const int made =
-        static_cast<int>(sys::call(SYS_accept4, listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    const int made = descriptors::make(
+        [&] { return sys::call(SYS_accept4, listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
     if (made < 0) {
         return going_on;
     }
     if (!is_owner(made)) {
-        sys::call(SYS_close, made); // not who it should be: it learns nothing, and the other one may still come
+        descriptors::close(made); // not who it should be: it learns nothing, and the other one may still come
         why_ = Reason::other_user;
         return going_on;
     }
-    socket_ = descriptors::keep(made);
-    if (socket_ < 0 || !watch(socket_)) {
+    socket_ = made;
+    if (!watch(socket_)) {
         return failure(Reason::no_memory);
     }
     deadline_ = now + answering_time;
@@ -143,17 +148,18 @@ Outcome Meeting::take_hello() {
     message.msg_iovlen = 1;
     message.msg_control = control.bytes;
     message.msg_controllen = sizeof(control.bytes);
-    const long n = sys::call(SYS_recvmsg, socket_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    Passed passed{};
+    const long n = receive_with(socket_, message, passed);
     if (n == -EAGAIN || n == -EINTR) {
         return going_on;
     }
-    const int memory = n >= 0 ? passed_descriptor(message) : -1; // a message of no bytes has some, too
+    const int memory = passed[0];
     const auto hello = parse<Hello>({bytes.data(), static_cast<size_t>(n > 0 ? n : 0)});
     const char* why = nullptr;
     path::Segment* segment =
         hello && hello->bytes == path::file_bytes && memory >= 0 ? path::map_segment(memory, why) : nullptr;
-    if (memory >= 0) {
-        sys::call(SYS_close, memory);
+    for (const int fd : passed) {
+        descriptors::close(fd);
     }
     if (segment == nullptr) {
         return n <= 0 ? unanswered(*upgrade_) : failure(Reason::failed);

@@ -71,14 +71,13 @@ struct WakeupWanted {
     uint64_t id = 0;
 };
 
-// The answer, with the descriptor and its board's (see wait/board.hpp) beside it; or, to another user's process, the
-// name of a receiver, see wait/datagram.hpp. Neither: it is to be woken by frames.
+// The answer, with the descriptor and its board's (see wait/board.hpp) beside it; or, to another user's process, with
+// the writer of a pipe, see wait/wakeup_pipe.hpp. With neither: it is to be woken by frames.
 struct WakeupGiven {
     static constexpr uint64_t expected_magic = 0x6e657669'47747372; // "rstGiven"
     uint64_t magic = expected_magic;
     uint64_t token = 0;
     uint64_t id = 0;
-    uint64_t name = 0;
 };
 
 // To a process that has waited in an epoll set, from another one that has it by fork and waits in it, too.

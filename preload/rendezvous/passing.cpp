@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 
 #include "preload/base/system.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 #include "preload/rules/decide.hpp"
 
 namespace preload::rendezvous {
@@ -33,11 +34,10 @@ bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr
     return sys::call(SYS_sendmsg, socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<long>(size);
 }
 
-int passed_descriptor(msghdr& message, int* second) {
-    int first = -1;
-    if (second != nullptr) {
-        *second = -1;
-    }
+Passed passed_descriptors(msghdr& message) {
+    Passed passed;
+    passed.fill(-1);
+    size_t found = 0;
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
             continue;
@@ -46,16 +46,27 @@ int passed_descriptor(msghdr& message, int* second) {
         for (size_t i = 0; i < count; ++i) {
             int fd = -1;
             memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
-            if (first < 0) {
-                first = fd;
-            } else if (second != nullptr && *second < 0) {
-                *second = fd;
+            if (found < passed.size()) {
+                passed[found++] = fd;
             } else {
                 sys::call(SYS_close, fd);
             }
         }
     }
-    return first;
+    return passed;
+}
+
+long receive_with(int socket, msghdr& message, Passed& passed) {
+    passed.fill(-1);
+    const numbers::Making making;
+    const long n = sys::call(SYS_recvmsg, socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n >= 0) { // one of no bytes may have some, too
+        passed = passed_descriptors(message);
+        for (int& fd : passed) {
+            fd = descriptors::keep(fd);
+        }
+    }
+    return n;
 }
 
 bool is_own_user(uid_t user) {

@@ -4,6 +4,7 @@
 // Descriptors beside messages on unix sockets (SCM_RIGHTS).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 
@@ -24,8 +25,11 @@ inline constexpr size_t max_passed = 2;
 // fd < 0: none. to: of a socket that is not connected.
 bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr_un* to = nullptr, socklen_t length = 0,
                int second = -1);
-// The first descriptor that came with a message, or -1; the second likewise, if it is asked for. The others are closed.
-int passed_descriptor(msghdr& message, int* second = nullptr);
+// What came beside a message, and is the caller's: -1 for what did not come. More descriptors are closed.
+using Passed = std::array<int, max_passed>;
+Passed passed_descriptors(msghdr& message);
+// recvmsg(2), without a wait, by a process whose numbers are the program's: they are kept (rendezvous/descriptors.hpp).
+long receive_with(int socket, msghdr& message, Passed& passed);
 bool is_own_user(uid_t user); // this process's, by both its real and its effective one
 // Whether descriptors may be given to that user's processes.
 bool is_trusted(uid_t user);

@@ -50,7 +50,7 @@ constinit std::atomic<uint32_t> postponed{0};
 
 using rendezvous::send_to;
 
-// False: there is no such service.
+// False: there is no such service. One whose inbox is full is awake.
 bool send_attend(int from, uint64_t service, uint64_t token) {
     Attend message;
     message.token = token;
@@ -83,7 +83,8 @@ template <class Body> bool with_connection(uint64_t token, Body&& body) {
 
 bool may_have_descriptors(msghdr& header) { return rendezvous::is_from_own_user(header) && !policy::test_strangers(); }
 
-// Who asks knows the connection's token, so it is one of its two ends. Descriptors are for the own user's processes.
+// Who asks knows the connection's token, so it is one of its two ends. The eventfd and the board are for the own user's
+// processes.
 void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t length, bool same_user) {
     if (!wakeup::is_own(wanted.id) || !with_connection(wanted.token, [](int, Connection&) {})) {
         return;
@@ -92,9 +93,8 @@ void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t le
     WakeupGiven given;
     given.token = wanted.token;
     given.id = wanted.id;
-    given.name = same_user ? 0 : wakeup::receiver_name(wanted.id);
-    (void)rendezvous::send_with(inbox, &given, sizeof(given), same_user ? wakeup::descriptor(wanted.id) : -1, &to,
-                                length, same_user ? wakeup::board_file() : -1);
+    const int fd = same_user ? wakeup::descriptor(wanted.id) : wakeup::pipe_writer(wanted.id);
+    (void)rendezvous::send_with(inbox, &given, sizeof(given), fd, &to, length, same_user ? wakeup::board_file() : -1);
 }
 
 // fd is this function's.
@@ -108,17 +108,15 @@ void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool
         const bool from_peer = !wanted && sender == c.peer_user.load();
         if (from_peer && same_user && fd >= 0 && rendezvous::is_eventfd(fd)) {
             known = wakeup::learn(given.id, sender, std::exchange(fd, -1), board);
-        } else if (from_peer && !same_user && given.name != 0) {
-            known = wakeup::learn_name(given.id, sender, given.name);
+        } else if (from_peer && !same_user && fd >= 0) {
+            known = wakeup::learn_pipe(given.id, sender, fd);
         }
         wanted = true;
         if (!known) {
             c.out_ring().writer.wakes = 0; // by frames, then
         }
     });
-    if (fd >= 0) {
-        sys::call(SYS_close, fd);
-    }
+    descriptors::close(fd);
 }
 
 // One process's attempts, and its loop.
@@ -131,10 +129,13 @@ class Thread {
     void take_requests();
     bool begin_waiting(); // true: there are more, which may begin at once
     void read_inbox();
+    unsigned read_messages();
+    void attend(int fd, Connection& c) const;
     void watch_for_service(int fd, Connection& c) const;
     void on_connection(int fd);
 
     const int epoll_;
+    const unsigned many_messages_ = rendezvous::many_messages();
     rendezvous::TokenIndex tokens_;
     rendezvous::Agreements agreements_;
     // Requests that are not begun, the oldest first, by Connection::next_request.
@@ -201,8 +202,31 @@ bool Thread::begin_waiting() {
     return waiting_ != nullptr;
 }
 
+void Thread::attend(int fd, Connection& c) const {
+    c.shared().asked[c.out_index()] = 0;
+    stream::attend(c, fd);
+    watch_for_service(fd, c);
+}
+
 void Thread::read_inbox() {
-    for (;;) {
+    if (read_messages() < many_messages_) {
+        return;
+    }
+    table::for_each_connection([&](int fd, Connection& c) {
+        if (c.fd.load() != fd || c.state.load() == nullptr || c.segment.load() == nullptr) {
+            return;
+        }
+        if (c.shared().asked[c.out_index()].load() != 0) {
+            attend(fd, c);
+        } else if (c.guard.load() == Guard::asked) {
+            watch_for_service(fd, c);
+        }
+    });
+}
+
+// Returns how many there were.
+unsigned Thread::read_messages() {
+    for (unsigned count = 0;; ++count) {
         std::array<uint8_t, sizeof(WakeupGiven) + 1> bytes{};
         sockaddr_un from{};
         iovec part{bytes.data(), bytes.size()};
@@ -214,31 +238,25 @@ void Thread::read_inbox() {
         header.msg_iovlen = 1;
         header.msg_control = control.bytes;
         header.msg_controllen = sizeof(control.bytes);
-        const long n = sys::call(SYS_recvmsg, inbox.load(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        rendezvous::Passed passed{};
+        const long n = rendezvous::receive_with(inbox, header, passed);
         if (n < 0) {
-            return;
+            return count;
         }
-        int second = -1;
-        int fd = rendezvous::passed_descriptor(header, &second);
         const std::span<const uint8_t> received(bytes.data(), static_cast<size_t>(n));
-        if (const auto attend = rendezvous::parse<Attend>(received); attend) {
-            with_connection(attend->token, [&](int number, Connection& c) {
-                stream::attend(c, number);
-                watch_for_service(number, c);
-            });
+        if (const auto asked = rendezvous::parse<Attend>(received); asked) {
+            with_connection(asked->token, [&](int number, Connection& c) { attend(number, c); });
         } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted) {
             give_wakeup(*wanted, from, header.msg_namelen, may_have_descriptors(header));
         } else if (rendezvous::parse<rendezvous::SetsShared>(received) && rendezvous::is_from_own_user(header)) {
             table::for_each_set([](int, EpollSet& set) { set.note_several(); });
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given) {
             if (const auto sender = rendezvous::sender_of(header); sender) {
-                take_wakeup(*given, std::exchange(fd, -1), second, *sender, may_have_descriptors(header));
+                take_wakeup(*given, std::exchange(passed[0], -1), passed[1], *sender, may_have_descriptors(header));
             }
         }
-        for (const int left : {fd, second}) {
-            if (left >= 0) {
-                sys::call(SYS_close, left);
-            }
+        for (const int left : passed) {
+            descriptors::close(left);
         }
     }
 }
@@ -311,7 +329,7 @@ bool open_inbox() {
     if (own == 0) {
         return false;
     }
-    inbox = descriptors::keep(rendezvous::open_inbox(own));
+    inbox = rendezvous::open_inbox(own);
     name = own;
     return inbox >= 0;
 }
@@ -320,7 +338,7 @@ bool start() {
     if (!open_inbox()) {
         return false;
     }
-    const int epoll = descriptors::keep(static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC)));
+    const int epoll = descriptors::make([] { return sys::call(SYS_epoll_create1, EPOLL_CLOEXEC); });
     epoll_event event{};
     event.events = EPOLLIN;
     Thread* thread = epoll >= 0 && sys::call(SYS_epoll_ctl, epoll, EPOLL_CTL_ADD, inbox.load(), &event) == 0
@@ -421,16 +439,21 @@ void request(Connection& c) {
 
 namespace {
 
+// Of a thread of the program's, for a service that reads its inbox.
+constexpr uint64_t short_ns = 5000000U;
+constexpr uint64_t long_ns = 1000000000U;
+
 // Also by a process without a service.
-template <class Message> long send_anyhow(uint64_t service, const Message& message) {
+template <class Message> long send_anyhow(uint64_t service, const Message& message, uint64_t patience_ns = 0) {
     if (inbox.load() >= 0) {
-        return send_to(inbox, service, message);
+        return send_to(inbox, service, message, patience_ns);
     }
     long result = 0;
-    const int fd = static_cast<int>(sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int fd =
+        descriptors::make([] { return sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
     if (fd >= 0) {
-        result = send_to(fd, service, message);
-        sys::call(SYS_close, fd);
+        result = send_to(fd, service, message, patience_ns);
+        descriptors::close(fd);
     }
     return result;
 }
@@ -440,10 +463,16 @@ template <class Message> long send_anyhow(uint64_t service, const Message& messa
 bool ask_holder(uint64_t service, uint64_t token) {
     Attend message;
     message.token = token;
-    return send_anyhow(service, message) != -ECONNREFUSED;
+    return send_anyhow(service, message, short_ns) != -ECONNREFUSED;
 }
 
-bool ask(path::Segment& segment, unsigned end) { return ask_holder(segment.service[end].load(), segment.token); }
+// Where there is no room for the message, the service looks at all when it has read those that there are.
+bool ask(path::Segment& segment, unsigned end) {
+    Attend message;
+    message.token = segment.token;
+    segment.asked[end] = 1;
+    return send_anyhow(segment.service[end].load(), message) != -ECONNREFUSED;
+}
 
 bool ask_to_wake(Connection& c, uint64_t id) {
     if (inbox.load() < 0) {
@@ -453,12 +482,12 @@ bool ask_to_wake(Connection& c, uint64_t id) {
     WakeupWanted message;
     message.token = c.shared().token;
     message.id = id;
-    return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message) == 0;
+    return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message, short_ns) == 0;
 }
 
 void note_token(uint64_t token, Connection& c) { token_index->note(token, c); }
 
-void tell_of_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared()); }
+void tell_of_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared(), long_ns); }
 
 void guard(Connection& c) {
     Guard none = Guard::none;

@@ -2,9 +2,12 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/rendezvous/upgrade.hpp"
 
+#include <array>
+#include <cerrno>
 #include <utility>
 
 #include <fcntl.h>
+#include <sys/socket.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
@@ -28,6 +31,22 @@ bool has_time_limit(int fd) {
         }
     }
     return false;
+}
+
+// Options whose effect is the kernel's, see calls/sockets.cpp: set before the connection was known, or at the listener
+// that it comes from.
+bool has_kernel_option(int fd) {
+    constexpr std::pair<int, int> greatest_harmless[] = {{SO_RCVLOWAT, 1}, {SO_PEEK_OFF, -1}, {SO_TIMESTAMPING, 0}};
+    for (const auto& [name, most] : greatest_harmless) {
+        std::array<int, 2> value{most, 0}; // SO_TIMESTAMPING has two
+        socklen_t length = sizeof(value);
+        if (sys::getsockopt(fd, SOL_SOCKET, name, value.data(), &length) == 0 && value[0] > most) {
+            return true;
+        }
+    }
+    socklen_t instructions = 0;
+    const long filter = sys::getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, nullptr, &instructions);
+    return filter == -EACCES || (filter == 0 && instructions > 0); // a program of eBPF's cannot be had, but is there
 }
 
 // By which end connects the other's worker knows what it is to do; an urgent byte has to stay out of the program's
@@ -62,6 +81,9 @@ Outcome examine(Connection& c, Upgrade& out) {
     }
     if (const Reason reason = decide(out.ends, c.role); reason != Reason::none) {
         return failure(reason, true);
+    }
+    if (has_kernel_option(out.fd)) {
+        return failure(Reason::option, true);
     }
     Positions before;
     Positions after;
@@ -150,6 +172,8 @@ bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsi
             s.heard_number = s.heard_byte = 0;
             s.recovery = Recovery::none;
             s.recovered = s.far_record_seen = false;
+            s.record_since_ns = 0;
+            s.says_nothing = false;
             s.reason = Reason::none;
             c.segment = segment;
             // A process that was forked before has no memory of it; one that is forked from now on has. fork counts

@@ -230,15 +230,6 @@ bool Endpoint::is_wildcard() const {
     return memcmp(address.data(), zeros.data(), zeros.size()) == 0;
 }
 
-bool Endpoint::is_loopback() const {
-    constexpr std::array<uint8_t, 16> one{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
-    return family == Family::ipv4 ? address[0] == 127 : memcmp(address.data(), one.data(), one.size()) == 0;
-}
-
-bool Endpoint::is_multicast() const {
-    return family == Family::ipv4 ? (address[0] & 0xf0) == 0xe0 : address[0] == 0xff;
-}
-
 bool Rule::matches(const Endpoint& endpoint) const {
     if (endpoint.port < first_port || endpoint.port > last_port) {
         return false;
@@ -249,16 +240,6 @@ bool Rule::matches(const Endpoint& endpoint) const {
     std::array<uint8_t, 16> theirs = endpoint.address;
     cut(theirs, prefix);
     return family == endpoint.family && memcmp(theirs.data(), address.data(), address.size()) == 0;
-}
-
-bool Rule::matches_listener_on_all(const Endpoint& endpoint) const {
-    if (endpoint.port < first_port || endpoint.port > last_port) {
-        return false;
-    }
-    // One of IPv6 hears IPv4 too.
-    const bool reachable = family == Family::any || family == endpoint.family || endpoint.family == Family::ipv6;
-    const bool all = family == Family::any || (prefix == 0 && family == endpoint.family);
-    return verdict == Verdict::upgrade ? reachable : all;
 }
 
 bool parse_rule(std::string_view text, Rule& rule, std::string_view& host, Fault& fault) {

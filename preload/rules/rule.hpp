@@ -30,8 +30,6 @@ struct Endpoint {
     // False if it is no internet address, or is cut short.
     bool take(const sockaddr* from, socklen_t length);
     [[nodiscard]] bool is_wildcard() const;
-    [[nodiscard]] bool is_loopback() const;
-    [[nodiscard]] bool is_multicast() const;
 };
 
 struct Rule {
@@ -43,8 +41,6 @@ struct Rule {
     uint16_t last_port = 65535;
 
     [[nodiscard]] bool matches(const Endpoint& endpoint) const;
-    // Whether a listener on all addresses can be reached by what the rule names; for Verdict::kernel, by nothing else.
-    [[nodiscard]] bool matches_listener_on_all(const Endpoint& endpoint) const;
 };
 
 // Why a text is no rule: what is wrong, and at which of its characters, from 0.

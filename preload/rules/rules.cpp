@@ -304,56 +304,6 @@ Decision Rules::for_upgrade(const sockaddr* server, socklen_t length) const {
     return only_ ? Decision{Verdict::kernel, "no rule names the address"} : Decision{Verdict::upgrade, "by default"};
 }
 
-Decision Rules::fabric_by_default(const Endpoint& endpoint) const {
-    if (only_) {
-        return {Verdict::kernel, "no rule names the address"};
-    }
-    if (endpoint.is_loopback()) {
-        return {Verdict::kernel, "a loopback address"};
-    }
-    if (endpoint.is_multicast()) {
-        return {Verdict::kernel, "a multicast address"};
-    }
-    if (!device_) {
-        return {Verdict::kernel, "no RDMA device, and no rule names the address"};
-    }
-    return {Verdict::upgrade, "by default"};
-}
-
-Decision Rules::for_connect(const sockaddr* address, socklen_t length) const {
-    Endpoint endpoint;
-    if (!endpoint.take(address, length)) {
-        return {Verdict::kernel, "not an internet address"};
-    }
-    wildcard_to_loopback(endpoint);
-    if (endpoint.is_loopback() && !loopback_) {
-        return {Verdict::kernel, "a loopback address"};
-    }
-    const Rule* rule = first_match(endpoint);
-    return rule != nullptr ? by_rule(*rule) : fabric_by_default(endpoint);
-}
-
-Decision Rules::for_listen(const sockaddr* address, socklen_t length) const {
-    Endpoint endpoint;
-    if (!endpoint.take(address, length)) {
-        return {Verdict::kernel, "not an internet address"};
-    }
-    if (endpoint.is_loopback() && !loopback_) {
-        return {Verdict::kernel, "a loopback address"};
-    }
-    const bool all = endpoint.is_wildcard();
-    // Over another core than verbs, a carried listener has the kernel's port at every address.
-    if (all && !device_ && !loopback_) {
-        return {Verdict::kernel, "no RDMA device, and loopback is among its addresses"};
-    }
-    for (size_t i = 0; i < rule_count_; ++i) {
-        if (all ? rules_[i].matches_listener_on_all(endpoint) : rules_[i].matches(endpoint)) {
-            return by_rule(rules_[i]);
-        }
-    }
-    return fabric_by_default(endpoint);
-}
-
 void Rules::load_file(const char* path, bool named, const Report& report) {
     const long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
@@ -390,23 +340,6 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
     munmap(room, max_file);
 }
 
-void Rules::look_for_device(const char* sys, const char* cores) {
-    device_ = false;
-    if (cores != nullptr && *cores != '\0' && strstr(cores, "verbs") == nullptr) {
-        return;
-    }
-    std::array<char, 256> path{};
-    snprintf(path.data(), path.size(), "%s/class/infiniband", sys);
-    const long fd = syscall(SYS_openat, AT_FDCWD, path.data(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-    if (fd < 0) {
-        return;
-    }
-    // Besides "." and "..", which are one of 24 bytes each at most.
-    alignas(8) std::array<char, 1024> entries{};
-    device_ = syscall(SYS_getdents64, fd, entries.data(), entries.size()) > 48;
-    syscall(SYS_close, fd);
-}
-
 // Where there is no /proc, the name that it was started by has to do.
 void Rules::find_program() {
     constexpr std::string_view gone = " (deleted)"; // behind the path, once the file has been replaced
@@ -425,11 +358,6 @@ void Rules::find_program() {
 
 void Rules::load(const Report& report) {
     find_program();
-    look_for_device("/sys", getenv("FI_RSTREAM_CORE"));
-    const char* const loopback = getenv("RSPRELOAD_CARRY_LOOPBACK");
-    if (loopback != nullptr && strcmp(loopback, "1") == 0) {
-        carry_loopback();
-    }
     const char* words = getenv("RSPRELOAD_RULES");
     if (words != nullptr && add_words(words, report)) {
         return;

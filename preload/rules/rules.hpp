@@ -9,9 +9,8 @@
 //     [upgrade] RULE                  an address that is upgraded; with such lines, no other one is
 //     kernel RULE                     an address that is not
 //
-// The first rule that matches decides. Where there is none, any connection may be upgraded; one may be carried over the
-// fabric from its beginning (for_connect, for_listen) if there is an RDMA device. A line that cannot be read is left
-// out, and the log (RSPRELOAD_LOG) names it.
+// The first rule that matches decides. Where there is none, any connection may be upgraded. A line that cannot be read
+// is left out, and the log (RSPRELOAD_LOG) names it.
 //
 // Needs nothing but libc, and no memory but two mappings. All of it may be called from any thread, from signal
 // handlers, and before constructors have run.
@@ -51,12 +50,6 @@ class Rules {
     // connecting end's peer, the accepting end's own.
     [[nodiscard]] Decision for_upgrade(const sockaddr* server, socklen_t length) const;
 
-    // For the library that carries sockets to RDMA addresses over the fabric. Loopback addresses stay with the kernel,
-    // even if a rule names them. Where a socket is to connect to:
-    [[nodiscard]] Decision for_connect(const sockaddr* address, socklen_t length) const;
-    // Where a socket listens: its own address, with the port that it really has.
-    [[nodiscard]] Decision for_listen(const sockaddr* address, socklen_t length) const;
-
     // How get() makes them. The rules of a RSPRELOAD_RULES; false if there is nothing but blanks in it.
     bool add_words(std::string_view words, const Report& report);
     // The lines of a file; program is whose sockets are meant, source how the report calls the file.
@@ -64,14 +57,6 @@ class Rules {
 
     // The base name of the program's file, which a program cannot change, unlike its title. Empty if it is not known.
     [[nodiscard]] const char* program() const { return program_; }
-
-    // The test hook RSPRELOAD_CARRY_LOOPBACK=1: the tests of the library that carries sockets have no other address.
-    // Its handshake on a loopback port is payload to every server that does not expect it.
-    void carry_loopback() { loopback_ = true; }
-
-    // Whether there is an RDMA device, and verbs is among the cores that are to be used (null: all are). sys is where
-    // /sys is.
-    void look_for_device(const char* sys, const char* cores);
 
   private:
     // rdma-core's columns; -1 stands for any.
@@ -93,7 +78,6 @@ class Rules {
     bool add_host(const Rule& rule, std::string_view host, std::string_view text, const struct Place& place);
     void find_program();
     [[nodiscard]] const Rule* first_match(const Endpoint& endpoint) const;
-    [[nodiscard]] Decision fabric_by_default(const Endpoint& endpoint) const;
 
     std::array<Rule, max_rules> rules_{};
     size_t rule_count_ = 0;
@@ -101,8 +85,6 @@ class Rules {
     std::array<Kind, max_kinds> kinds_{};
     size_t kind_count_ = 0;
     bool listed_ = false;               // sockets of no kind stay with the kernel
-    bool device_ = true;                // what no rule names can go over RDMA
-    bool loopback_ = false;             // see carry_loopback
     std::array<char, PATH_MAX> path_{}; // of the program: here, since a signal handler's stack may be small
     const char* program_ = "";          // in path_
 };

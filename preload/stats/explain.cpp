@@ -14,6 +14,7 @@
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/table.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/ends.hpp"
 #include "preload/stats/reasons.hpp"
 #include "preload/stats/settings.hpp"
@@ -122,10 +123,11 @@ void record(Connection& c, int fd) {
                  settings::program(), fd, role_of(c.role), local.data(), peer.data(),
                  in_ring ? (c.mirrored ? "fabric" : "shm") : "kernel", upgrades, s.returns.load(), when.data(), sent,
                  received, text_of(in_ring && !s.broken ? Reason::none : reason_of(s, c.role)));
-    const long out = sys::call(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY, 0);
+    const int out = descriptors::make(
+        [&] { return sys::call(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY, 0); });
     if (out >= 0) {
         (void)sys::call(SYS_write, out, line.data(), length); // one call, so that lines do not mix
-        sys::call(SYS_close, out);
+        descriptors::close(out);
     }
     errno = saved;
 }

@@ -11,7 +11,7 @@ const char* text_of(Reason reason) {
     case Reason::young:
         return "ended before it was worth it";
     case Reason::no_peer:
-        return "the peer does not run under rsrun";
+        return "the peer does not run under rsrun, or keeps to the kernel";
     case Reason::remote:
         return "the peer is not in this network namespace of this host";
     case Reason::other_user:
@@ -56,6 +56,8 @@ const char* text_of(Reason reason) {
         return "spliced";
     case Reason::fabric_lost:
         return "the fabric has failed";
+    case Reason::no_device:
+        return "to another host, and no RDMA device has the own address";
     case Reason::shared_set:
         return "in an epoll set in which several processes wait";
     }

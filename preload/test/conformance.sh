@@ -4,7 +4,7 @@
 #
 # The suite that compares two kinds of calls case by case, here system calls and libc's under the preload library: on
 # connections that are never upgraded, that are upgraded before the case begins, and that go to shared memory and back
-# at random.
+# at random; and both of the latter on the fabric path, over the tcp core.
 . "${srcdir:?}/preload/test/preload.sh"
 way=${CONFORMANCE_WAY:-upgraded}
 case $way in
@@ -19,6 +19,17 @@ esac
 export RSPRELOAD_FAIRNESS=0
 # A thread that waits on a number which another thread closes hears of it (EBADF) instead of going on.
 test "$way" = never || export CONFORMANCE_WITHOUT="${CONFORMANCE_WITHOUT:+$CONFORMANCE_WITHOUT,}a_closed_number_still_serves"
+case $way in
+fabric*)
+    # On a busy machine a case hangs now and then, see BUGS in rspreload-ofi(7).
+    [ -n "${FABRIC_LONG:-}" ] || { echo "1..0 # SKIP in ./quickstart check-long torture"; exit 0; }
+    [ -z "$sanitizer" ] || { echo "1..0 # SKIP the worker has no sanitizer"; exit 77; }
+    export FI_PROVIDER_PATH="$builddir/.libs" FI_RSTREAM_CORE=tcp RSPRELOAD_FABRIC_WORKER="$builddir/.libs/rspreload-fabric"
+    # The worker has the connection as well, so that close(2) returns before the kernel's has ended; and the kernel sets
+    # TCP_QUICKACK anew with each frame that comes.
+    CONFORMANCE_WITHOUT=$CONFORMANCE_WITHOUT,linger_with_time_waits,tcp_quickack_is_set_and_read
+    ;;
+esac
 # shellcheck disable=SC2086
 # The program itself, not libtool's script around it, whose shell has no use for the library.
 env $preload $settings CONFORMANCE_PRELOADED=1 RSPRELOAD_EXPLAIN="$scratch/records" LD_LIBRARY_PATH="$builddir/.libs" \

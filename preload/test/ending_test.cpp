@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A stream that has ended, and whose reader hands it over before it has read all. ending_test.sh runs it.
+// A stream that has ended, and whose reader hands it over before it has read all; a process that closes what another
+// one still uses. ending_test.sh runs it.
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <fstream>
 #include <string>
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include "preload/test/pair.hpp"
 
@@ -86,12 +92,51 @@ void expect_all_after_shutdown(size_t unread) {
 void test_little_unread_is_handed_over_after_the_end() { expect_all_after_shutdown(5000); }
 void test_much_unread_is_handed_over_after_the_end() { expect_all_after_shutdown(200000); }
 
+// It has had the time to say so to the peer, too.
+void await_sleep(pid_t process) {
+    constexpr int in_a_row = 5;
+    for (int asleep = 0; asleep < in_a_row; usleep(10000)) {
+        std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+        std::string text;
+        std::getline(file, text);
+        const size_t name_ends = text.rfind(')');
+        EXPECT(name_ends != std::string::npos);
+        asleep = text[name_ends + 2] == 'S' ? asleep + 1 : 0;
+    }
+}
+
+void test_closing_a_copy_leaves_the_sleep_of_another_process_alone() {
+    Pair pair;
+    constexpr size_t size = 1000000; // more than a ring and TCP's buffers at their beginning
+    const pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); // also if the test fails
+        const std::string bytes(size, 'c');
+        _exit(send(pair.a, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(size) ? 0 : 1);
+    }
+    await_sleep(child);
+    EXPECT_EQ(close(pair.a), 0);
+    size_t got = 0;
+    std::array<char, 10000> some{};
+    for (ssize_t n = 1; n > 0; got += static_cast<size_t>(n)) {
+        preload_test::events_of(pair.b, POLLIN);
+        n = recv(pair.b, some.data(), some.size(), 0);
+        EXPECT(n >= 0);
+    }
+    EXPECT_EQ(got, size);
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_little_unread_is_handed_over_after_the_end),
         FABTEST(test_much_unread_is_handed_over_after_the_end),
+        FABTEST(test_closing_a_copy_leaves_the_sleep_of_another_process_alone),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

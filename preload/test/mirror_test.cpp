@@ -5,8 +5,10 @@
 #include "preload/fabric/mirror.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include <unistd.h>
 
@@ -74,7 +76,7 @@ class Host {
 
   private:
     static path::Segment* make() {
-        int fd = -1;
+        const int fd = path::open_memory();
         path::Segment* made = path::make_segment(7, fd);
         EXPECT(made != nullptr);
         close(fd);
@@ -89,10 +91,8 @@ class Host {
     Mirror mirror;
 };
 
-// Everything that one has to say, to the other. Returns how many messages; -1: one was refused.
-int carry(Host& from, Host& to, size_t limit = plenty) {
-    Bytes bytes;
-    from.mirror.collect(bytes, limit);
+// Returns how many messages; -1: one was refused.
+int hear(Host& to, const Bytes& bytes) {
     int count = 0;
     for (size_t at = 0; at < bytes.size(); ++count) {
         Header header;
@@ -103,6 +103,13 @@ int carry(Host& from, Host& to, size_t limit = plenty) {
         at += sizeof(header) + header.bytes;
     }
     return count;
+}
+
+// Everything that one has to say, to the other.
+int carry(Host& from, Host& to, size_t limit = plenty) {
+    Bytes bytes;
+    from.mirror.collect(bytes, limit);
+    return hear(to, bytes);
 }
 
 void settle(Host& a, Host& b) {
@@ -231,6 +238,25 @@ void test_a_close_waits_for_what_is_in_front() {
     EXPECT(b.read() == "last");
 }
 
+// Another process was about to return when the last one closed: the far end says back the last that it has heard.
+void test_a_return_behind_a_close_is_no_matter() {
+    Host a(0);
+    Host b(1);
+    b.in().wake.consent = path::Consent::given;
+    settle(a, b);
+    a.switch_out();
+    settle(a, b);
+    a.fields().closed = 1;
+    Bytes first;
+    EXPECT(a.mirror.collect(first, plenty));
+    a.out().writer.epoch = 2;
+    Bytes second;
+    EXPECT(a.mirror.collect(second, plenty));
+    EXPECT(hear(b, first) > 0 && hear(b, second) > 0);
+    settle(a, b);
+    EXPECT(a.mirror.has_closed());
+}
+
 void test_a_sleeper_is_named_when_bytes_come() {
     Host a(0);
     Host b(1);
@@ -288,6 +314,69 @@ void test_what_is_given_back_goes_to_the_far_writer() {
     path::unmap_give_back(there);
 }
 
+// A writer whose reader seems to have read all, and to give nothing back, is done with the ring.
+void test_what_is_given_back_is_told_before_the_tail() {
+    Host a(0);
+    Host b(1);
+    a.write("taken");
+    settle(a, b);
+    b.in().reader.given_back.store(5);
+    EXPECT(b.read() == "taken");
+    b.write("data");
+    Bytes bytes;
+    b.mirror.collect(bytes, 1); // the data alone
+    Header header;
+    memcpy(&header, bytes.data(), sizeof(header));
+    EXPECT(header.kind == Kind::data && a.mirror.take(header, {bytes.data() + sizeof(header), header.bytes}));
+    EXPECT(a.out().reader.tail.load() == 0 || a.out().reader.given_back.load() == 5);
+    b.fields().changes.fetch_add(1);
+    b.mirror.attended();
+    settle(a, b);
+    EXPECT(a.out().reader.tail.load() == 5 && a.out().reader.given_back.load() == 5);
+}
+
+// The program reads while the worker says what it has read. What it does not say then, it says later: the far writer
+// may wait for it.
+void test_what_is_read_while_the_state_is_told_is_told() {
+    Host a(0);
+    Host b(1);
+    constexpr int rounds = 3000;
+    std::atomic<int> wanted{0};
+    std::atomic<int> done{0};
+    std::thread reader([&] {
+        for (int round = 1; round <= rounds; ++round) {
+            while (wanted.load() < round) {
+                std::this_thread::yield();
+            }
+            for (int i = 0; i < round % 400; ++i) {
+                (void)wanted.load(); // at another moment each time
+            }
+            (void)b.read();
+            done = round;
+        }
+    });
+    const std::string some = pattern(4096); // half of the first area
+    int untold = 0;
+    for (int round = 1; round <= rounds; ++round) {
+        a.write(some);
+        while (carry(a, b) > 0) {
+        }
+        wanted = round;
+        while (done.load() < round) {
+            b.mirror.attended(); // says all, whether it is news or not
+            (void)carry(b, a);
+        }
+        while (carry(b, a) > 0) {
+        }
+        const uint64_t left = a.out().writer.head.load() - a.out().reader.tail.load();
+        untold += left >= path::area_sizes[0] / 4 ? 1 : 0;
+        b.mirror.attended();
+        (void)carry(b, a);
+    }
+    reader.join();
+    EXPECT_EQ(untold, 0);
+}
+
 void test_what_makes_no_sense_is_refused() {
     Host a(0);
     const Bytes body(64, 1);
@@ -324,10 +413,13 @@ int main() {
         FABTEST(test_a_consent_that_was_used_does_not_come_back),
         FABTEST(test_an_epoch_is_known_there_with_all_in_front_of_it),
         FABTEST(test_a_close_waits_for_what_is_in_front),
+        FABTEST(test_a_return_behind_a_close_is_no_matter),
         FABTEST(test_a_sleeper_is_named_when_bytes_come),
         FABTEST(test_who_sleeps_on_the_socket_has_a_frame_sent_by_the_far_program),
         FABTEST(test_a_writer_is_woken_when_half_is_free),
         FABTEST(test_what_is_given_back_goes_to_the_far_writer),
+        FABTEST(test_what_is_given_back_is_told_before_the_tail),
+        FABTEST(test_what_is_read_while_the_state_is_told_is_told),
         FABTEST(test_what_makes_no_sense_is_refused),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

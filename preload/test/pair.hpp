@@ -6,9 +6,12 @@
 
 #include <array>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include <dlfcn.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -40,25 +43,59 @@ inline void pass(int socket, int fd) {
     EXPECT_EQ(sendmsg(socket, &message, 0), 1);
 }
 
-// Two connected sockets, both of whose directions are in memory.
-struct Pair {
+inline void send_all(int fd, const std::string& text, int flags = 0) {
+    EXPECT_EQ(send(fd, text.data(), text.size(), flags), static_cast<ssize_t>(text.size()));
+}
+
+inline std::string receive(int fd, size_t size, int flags = 0) {
+    std::string text(size, '\0');
+    const ssize_t n = recv(fd, text.data(), size, flags);
+    EXPECT(n >= 0);
+    text.resize(static_cast<size_t>(n));
+    return text;
+}
+
+// Waits for one of the events.
+inline short events_of(int fd, short wanted) {
+    pollfd one{fd, wanted, 0};
+    EXPECT_EQ(poll(&one, 1, static_cast<int>(fabtests::patience(5000))), 1);
+    return one.revents;
+}
+
+// Two connected sockets that have not moved a byte: a has connected, b was accepted.
+struct Connected {
     int a = -1;
     int b = -1;
 
-    Pair() {
+    Connected() : Connected([](int, int) {}) {}
+    // prepare(listener, a): before one is bound and the other one connects.
+    template <class Prepare> explicit Connected(const Prepare& prepare) {
         const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        prepare(listener, a);
         sockaddr_in address{};
         address.sin_family = AF_INET;
         address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         socklen_t length = sizeof(address);
-        EXPECT(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0);
-        EXPECT(listen(listener, 1) == 0);
-        EXPECT(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-        a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        EXPECT(connect(a, reinterpret_cast<sockaddr*>(&address), length) == 0);
+        EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
+        EXPECT_EQ(listen(listener, 1), 0);
+        EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+        EXPECT_EQ(connect(a, reinterpret_cast<sockaddr*>(&address), length), 0);
         b = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
         EXPECT(b >= 0);
         close(listener);
+    }
+    Connected(const Connected&) = delete;
+    Connected& operator=(const Connected&) = delete;
+    ~Connected() {
+        close(a);
+        close(b);
+    }
+};
+
+// Both of whose directions are in memory.
+struct Pair : Connected {
+    Pair() {
         constexpr int patience = 5000;
         for (int i = 0; i < patience && (path_of(a) != 3 || path_of(b) != 3); ++i) {
             exchange();
@@ -66,12 +103,6 @@ struct Pair {
         }
         EXPECT_EQ(path_of(a), 3);
         EXPECT_EQ(path_of(b), 3);
-    }
-    Pair(const Pair&) = delete;
-    Pair& operator=(const Pair&) = delete;
-    ~Pair() {
-        close(a);
-        close(b);
     }
     void exchange() const {
         for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {

@@ -331,7 +331,7 @@ void test_lies_of_the_reader_never_give_more_space_than_an_area_has() {
 
 void test_request_holds_its_epoch_and_what_is_asked() {
     for (const uint32_t epoch : {1U, 3U, path::max_epoch}) {
-        for (const path::Request what : {path::return_to_kernel, path::halt, path::resend}) {
+        for (const path::Request what : {path::return_quietly, path::return_to_kernel, path::halt, path::resend}) {
             const uint32_t request = path::request_of(epoch, what);
             EXPECT_EQ(path::requested_epoch(request), epoch);
             EXPECT(path::requests(request, epoch, what));

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 namespace {
 
 using preload::Reason;
+using preload_test::Connected;
 using preload_test::Pair;
 using rsstat::ProcessView;
 using rsstat::SocketView;
@@ -201,6 +203,54 @@ void test_a_return_to_the_kernel_has_its_reason() {
     EXPECT_EQ(socket_of(page_of(getpid()), pair.a).counters.out.bytes, before + 1);
 }
 
+uint16_t port_of(int fd) {
+    sockaddr_in address{};
+    socklen_t length = sizeof(address);
+    EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    return ntohs(address.sin_port);
+}
+
+// One end sends all the time, and the other one never: which of them switches first is decided by their addresses.
+void test_a_stream_of_one_direction_does_not_go_back_and_forth() {
+    for (const bool from_lower : {true, false}) {
+        const Connected pair;
+        const bool from_a = (port_of(pair.a) < port_of(pair.b)) == from_lower;
+        const int from = from_a ? pair.a : pair.b;
+        const int to = from_a ? pair.b : pair.a;
+        constexpr size_t piece = 65536;
+        constexpr size_t pieces = 4000;
+        fabtests::Threads threads;
+        threads.start([&] {
+            const std::string data(piece, 'x');
+            for (size_t i = 0; i < pieces; ++i) {
+                EXPECT_EQ(send(from, data.data(), data.size(), 0), static_cast<ssize_t>(piece));
+            }
+        });
+        threads.start([&] {
+            std::string data(piece, 'y');
+            for (size_t i = 0; i < pieces; ++i) {
+                EXPECT_EQ(recv(to, data.data(), data.size(), MSG_WAITALL), static_cast<ssize_t>(piece));
+            }
+        });
+        threads.join();
+        const SocketView view = socket_of(page_of(getpid()), from);
+        EXPECT_EQ(view.counters.returns, 0U);
+        EXPECT(view.counters.out.path_bytes > 0);
+    }
+}
+
+// It is the kernel's in any case, also one that a program shuts down to end its accept(2) and listens on anew.
+void test_a_listener_has_no_reason() {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(listen(fd, 5), 0);
+    EXPECT_EQ(shutdown(fd, SHUT_RDWR), 0);
+    const int size = 10;
+    EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &size, sizeof(size)), 0);
+    EXPECT_EQ(listen(fd, 5), 0);
+    EXPECT_EQ(socket_of(page_of(getpid()), fd).counters.reason, static_cast<uint32_t>(Reason::none));
+    close(fd);
+}
+
 void test_closed_connections_are_added_up() {
     const rsstat::Ended before = page_of(getpid()).page.ended;
     {
@@ -365,6 +415,8 @@ const CMUnitTest tests[] = {
     FABTEST(test_bytes_and_calls_are_exact),
     FABTEST(test_what_is_peeked_at_is_not_counted),
     FABTEST(test_a_return_to_the_kernel_has_its_reason),
+    FABTEST(test_a_stream_of_one_direction_does_not_go_back_and_forth),
+    FABTEST(test_a_listener_has_no_reason),
     FABTEST(test_closed_connections_are_added_up),
     FABTEST(test_a_child_has_a_page_of_its_own),
     FABTEST(test_a_child_counts_what_it_moves_on_an_inherited_connection),

@@ -15,26 +15,11 @@
 
 namespace {
 
+using preload_test::events_of;
 using preload_test::Pair;
 using preload_test::path_of;
-
-void send_all(int fd, const std::string& text, int flags = 0) {
-    EXPECT_EQ(send(fd, text.data(), text.size(), flags), static_cast<ssize_t>(text.size()));
-}
-
-std::string receive(int fd, size_t size, int flags = 0) {
-    std::string text(size, '\0');
-    const ssize_t n = recv(fd, text.data(), size, flags);
-    EXPECT(n >= 0);
-    text.resize(static_cast<size_t>(n));
-    return text;
-}
-
-short events_of(int fd, short wanted) {
-    pollfd one{fd, wanted, 0};
-    EXPECT_EQ(poll(&one, 1, static_cast<int>(fabtests::patience(5000))), 1);
-    return one.revents;
-}
+using preload_test::receive;
+using preload_test::send_all;
 
 void test_an_urgent_byte_is_stepped_over() {
     const Pair pair;

@@ -3,7 +3,7 @@
 # SPDX-FileCopyrightText: The rstream authors
 #
 # wakeup_test.cpp as in wakeup_test.sh, with each process taking the others for those of another user: they wake each
-# other by datagrams, in poll, select and sets.
+# other through pipes, in poll, select and sets.
 . "${srcdir:?}/preload/test/preload.sh"
 # shellcheck disable=SC2086
 env $preload RSPRELOAD_UPGRADE=test:1:0:strangers RSPRELOAD_SPIN=0 "$builddir/preload/test/wakeup_test" strangers

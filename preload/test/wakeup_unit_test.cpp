@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 #include "fabtests/common/test.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 #include "preload/wait/board.hpp"
-#include "preload/wait/datagram.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace {
@@ -63,7 +63,7 @@ class Foreign {
         }
     }
     [[nodiscard]] bool learn(int board = -1) const {
-        return wakeup::learn(id_, user, fcntl(fd_, F_DUPFD_CLOEXEC, 3), board);
+        return wakeup::learn(id_, user, preload::descriptors::keep(fcntl(fd_, F_DUPFD_CLOEXEC, 3)), board);
     }
     [[nodiscard]] bool wake() const { return wakeup::wake(id_, user); }
     [[nodiscard]] uint64_t taken() const { return ::taken(fd_); }
@@ -304,7 +304,7 @@ void test_threads_wake_while_ids_are_replaced() {
 
 // The board is one page for each process, with a place for each id.
 void test_a_peer_with_a_board_is_notified_once_until_it_looks() {
-    int file = -1;
+    const int file = preload::Board::open_file();
     preload::Board* board = preload::Board::make(file);
     EXPECT(board != nullptr);
     const Foreign one(foreign_id(10, 1));
@@ -329,7 +329,7 @@ void test_a_peer_with_a_board_is_notified_once_until_it_looks() {
 
 // One that was stopped between its word in the board and the descriptor keeps nobody from being woken.
 void test_a_notice_whose_descriptor_was_not_written_counts_for_nothing() {
-    int file = -1;
+    const int file = preload::Board::open_file();
     preload::Board* board = preload::Board::make(file);
     EXPECT(board != nullptr);
     const Foreign one(foreign_id(12, 3));
@@ -369,171 +369,6 @@ void test_memory_that_is_no_board_is_not_mapped() {
         EXPECT_EQ(one.taken(), 2U);
         close(file);
     }
-}
-
-void need_receivers(int made) {
-    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    const int no = 0;
-    const bool refuses = setsockopt(fd, SOL_SOCKET, 83, &no, sizeof(no)) == 0; // SO_PASSRIGHTS
-    close(fd);
-    if (!refuses) {
-        throw fabtests::Skip("this kernel has no SO_PASSRIGHTS (Linux 6.16)");
-    }
-    EXPECT(made >= 0);
-}
-
-// A datagram instead of an eventfd, as between processes of different users.
-class Receiver {
-  public:
-    explicit Receiver(Id id) : fd_(preload::datagram::receiver(name, id)) { need_receivers(fd_); }
-    Receiver(const Receiver&) = delete;
-    Receiver& operator=(const Receiver&) = delete;
-    ~Receiver() { close(fd_); }
-    [[nodiscard]] bool has_any() const {
-        pollfd one{fd_, POLLIN, 0};
-        return poll(&one, 1, 0) == 1;
-    }
-    // Whether there was something.
-    [[nodiscard]] bool drain() const {
-        const bool had = has_any();
-        preload::datagram::drain(fd_);
-        EXPECT(!has_any());
-        return had;
-    }
-    [[nodiscard]] int number() const { return fd_; }
-    void drain_some() const { preload::datagram::drain(fd_); }
-    const uint64_t name = static_cast<uint64_t>(getpid()) << 32 | ++count; // before the descriptor, which has it
-
-  private:
-    static inline uint32_t count = 0;
-    int fd_;
-};
-
-void test_an_id_whose_name_was_learned_is_woken_by_a_datagram() {
-    const Id id = foreign_id(6, 1);
-    const Receiver one(id);
-    EXPECT(wakeup::learn_name(id, user, one.name));
-    EXPECT(!one.has_any());
-    EXPECT(wakeup::wake(id, user));
-    EXPECT(one.drain());
-    EXPECT(wakeup::wake(id, user));
-    EXPECT(wakeup::wake(id, user));
-    EXPECT(one.drain());
-}
-
-// Who wakes never waits, and whoever is asleep is woken by what comes after it has drained.
-void test_a_queue_that_is_full_counts_as_woken() {
-    const Id id = foreign_id(6, 2);
-    const Receiver one(id);
-    EXPECT(wakeup::learn_name(id, user, one.name));
-    for (int i = 0; i < 1000; ++i) {
-        EXPECT(wakeup::wake(id, user));
-    }
-    for (int i = 0; i < 1000 && one.has_any(); ++i) {
-        one.drain_some();
-    }
-    EXPECT(!one.has_any());
-    EXPECT(wakeup::wake(id, user));
-    EXPECT(one.drain());
-}
-
-// One of a full queue makes a place for the next, whose arrival wakes a set's edge-triggered waiter.
-void test_one_that_is_taken_of_a_full_queue_makes_a_place() {
-    const Id id = foreign_id(6, 5);
-    const Receiver one(id);
-    EXPECT(wakeup::learn_name(id, user, one.name));
-    const int set = epoll_create1(EPOLL_CLOEXEC);
-    epoll_event event{EPOLLIN | EPOLLET, {}};
-    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, one.number(), &event), 0);
-    for (int round = 0; round < 100; ++round) {
-        for (int i = 0; i < 100; ++i) {
-            EXPECT(wakeup::wake(id, user));
-        }
-        EXPECT_EQ(epoll_wait(set, &event, 1, 0), 1);
-        preload::datagram::take_one(one.number());
-        EXPECT_EQ(epoll_wait(set, &event, 1, 0), 0);
-    }
-    close(set);
-}
-
-void test_a_receiver_that_has_gone_is_not_woken() {
-    const Id id = foreign_id(6, 3);
-    uint64_t name = 0;
-    {
-        const Receiver one(id);
-        name = one.name;
-        EXPECT(wakeup::learn_name(id, user, one.name));
-    }
-    EXPECT(!wakeup::wake(id, user));
-    EXPECT(!wakeup::learn_name(foreign_id(6, 4), user, name));
-    EXPECT(!wakeup::wake(foreign_id(6, 4), user));
-}
-
-// Anybody on the host can send to an abstract name.
-void test_a_receiver_takes_nothing_but_its_secret() {
-    const Id id = foreign_id(7, 1);
-    const Receiver one(id);
-    const int stranger = preload::datagram::sender(one.name);
-    EXPECT(stranger >= 0);
-    const auto send_bytes = [&](const void* data, size_t size) {
-        EXPECT_EQ(send(stranger, data, size, MSG_DONTWAIT), static_cast<ssize_t>(size)); // thrown away in silence
-    };
-    for (int bit = 0; bit < 64; ++bit) {
-        const uint64_t wrong = id ^ uint64_t { 1 } << bit;
-        send_bytes(&wrong, sizeof(wrong));
-    }
-    const std::array<uint64_t, 2> longer{id, id};
-    for (size_t size = 0; size <= sizeof(longer); ++size) {
-        if (size != sizeof(id)) {
-            send_bytes(longer.data(), size);
-        }
-    }
-    EXPECT(!one.has_any());
-    send_bytes(&id, sizeof(id));
-    EXPECT(one.drain());
-    close(stranger);
-}
-
-void test_an_own_id_has_one_receiver_with_a_name() {
-    Id id = 0;
-    int fd = -1;
-    {
-        const wakeup::Own own(true);
-        id = own.id();
-        EXPECT_EQ(wakeup::receiver_name(id), 0U); // nobody has asked for it
-        fd = wakeup::receiver(id);
-        need_receivers(fd);
-        EXPECT(is_open(fd));
-        EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
-        EXPECT_EQ(wakeup::receiver(id), fd);
-        const int peer = preload::datagram::sender(wakeup::receiver_name(id));
-        EXPECT(preload::datagram::send(peer, id));
-        pollfd one{fd, POLLIN, 0};
-        EXPECT_EQ(poll(&one, 1, 0), 1);
-        wakeup::drain(id);
-        EXPECT_EQ(poll(&one, 1, 0), 0);
-        close(peer);
-    }
-    const wakeup::Own again(true);
-    EXPECT_EQ(again.id(), id);
-    EXPECT_EQ(wakeup::receiver(id), fd);
-    EXPECT_EQ(wakeup::receiver(foreign_id(8, 1)), -1);
-    EXPECT_EQ(wakeup::receiver_name(foreign_id(8, 1)), 0U);
-}
-
-// The id is read from memory that a peer writes to. Another user's process, which has given an id as its own, is not
-// woken in the place of whose id it is, and the other way round.
-void test_an_id_is_only_its_users() {
-    const Id id = foreign_id(13, 1);
-    const Receiver liar(id);
-    EXPECT(wakeup::learn_name(id, user + 1, liar.name));
-    EXPECT(!wakeup::wake(id, user));
-    EXPECT(!liar.has_any());
-    const Foreign one(id);
-    EXPECT(one.learn());
-    EXPECT(one.wake());
-    EXPECT_EQ(one.taken(), 1U);
-    EXPECT(!liar.has_any());
 }
 
 void test_a_child_has_no_ids_of_its_parents() {
@@ -587,13 +422,6 @@ int main() {
         FABTEST(test_a_peer_with_a_board_is_notified_once_until_it_looks),
         FABTEST(test_a_notice_whose_descriptor_was_not_written_counts_for_nothing),
         FABTEST(test_memory_that_is_no_board_is_not_mapped),
-        FABTEST(test_an_id_whose_name_was_learned_is_woken_by_a_datagram),
-        FABTEST(test_a_queue_that_is_full_counts_as_woken),
-        FABTEST(test_one_that_is_taken_of_a_full_queue_makes_a_place),
-        FABTEST(test_a_receiver_that_has_gone_is_not_woken),
-        FABTEST(test_a_receiver_takes_nothing_but_its_secret),
-        FABTEST(test_an_own_id_has_one_receiver_with_a_name),
-        FABTEST(test_an_id_is_only_its_users),
         FABTEST(test_a_child_has_no_ids_of_its_parents),
         FABTEST(test_without_spare_numbers_there_is_no_id), // the last: the hard limit stays
     };

@@ -25,16 +25,15 @@ void* map_file(int fd) {
 
 } // namespace
 
-Board* Board::make(int& fd) {
-    fd = static_cast<int>(sys::call(SYS_memfd_create, "rspreload-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+int Board::open_file() {
+    return static_cast<int>(sys::call(SYS_memfd_create, "rspreload-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
+
+Board* Board::make(int fd) {
     void* at =
         fd >= 0 && sys::call(SYS_ftruncate, fd, bytes) == 0 && sys::call(SYS_fcntl, fd, F_ADD_SEALS, wanted_seals) == 0
             ? map_file(fd)
             : nullptr;
-    if (at == nullptr && fd >= 0) {
-        sys::call(SYS_close, fd);
-        fd = -1;
-    }
     return at != nullptr ? new (at) Board : nullptr;
 }
 

@@ -25,8 +25,10 @@ struct Board {
 
     std::array<Place, count> places;
 
-    // A new one, and the descriptor of its memory file. Null: there is no memory.
-    static Board* make(int& fd);
+    // An empty memory file for one, close-on-exec; negative: there is none.
+    static int open_file();
+    // Lays it out and maps it; fd stays the caller's, and may be negative. Null: there is no memory.
+    static Board* make(int fd);
     // Null: it is none, or could become smaller under those who use it.
     static Board* map(int fd);
     static void unmap(Board* board);

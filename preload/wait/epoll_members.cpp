@@ -123,8 +123,8 @@ void EpollSet::drop_number() {
             }
         }
         if (wakeup_ != 0) {
-            wakeup::release(std::exchange(wakeup_, 0)); // it has left with the kernel's set
-            receiver_ = Receiver::none;
+            wakeup::release(wakeup_.exchange(0)); // it has left with the kernel's set
+            pipe_ = Pipe::none;
         }
     }
     const LocalLock::Hold hold(pool_lock);
@@ -465,6 +465,20 @@ void EpollSet::convert_number(int fd) {
     }
 }
 
+bool EpollSet::note_connected(int fd) {
+    const LocalLock::Hold hold(lock_);
+    if (!hold) {
+        return false;
+    }
+    Watch* watch = find(fd);
+    if (watch != nullptr && watch->connection == nullptr && watch->inner == nullptr) {
+        watch->connection = table::connection(fd);
+        link(*watch);
+        convert(*watch, number, true); // if another thread has moved bytes meanwhile
+    }
+    return true;
+}
+
 void watches_refused(Connection& c) {
     for_each_watch(c, [](EpollSet& set, int fd) { set.renew_number(fd); });
 }
@@ -495,6 +509,25 @@ bool watches_asleep(const Connection& c) {
         }
     }
     return false;
+}
+
+bool watches_sleep_by_frame(const Connection& c) {
+    const LocalLock::Hold hold(list_lock);
+    for (const Watch* watch = hold ? c.watches : nullptr; watch != nullptr; watch = watch->next_of_connection) {
+        if (watch->set->is_asleep() && !watch->set->has_wakeup()) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void watches_wake(const Connection& c) {
+    const LocalLock::Hold hold(list_lock);
+    for (Watch* watch = hold ? c.watches : nullptr; watch != nullptr; watch = watch->next_of_connection) {
+        set_flag(watch->missed, true);
+        watch->set->note_missed();
+        watch->set->wake();
+    }
 }
 
 void watches_read_slow(Connection& c) {

@@ -309,6 +309,9 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                     if (asleep->any_missed() || take_notice()) { // just now
                         continue;
                     }
+                    if (soon) {
+                        asleep.reset(); // nobody need wait for it
+                    }
                 }
             }
         }

@@ -79,6 +79,8 @@ class EpollSet {
     void note_several(); // by the service: another process has begun to wait in it
     void leave_to_kernel();
     void convert_number(int fd);
+    // A member that was no connection yet is one. False: it cannot be told now.
+    bool note_connected(int fd);
     void convert(Watch& watch, int epfd, bool wakes);
     void activate(Watch& watch);
     void renew_number(int fd); // what it has is news
@@ -86,6 +88,8 @@ class EpollSet {
     [[nodiscard]] std::atomic<uint32_t>& sleepers() { return sleepers_; }
     [[nodiscard]] bool is_asleep() const { return sleepers_.load() != 0; }
     void note_missed() { missed_.store(true); }
+    [[nodiscard]] bool has_wakeup() const { return wakeup_.load() != 0; }
+    void wake() const; // also without the lock
     [[nodiscard]] bool has_careful() const { return converted_.load(std::memory_order_relaxed) != 0; }
 
     // The calling thread counts as a sleeper of a set and of those in it, also if it is cancelled.
@@ -161,10 +165,10 @@ class EpollSet {
     std::array<Watch*, buckets> table_{};
     std::array<Watch*, buckets> by_data_{};
     Watch* active_ = nullptr;
-    uint64_t wakeup_ = 0;         // 0: none, or not yet
-    bool wakeup_is_past_ = false; // none from now on
-    enum class Receiver : uint8_t { none, member, impossible };
-    Receiver receiver_ = Receiver::none; // wakeup_'s, see wakeup::receiver()
+    std::atomic<uint64_t> wakeup_{0}; // 0: none, or not yet
+    bool wakeup_is_past_ = false;     // none from now on
+    enum class Pipe : uint8_t { none, member, impossible };
+    Pipe pipe_ = Pipe::none; // wakeup_'s, see wakeup::pipe_reader()
     bool is_inherited_ = false;
     std::atomic<SharedSet*> shared_{nullptr}; // once it was there at a fork
     uint32_t next_told_ = 0;
@@ -202,6 +206,10 @@ void watches_refused(Connection& c);
 // Frames were taken: members that wait for one are to be looked at again.
 void watches_frames_taken(const Connection& c);
 bool watches_asleep(const Connection& c);
+// One of them has no wake-up descriptor of its own.
+bool watches_sleep_by_frame(const Connection& c);
+// How it can be waited for has changed: whoever sleeps in a set with it looks at it again.
+void watches_wake(const Connection& c);
 void forget_watches(Connection& c); // its last number was closed
 void watches_after_fork();
 void shared_sets_after_fork();

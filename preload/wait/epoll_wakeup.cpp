@@ -2,9 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // A set's own wake-up descriptor: an eventfd that is its member, edge-triggered, so that nobody need read it. Peers
-// write it instead of sending a frame; those of other users send a datagram to a socket beside it. It does not say
-// which member it is for: those whose peers were told its id are looked at, which are few, the ones that became idle
-// last.
+// write it instead of sending a frame; those of other users write into a pipe beside it. It does not say which member
+// it is for: those whose peers were told its id are looked at, which are few, the ones that became idle last.
 #include "preload/wait/epoll_set.hpp"
 
 #include <algorithm>
@@ -20,13 +19,13 @@ namespace {
 
 // What the kernel tells of it: an address that is no program's. The same in children.
 char own_mark;
-char receiver_mark;
+char pipe_mark;
 
 } // namespace
 
 namespace {
 
-bool is_own(const epoll_event& event) { return event.data.ptr == &own_mark || event.data.ptr == &receiver_mark; }
+bool is_own(const epoll_event& event) { return event.data.ptr == &own_mark || event.data.ptr == &pipe_mark; }
 
 } // namespace
 
@@ -52,15 +51,15 @@ uint64_t EpollSet::sleeper_for(const Connection& c) {
     if (id == path::by_frame || c.same_user.load(std::memory_order_relaxed)) {
         return id;
     }
-    if (receiver_ == Receiver::none) {
+    if (pipe_ == Pipe::none) {
         epoll_event event{};
         event.events = EPOLLIN | EPOLLET; // a child that has the set, too, cannot drain it
-        event.data.ptr = &receiver_mark;
-        const int fd = wakeup::receiver(id);
+        event.data.ptr = &pipe_mark;
+        const int fd = wakeup::pipe_reader(id);
         const bool added = fd >= 0 && sys::call(SYS_epoll_ctl, number, EPOLL_CTL_ADD, fd, &event) == 0;
-        receiver_ = added ? Receiver::member : Receiver::impossible;
+        pipe_ = added ? Pipe::member : Pipe::impossible;
     }
-    return receiver_ == Receiver::member ? id : uint64_t{path::by_frame};
+    return pipe_ == Pipe::member ? id : uint64_t{path::by_frame};
 }
 
 // With the lock.
@@ -77,7 +76,7 @@ uint64_t EpollSet::sleeper() {
         wakeup_is_past_ = wakeup_ == 0;
         converted_.fetch_add(wakeup_ != 0 ? 1 : 0); // the kernel's events are to be sifted
     }
-    return wakeup_ != 0 ? wakeup_ : uint64_t{path::by_frame};
+    return has_wakeup() ? wakeup_.load() : uint64_t{path::by_frame};
 }
 
 // With the lock. Where there is no place, the one that has been idle for longest makes room.
@@ -129,10 +128,9 @@ int EpollSet::take_own_events(epoll_event* events, int count) {
     const auto has = [&](const void* mark) {
         return std::any_of(events, events + count, [&](const epoll_event& one) { return one.data.ptr == mark; });
     };
-    if (receiver_ == Receiver::member && has(&own_mark)) {
-        wakeup::drain(wakeup_); // a signal handler may have been told of some, which cannot take them: put_back_own()
-    } else if (receiver_ == Receiver::member && has(&receiver_mark)) {
-        wakeup::take_one(wakeup_);
+    // A signal handler may have been told of some, which cannot take them: put_back_own().
+    if (pipe_ == Pipe::member && (has(&own_mark) || has(&pipe_mark))) {
+        wakeup::drain(wakeup_);
     }
     const int left = without_own(events, count);
     if (left != count) {
@@ -148,6 +146,12 @@ bool EpollSet::take_notice() {
     }
     activate_woken();
     return active_ != nullptr;
+}
+
+void EpollSet::wake() const {
+    if (const uint64_t id = wakeup_.load(); id != 0) {
+        wakeup::wake_own(id); // if it is another sleeper's by now, that one looks in vain
+    }
 }
 
 void EpollSet::wake_another() {
@@ -178,8 +182,8 @@ void EpollSet::give_up_wakeup() {
         }
     }
     sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, wakeup::descriptor(wakeup_), nullptr);
-    if (std::exchange(receiver_, Receiver::none) == Receiver::member) {
-        sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, wakeup::receiver(wakeup_), nullptr);
+    if (std::exchange(pipe_, Pipe::none) == Pipe::member) {
+        sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, wakeup::pipe_reader(wakeup_), nullptr);
     }
     wakeup::release(wakeup_);
     wakeup_ = 0;
@@ -201,7 +205,7 @@ void EpollSet::after_fork() {
     is_inherited_ = true;
     if (wakeup_ != 0) {
         wakeup_ = 0;
-        receiver_ = Receiver::none;
+        pipe_ = Pipe::none;
         for (Watch* watch : told_) {
             if (watch != nullptr) {
                 forget_told(*watch);
@@ -218,7 +222,7 @@ void EpollSet::drain_wakeup() {
         sys::call(SYS_read, one.fd, &count, sizeof(count));
         activate_woken();
     }
-    one.fd = wakeup_ != 0 && receiver_ == Receiver::member ? wakeup::receiver(wakeup_) : -1;
+    one.fd = wakeup_ != 0 && pipe_ == Pipe::member ? wakeup::pipe_reader(wakeup_) : -1;
     if (one.fd >= 0 && sys::poll(&one, 1, 0) > 0) {
         wakeup::drain(wakeup_);
         activate_woken();

@@ -81,8 +81,9 @@ class Poll {
         bool others = false; // other users'
     };
     [[nodiscard]] Takers takers() const;
-    void use_receiver(int receiver) { receiver_ = receiver; } // of the id that look() and sleep() are given
+    void use_pipe(int reader) { pipe_ = reader; } // of the id that look() and sleep() are given
     [[nodiscard]] bool anything_in_memory() const;
+    [[nodiscard]] bool looks_again_soon() const { return soon_; }
     // The thread is awake, and looks again before it sleeps: peers need not wake it meanwhile.
     void disarm(wakeup::Id own) const;
 
@@ -92,7 +93,7 @@ class Poll {
     pollfd* fds_;
     nfds_t count_;
     pollfd* shadow_; // what the kernel is asked; two more than the program's
-    int receiver_ = -1;
+    int pipe_ = -1;
     bool soon_ = false; // a connection has to be looked at again, see stream::gives_back()
 };
 
@@ -105,7 +106,7 @@ int Poll::look(uint64_t sleeper) {
         shadow_[i] = {one.fd, one.events, 0};
         one.revents = 0;
         if (Connection* c = careful(one.fd); c != nullptr) {
-            const bool by_frame = sleeper > path::by_frame && receiver_ < 0 && !c->same_user.load();
+            const bool by_frame = sleeper > path::by_frame && pipe_ < 0 && !c->same_user.load();
             const stream::Readiness r =
                 stream::look(*c, one.fd, one.events, by_frame ? uint64_t{path::by_frame} : sleeper);
             if (r.soon) {
@@ -219,8 +220,8 @@ template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, 
     const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
     const uint64_t begin = sys::now_ns();
     shadow_[count_] = {wakeup::descriptor(own), POLLIN, 0};
-    shadow_[count_ + 1] = {receiver_, POLLIN, 0};
-    const nfds_t asked = count_ + (own == 0 ? 0 : receiver_ < 0 ? 1 : 2);
+    shadow_[count_ + 1] = {pipe_, POLLIN, 0};
+    const nfds_t asked = count_ + (own == 0 ? 0 : pipe_ < 0 ? 1 : 2);
     int n = cancellable([&] { return real::ppoll(shadow_, asked, timeout_ns < 0 ? nullptr : &time, mask); }, undo);
     const int error = errno;
     if (n > 0 && own != 0 && shadow_[count_].revents != 0) {
@@ -228,7 +229,7 @@ template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, 
         sys::call(SYS_read, wakeup::descriptor(own), &wakes, sizeof(wakes));
     }
     if (n > 0 && asked == count_ + 2 && shadow_[count_ + 1].revents != 0) {
-        wakeup::take_one(own); // others would wake the next sleep in vain, once each
+        wakeup::drain(own);
     }
     asked_kernel_ns = sys::now_ns();
     spin::slept(begin, asked_kernel_ns, own != 0 ? wakeup::notified_at(own) : 0);
@@ -277,8 +278,11 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
                 Asleep asleep(fds, count);
                 const Poll::Takers takers = all.takers();
                 const wakeup::Own own(takers.any);
-                all.use_receiver(takers.others && own.id() != 0 ? wakeup::receiver(own.id()) : -1);
+                all.use_pipe(takers.others && own.id() != 0 ? wakeup::pipe_reader(own.id()) : -1);
                 ready = all.look(own.id() != 0 ? own.id() : wakeup::Id{path::by_frame});
+                if (all.looks_again_soon()) {
+                    asleep.end(); // nobody need wait for it
+                }
                 const auto undo = [&] {
                     asleep.end();
                     asleep.free();

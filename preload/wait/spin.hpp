@@ -35,7 +35,7 @@ class Experience {
     // milliseconds; those of programs that want to run come again at once, or stay.
     void was_displaced(uint64_t now, uint64_t for_ns) {
         constexpr uint64_t least_ns = 10000000;
-        constexpr uint64_t most_ns = 1280000000;
+        constexpr uint64_t most_ns = 160000000;
         constexpr uint64_t moment_ns = 150000;
         constexpr uint64_t at_once_ns = 1000000;
         const bool now_and_then = for_ns < moment_ns && now > displaced_at_ + at_once_ns;

@@ -13,7 +13,7 @@
 #include "preload/base/system.hpp"
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/wait/board.hpp"
-#include "preload/wait/datagram.hpp"
+#include "preload/wait/wakeup_pipe.hpp"
 
 namespace preload::wakeup {
 
@@ -30,11 +30,11 @@ constinit std::atomic<uint32_t> busy{0};
 constinit std::atomic<uint32_t> preferred{0};
 constinit thread_local uint32_t last_index = UINT32_MAX;
 constinit std::array<std::atomic<int>, own_count> own{}; // one more than the number; 0: not made
-struct Receiver {
-    std::atomic<int> fd{0}; // one more than the number; 0: not made, -1: it cannot be
-    std::atomic<uint64_t> name{0};
+struct Pipe {
+    std::atomic<int> reader{0}; // one more than the number; 0: not made, -1: it cannot be
+    std::atomic<int> writer{-1};
 };
-constinit std::array<Receiver, own_count> receivers{};
+constinit std::array<Pipe, own_count> pipes{};
 static_assert(own_count <= Board::count);
 constinit std::atomic<Board*> board{nullptr};
 constinit std::atomic<int> board_fd{0}; // one more than the number; 0: not made, -1: it cannot be, or is being made
@@ -44,7 +44,7 @@ struct Known {
     std::atomic<Id> id{0};
     std::atomic<int> fd{-1};
     std::atomic<uid_t> user{0}; // who has given it
-    std::atomic<bool> is_socket{false};
+    std::atomic<bool> is_pipe{false};
     std::atomic<Board*> board{nullptr}; // its process's
     std::atomic<uint32_t> users{0};     // threads that write it just now
 };
@@ -97,11 +97,10 @@ void make_board() {
     if (board_fd.load() != 0 || !board_fd.compare_exchange_strong(not_made, -1)) {
         return;
     }
-    int file = -1;
-    Board* made = Board::make(file);
-    const int kept = made != nullptr ? descriptors::keep_spare(file) : -1;
-    if (kept < 0) {
-        Board::unmap(made);
+    const int kept = descriptors::make_spare(Board::open_file);
+    Board* made = Board::make(kept);
+    if (made == nullptr) {
+        descriptors::close(kept);
         return;
     }
     board.store(made, std::memory_order_release);
@@ -126,7 +125,7 @@ Id acquire() {
         preferred.fetch_or(uint32_t{1} << index, std::memory_order_relaxed);
     }
     if (own[index].load() == 0) {
-        own[index] = descriptors::keep_spare(sys::call(SYS_eventfd2, 0, EFD_CLOEXEC)) + 1;
+        own[index] = descriptors::make_spare([] { return sys::call(SYS_eventfd2, 0, EFD_CLOEXEC); }) + 1;
         make_board();
     }
     const Id id = part | index;
@@ -160,38 +159,53 @@ int descriptor(Id id) {
     return index < own_count ? own[index].load(std::memory_order_relaxed) - 1 : -1;
 }
 
-int receiver(Id id) {
+namespace {
+
+bool make_pipe(Pipe& one) {
+    int reader = -1;
+    int writer = -1;
+    {
+        const numbers::Making making;
+        const wakeup_pipe::Ends made = wakeup_pipe::make();
+        reader = descriptors::keep_spare(made.reader);
+        writer = descriptors::keep_spare(made.writer);
+    }
+    if (reader < 0 || writer < 0) {
+        descriptors::close(reader);
+        descriptors::close(writer);
+        return false;
+    }
+    one.writer = writer;
+    one.reader = reader + 1;
+    return true;
+}
+
+} // namespace
+
+int pipe_reader(Id id) {
     const uint64_t index = id & index_mask;
     if (index >= own_count || !is_own(id)) {
         return -1;
     }
-    Receiver& one = receivers[index];
-    if (one.fd.load() == 0) {
+    Pipe& one = pipes[index];
+    if (one.reader.load() == 0) {
         const sys::ErrnoKept kept;
-        uint64_t name = 0;
-        const bool named = sys::call(SYS_getrandom, &name, sizeof(name), GRND_NONBLOCK) == sizeof(name) && name != 0;
-        const int made = named ? descriptors::keep_spare(datagram::receiver(name, id)) : -1;
-        one.name = made >= 0 ? name : 0;
-        one.fd = made >= 0 ? made + 1 : -1;
+        if (!make_pipe(one)) {
+            one.reader = -1;
+        }
     }
-    return std::max(one.fd.load(), 0) - 1;
+    return std::max(one.reader.load(), 0) - 1;
+}
+
+int pipe_writer(Id id) {
+    const uint64_t index = id & index_mask;
+    return index < own_count && is_own(id) ? pipes[index].writer.load() : -1;
 }
 
 void drain(Id id) {
-    if (const int fd = receiver(id); fd >= 0) {
-        datagram::drain(fd);
+    if (const int fd = pipe_reader(id); fd >= 0) {
+        wakeup_pipe::drain(fd);
     }
-}
-
-void take_one(Id id) {
-    if (const int fd = receiver(id); fd >= 0) {
-        datagram::take_one(fd);
-    }
-}
-
-uint64_t receiver_name(Id id) {
-    const uint64_t index = id & index_mask;
-    return index < own_count && is_own(id) ? receivers[index].name.load() : 0;
 }
 
 namespace {
@@ -230,8 +244,8 @@ bool wake(Id id, uid_t user) {
         }
         one.users.fetch_add(1);
         bool done = one.id.load() == id && one.user.load() == user; // else it is being replaced
-        if (done && one.is_socket.load()) {
-            done = datagram::send(one.fd.load(), id);
+        if (done && one.is_pipe.load()) {
+            done = wakeup_pipe::notify(one.fd.load());
         } else if (done) {
             Board* theirs = one.board.load();
             write_unless_written(theirs != nullptr ? &theirs->places[id & index_mask] : nullptr, one.fd.load());
@@ -244,13 +258,13 @@ bool wake(Id id, uid_t user) {
 
 namespace {
 
-bool keep_known(Id id, uid_t user, int fd, bool is_socket, Board* theirs) {
+bool keep_known(Id id, uid_t user, int fd, bool is_pipe, Board* theirs) {
     static uint32_t next = 0;
     Known* place = nullptr;
     for (size_t i = 0; i < places && place == nullptr; ++i) {
         Known& one = place_of(id, i);
         if (one.id.load() == id && one.user.load() == user) {
-            sys::call(SYS_close, fd); // it was asked for twice
+            descriptors::close(fd); // it was asked for twice
             Board::unmap(theirs);
             return true;
         }
@@ -268,16 +282,15 @@ bool keep_known(Id id, uid_t user, int fd, bool is_socket, Board* theirs) {
             one.id.store(before);
         }
     }
-    const int kept = descriptors::keep_spare(fd);
-    if (place == nullptr || kept < 0) {
-        descriptors::close(kept);
+    if (place == nullptr || !descriptors::is_spare(fd)) {
+        descriptors::close(fd);
         Board::unmap(theirs);
         return false;
     }
     place->board = theirs;
     place->user = user;
-    place->fd = kept;
-    place->is_socket = is_socket;
+    place->fd = fd;
+    place->is_pipe = is_pipe;
     place->id = id;
     return true;
 }
@@ -289,8 +302,8 @@ bool learn(Id id, uid_t user, int fd, int board) {
     return keep_known(id, user, fd, false, theirs);
 }
 
-bool learn_name(Id id, uid_t user, uint64_t name) {
-    const int made = datagram::sender(name);
+bool learn_pipe(Id id, uid_t user, int writer) {
+    const int made = descriptors::make_spare([&] { return wakeup_pipe::open_writer(writer); });
     return made >= 0 && keep_known(id, user, made, true, nullptr);
 }
 
@@ -304,9 +317,9 @@ void after_fork_in_child() {
     }
     Board::leave_to_parent(board.exchange(nullptr));
     board_fd = 0;
-    for (Receiver& one : receivers) {
-        one.fd = 0;
-        one.name = 0;
+    for (Pipe& one : pipes) {
+        one.reader = 0;
+        one.writer = -1;
     }
     for (Known& one : known) {
         one.id = 0;

@@ -6,8 +6,8 @@
 // WakeFields); the peer asks the service of the other process for the descriptor once, and keeps it.
 //
 // The eventfd is for processes of one user only: who holds it can take wake-ups away that are meant for another
-// connection. Peers of other users send a datagram that has the id in it, see datagram.hpp. Frames are for whoever has
-// neither, and whenever several threads or processes sleep for one connection.
+// connection. Peers of other users write into a pipe, see wakeup_pipe.hpp. Frames are for whoever has neither, and
+// whenever several threads or processes sleep for one connection.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,11 @@ Id acquire();
 void release(Id id);
 int descriptor(Id id); // of one that is acquired
 
-// Of one that is acquired: the socket that takes datagrams of other users' processes, made when it is first asked for.
+// Of one that is acquired: the end of the pipe that other users' processes write into, made when it is first asked for.
 // It does not block. -1: there is none.
-int receiver(Id id);
-void drain(Id id);             // takes all that has come to that
-void take_one(Id id);          // the first of it, see datagram::take_one()
-uint64_t receiver_name(Id id); // 0: there is none
+int pipe_reader(Id id);
+int pipe_writer(Id id); // what they are given; -1: the reader was not asked for, or cannot be made
+void drain(Id id);      // see wakeup_pipe::drain()
 
 // Of one that is acquired: when somebody has notified it, in ns as sys::now_ns(); 0: nobody has since it was cleared.
 // Whoever looks at what that may be about, clears it first. A notified one is not notified again: it must not go to
@@ -47,9 +46,10 @@ bool wake(Id id, uid_t user);
 // False: there is no number or place for it, and it is closed.
 // board: the memory file of that process's board, or -1.
 bool learn(Id id, uid_t user, int fd, int board);
-int board_file();                                  // of this process; -1: it has none
-bool learn_name(Id id, uid_t user, uint64_t name); // the same for the name of a receiver
-void after_fork_in_child();                        // its descriptors are closed elsewhere
+int board_file(); // of this process; -1: it has none
+// The same for the writer of a pipe, which stays the caller's.
+bool learn_pipe(Id id, uid_t user, int writer);
+void after_fork_in_child(); // its descriptors are closed elsewhere
 
 // One for as long as a thread may sleep.
 class Own {

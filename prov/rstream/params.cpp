@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "prov/rstream/log.hpp"
-#include "prov/rstream/stream/keepalive.hpp"
+#include "prov/rstream/stream/keepalive_timer.hpp"
 #include "prov/rstream/wire/limits.hpp"
 
 namespace rstream {

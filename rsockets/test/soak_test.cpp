@@ -466,9 +466,20 @@ void soak(Server& server, uint32_t& process, int milliseconds) {
         children[victim] = begin(std::max(1, left()));
         numbers[victim] = process;
     }
-    for (const auto& child : children) {
-        EXPECT_EQ(child->hear(milliseconds + 60000), "done");
-        child->finish();
+    try {
+        for (const auto& child : children) {
+            EXPECT_EQ(child->hear(milliseconds + 60000), "done");
+            child->finish();
+        }
+    } catch (...) { // whatever it was: the reason may be in what another of them says
+        for (const auto& child : children) {
+            try {
+                printf("# a process that connects: %s\n", child->hear(100).c_str());
+            } catch (const std::exception& error) {
+                printf("# a process that connects: %s\n", error.what());
+            }
+        }
+        throw;
     }
     const auto end = Clock::now();
     while (server.open() != 0) {

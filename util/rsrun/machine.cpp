@@ -64,15 +64,14 @@ Machine Machine::look(const std::string& sys) {
 
 std::vector<std::string> troubles(const Machine& machine, const FabricUse& use) {
     std::vector<std::string> found;
-    const bool verbs = names(use.cores, "verbs");
-    if (!verbs || !machine.has_active_port) {
-        const char* const what = !verbs               ? "verbs is not among the cores"
-                                 : machine.has_device ? "no port of an RDMA device is active"
-                                                      : "this machine has no RDMA device";
+    if (!names(use.cores, "verbs")) {
+        return found;
+    }
+    if (!machine.has_active_port) {
         if (use.cores == "verbs") {
-            found.push_back(fmt::format("{}: nothing goes over the fabric", what));
-        } else if (!use.rules) {
-            found.push_back(fmt::format("{}, and no rule names what else goes over the fabric (--only)", what));
+            found.push_back(fmt::format("{}: nothing moves to the fabric", machine.has_device
+                                                                               ? "no port of an RDMA device is active"
+                                                                               : "this machine has no RDMA device"));
         }
         return found;
     }

@@ -24,7 +24,6 @@ struct Machine {
 struct FabricUse {
     std::string cores;           // that may be used, separated by commas
     uint64_t per_connection = 0; // bytes that a connection pins
-    bool rules = false;          // there are rules, which may name addresses
 };
 
 // One sentence for each trouble that the fabric has on this machine.

@@ -93,20 +93,13 @@ std::string joined(const std::vector<std::string>& words) {
     return text;
 }
 
-// Verbs alone unless something else is asked for: the handshake of the core tcp is payload to a server that does not
-// expect it.
+// Verbs alone unless something else is asked for: tcp is for tests.
 std::string cores(const Options& options) {
     const std::string set = variable("FI_RSTREAM_CORE");
     return !options.core.empty() ? options.core : !set.empty() ? set : "verbs";
 }
 
-// Whether there are rules. Those of a file are not read here.
-bool has_rules(const Options& options) {
-    return !options.only.empty() || !options.config.empty() || !variable("RSPRELOAD_RULES").empty() ||
-           !variable("RSPRELOAD_CONFIG").empty() || access(RSRUN_CONFIG_DIR "/preload_config", R_OK) == 0;
-}
-
-// What the program is given: both libraries, or one of them, or none.
+// What the program is given: the library, if it can have any, and what that needs for the fabric.
 struct Libraries {
     std::string shim;
     std::optional<FabricParts> fabric;
@@ -114,27 +107,23 @@ struct Libraries {
 };
 
 void add_fabric(Environment& result, const Options& options, const FabricParts& parts) {
-    if (options.path == Options::Path::fabric) {
-        if (access(parts.worker.c_str(), X_OK) != 0) {
-            fail("--path fabric: {}: {}; it is installed with librsocket-ofi", parts.worker, strerror(errno));
-        }
-        result.emplace_back("RSPRELOAD_FABRIC", "1");
-        result.emplace_back("RSPRELOAD_FABRIC_WORKER", parts.worker);
-    } else {
-        result.emplace_back("RSPRELOAD_LIBRARY", parts.library);
-    }
-    result.emplace_back("FI_PROVIDER_PATH", in_front(parts.provider_folder, variable("FI_PROVIDER_PATH")));
-    result.emplace_back("FI_RSTREAM_CORE", cores(options));
-    // libfabric's memhooks rewrite libc's munmap, mmap and others in place as a device is opened: a thread of the
-    // program's that is in one of them then crashes. They serve a cache of registrations, which rsockets do not need.
+    result.emplace_back("RSPRELOAD_FABRIC", "1");
+    result.emplace_back("RSPRELOAD_FABRIC_WORKER", parts.worker);
+    // The worker's alone: a program may use libfabric itself.
+    const auto set = [&](const char* name, const std::string& value) {
+        result.emplace_back(std::string("RSPRELOAD_WORKER_") + name, value);
+    };
+    set("LD_LIBRARY_PATH", in_front(std::filesystem::path(parts.library).parent_path(), variable("LD_LIBRARY_PATH")));
+    set("FI_PROVIDER_PATH", in_front(parts.provider_folder, variable("FI_PROVIDER_PATH")));
+    set("FI_RSTREAM_CORE", cores(options));
     if (variable("FI_MR_CACHE_MONITOR").empty()) {
-        result.emplace_back("FI_MR_CACHE_MONITOR", "disabled");
+        set("FI_MR_CACHE_MONITOR", "disabled"); // serves a cache of registrations, which rsockets do not need
     }
     if (options.send_buffer) {
-        result.emplace_back("RS_WMEM_DEFAULT", fmt::format("{}", *options.send_buffer));
+        set("RS_WMEM_DEFAULT", fmt::format("{}", *options.send_buffer));
     }
     if (options.recv_buffer) {
-        result.emplace_back("RS_MEM_DEFAULT", fmt::format("{}", *options.recv_buffer));
+        set("RS_MEM_DEFAULT", fmt::format("{}", *options.recv_buffer));
     }
 }
 
@@ -150,12 +139,7 @@ std::vector<std::string> resolved(const std::vector<std::string>& rules) {
 Environment environment_for(const Options& options, const Libraries& libraries, const std::string& records) {
     Environment result;
     if (libraries.preload) {
-        std::string preload = in_front(libraries.shim, variable("LD_PRELOAD"));
-        if (libraries.fabric &&
-            options.path == Options::Path::automatic) { // in front: what it calls is the other one's
-            preload = in_front(libraries.fabric->shim, preload);
-        }
-        result.emplace_back("LD_PRELOAD", preload);
+        result.emplace_back("LD_PRELOAD", in_front(libraries.shim, variable("LD_PRELOAD")));
     }
     if (!options.only.empty()) {
         result.emplace_back("RSPRELOAD_RULES", joined(resolved(options.only)));
@@ -203,7 +187,8 @@ std::optional<FabricParts> fabric_parts(const Options& options, const rsrun::Mac
         note = "--path memory: connections to other hosts stay with the kernel";
         return std::nullopt;
     }
-    if (options.core.empty() && !machine.has_active_port) {
+    const bool wanted = options.path == Options::Path::fabric || !options.core.empty();
+    if (!wanted && !machine.has_active_port) {
         note =
             fmt::format("{}: connections to other hosts stay with the kernel",
                         machine.has_device ? "no port of an RDMA device is active" : "this machine has no RDMA device");
@@ -212,7 +197,7 @@ std::optional<FabricParts> fabric_parts(const Options& options, const rsrun::Mac
     try {
         return rsrun::find_fabric_parts(rsrun::own_folder(), variable("FI_PROVIDER_PATH"));
     } catch (const util::Failure& e) {
-        if (!options.core.empty()) {
+        if (wanted) {
             throw;
         }
         note = fmt::format("{}; connections to other hosts stay with the kernel", e.what());
@@ -249,7 +234,7 @@ int run(const Options& options) {
     if (telling && !target.untouched.empty()) {
         tell(target.untouched + "; its sockets stay with the kernel");
     } else if (telling && libraries.fabric) {
-        for (const auto& trouble : troubles(machine, {cores(options), pinned_by_one(options), has_rules(options)})) {
+        for (const auto& trouble : troubles(machine, {cores(options), pinned_by_one(options)})) {
             tell(trouble);
         }
     } else if (options.verbose && !note.empty()) {

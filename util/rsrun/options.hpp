@@ -12,8 +12,8 @@
 namespace rsrun {
 
 struct Options {
-    // auto: a socket to an address of an RDMA device is one of the fabric from its connect on. fabric: it is the
-    // kernel's, and is upgraded to the fabric. memory: shared memory alone.
+    // What connections may be upgraded to. automatic: shared memory, and the fabric if this machine can; fabric: the
+    // same, but it is an error if it cannot; memory: shared memory alone.
     enum class Path { automatic, memory, fabric };
     Path path = Path::automatic;
     std::string core;                    // empty: verbs, if there is a device

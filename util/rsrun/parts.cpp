@@ -23,7 +23,6 @@ namespace rsrun {
 namespace {
 
 constexpr const char* shim_name = "librspreload-ofi.so";
-constexpr const char* fabric_name = "librspreload-fabric.so";
 constexpr const char* worker_name = "rspreload-fabric";
 constexpr const char* plugin_name = "librstream-fi.so";
 
@@ -38,7 +37,7 @@ std::string stage_of(const std::string& folder) {
 // Where the build has its libraries, if rsrun is in its folder; otherwise empty.
 std::string build_libs(const std::string& folder) {
     std::string built = folder + "/.libs";
-    return exists(built + "/" + shim_name) || exists(built + "/" + fabric_name) ? built : "";
+    return exists(built + "/" + shim_name) || exists(built + "/" + worker_name) ? built : "";
 }
 
 std::string preload_folder(const std::string& folder) {
@@ -85,8 +84,8 @@ std::string find_shim(const std::string& folder) { return preloadable(preload_fo
 
 FabricParts find_fabric_parts(const std::string& folder, const std::string& provider_path) {
     FabricParts parts;
-    parts.shim = preloadable(preload_folder(folder) + "/" + fabric_name);
     parts.worker = preload_folder(folder) + "/" + worker_name;
+    check(parts.worker);
     const std::string built = build_libs(folder);
     const std::string stage = stage_of(folder);
     parts.library = (built.empty() ? stage + RSRUN_LIBDIR : built) + "/librsocket-ofi.so.1";

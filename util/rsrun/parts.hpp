@@ -9,11 +9,10 @@
 
 namespace rsrun {
 
-// What carries sockets to RDMA addresses. Only where that is wanted do these have to be there.
+// What connections need that are upgraded to the fabric. Only where that is wanted do these have to be there.
 struct FabricParts {
-    std::string worker;          // of connections that are upgraded to the fabric
-    std::string shim;            // the preload library that carries sockets
-    std::string library;         // the socket library
+    std::string worker;          // the program that moves their bytes
+    std::string library;         // the socket library that it uses
     std::string provider_folder; // that of the plugin
 };
 

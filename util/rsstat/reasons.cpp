@@ -53,6 +53,8 @@ constexpr Known known[] = {
     {Reason::spliced, "spliced", "switch splice off in the program (haproxy: nosplice)"},
     {Reason::shared_set, "shared_set", "give each process an epoll set of its own"},
     {Reason::fabric_lost, "fabric_lost", "look at the fabric and its devices; bytes that were under way came by TCP"},
+    {Reason::no_device, "no_device",
+     "nothing, unless a device should have the address: look at rdma link, and at FI_RSTREAM_CORE"},
 };
 
 const Known* find(uint32_t reason) {

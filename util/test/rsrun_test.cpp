@@ -280,30 +280,29 @@ void test_troubles_of_the_machine_are_told() {
     constexpr uint64_t each = uint64_t{1} << 20;
     rsrun::Machine m;
     m.memlock = 8 * each;
-    const auto one = [&](const char* cores, bool rules, const char* part) {
-        const auto found = troubles(m, {cores, each, rules});
+    const auto one = [&](const char* cores, const char* part) {
+        const auto found = troubles(m, {cores, each});
         return found.size() == 1 && holds(found.front(), part);
     };
-    EXPECT(one("verbs", true, "this machine has no RDMA device: nothing goes over the fabric"));
-    EXPECT(one("verbs,tcp", false, "this machine has no RDMA device, and no rule names what else"));
-    EXPECT(one("tcp", false, "verbs is not among the cores, and no rule names what else"));
-    EXPECT(troubles(m, {"verbs,tcp", each, true}).empty() && troubles(m, {"tcp", each, true}).empty());
+    EXPECT(one("verbs", "this machine has no RDMA device: nothing moves to the fabric"));
+    EXPECT(troubles(m, {"verbs,tcp", each}).empty() && troubles(m, {"tcp", each}).empty());
     m.has_device = true;
-    EXPECT(one("verbs,tcp", false, "no port of an RDMA device is active"));
+    EXPECT(one("verbs", "no port of an RDMA device is active"));
     m.has_active_port = true;
-    EXPECT(troubles(m, {"verbs", each, false}).empty());
+    EXPECT(troubles(m, {"verbs", each}).empty());
     m.memlock = 2 * each;
-    EXPECT(one("verbs", true, "2048 KiB, is enough for no more than 2 connections, each of which pins 1024 KiB"));
+    EXPECT(one("verbs", "2048 KiB, is enough for no more than 2 connections, each of which pins 1024 KiB"));
     m.memlock = each / 2;
-    EXPECT(one("verbs", true, "512 KiB, is too low for one connection, which pins 1024 KiB"));
+    EXPECT(one("verbs", "512 KiB, is too low for one connection, which pins 1024 KiB"));
     m.may_pin_all = true;
-    EXPECT(troubles(m, {"verbs", each, false}).empty());
+    EXPECT(troubles(m, {"verbs", each}).empty());
 }
 
 void test_records_become_lines() {
     const auto records = rsrun::read_records(
         "7\tredis-server\t8\taccept\t127.0.0.1:6379\t127.0.0.1:51234\tshm\t1\t0\t2\t1234\t567\t-\n"
-        "8\tnginx\t5\taccept\t10.0.0.2:80\t10.0.0.1:4000\tkernel\t0\t0\t-\t10\t20\tthe peer does not run under rsrun\n"
+        "8\tnginx\t5\taccept\t10.0.0.2:80\t10.0.0.1:4000\tkernel\t0\t0\t-\t10\t20\tthe peer does not run under rsrun, "
+        "or keeps to the kernel\n"
         "8\tnginx\t4\tlisten\t0.0.0.0:80\t-\tkernel\t-\t-\t-\t-\t-\t-\n"
         "9\tsshd\t5\tconnect\t[::1]:4000\t[::1]:22\tkernel\t1\t1\t3\t10\t20\tpassed to another process\n"
         "9\tsshd\t6\tconnect\t[::1]:4001\t[::1]:22\tshm\t3\t2\t3\t10\t20\t-\n"
@@ -314,8 +313,9 @@ void test_records_become_lines() {
     EXPECT_EQ(records.lines[0],
               "redis-server[7] socket 8 accepted at 127.0.0.1:6379 from 127.0.0.1:51234: shared memory "
               "since 2 ms, 1234 bytes sent, 567 received");
-    EXPECT_EQ(records.lines[1], "nginx[8] socket 5 accepted at 10.0.0.2:80 from 10.0.0.1:4000: "
-                                "kernel TCP (the peer does not run under rsrun), 10 bytes sent, 20 received");
+    EXPECT_EQ(records.lines[1],
+              "nginx[8] socket 5 accepted at 10.0.0.2:80 from 10.0.0.1:4000: "
+              "kernel TCP (the peer does not run under rsrun, or keeps to the kernel), 10 bytes sent, 20 received");
     EXPECT_EQ(records.lines[2], "nginx[8] socket 4 listens on 0.0.0.0:80");
     EXPECT_EQ(records.lines[3],
               "sshd[9] socket 5 connected to [::1]:22 from [::1]:4000: kernel TCP (returned to the kernel "
@@ -340,7 +340,7 @@ void test_damaged_records_are_counted() {
     EXPECT_EQ(explanation(rsrun::read_records("")), "0 sockets, 0 upgraded\n");
 }
 
-// An installation in a folder: rsrun, and files in place of the libraries; the stand-in as the preload libraries.
+// An installation in a folder: rsrun, files in place of the fabric's parts, and the stand-in for the preload library.
 struct Stage : Folder {
     std::string build;
     Stage() {
@@ -349,11 +349,11 @@ struct Stage : Folder {
         fs::create_directories(path / "bin/.libs");
         fs::copy_file(build + "/rsrun", path / "bin/rsrun");
         fs::copy_file(fixture(), shim());
-        fs::copy_file(fixture(), fabric());
+        put("bin/.libs/rspreload-fabric", "");
         put("bin/.libs/librsocket-ofi.so.1", "");
         put("bin/.libs/librstream-fi.so", "");
         for (const char* name : {"LD_PRELOAD", "FI_PROVIDER", "FI_PROVIDER_PATH", "FI_RSTREAM_CORE",
-                                 "FI_MR_CACHE_MONITOR", "RSPRELOAD_RULES", "RSPRELOAD_LIBRARY"}) {
+                                 "FI_MR_CACHE_MONITOR", "LD_LIBRARY_PATH", "RSPRELOAD_RULES"}) {
             unsetenv(name);
         }
     }
@@ -361,7 +361,7 @@ struct Stage : Folder {
     [[nodiscard]] util_test::Ended run(const Words& words) const { return util_test::run_program(program(), words); }
     [[nodiscard]] std::string libs() const { return (path / "bin/.libs").string(); }
     [[nodiscard]] std::string shim() const { return libs() + "/librspreload-ofi.so"; }
-    [[nodiscard]] std::string fabric() const { return libs() + "/librspreload-fabric.so"; }
+    [[nodiscard]] std::string worker() const { return libs() + "/rspreload-fabric"; }
     [[nodiscard]] std::string fixture() const { return build + "/util/test/.libs/librsrunfixture.so"; }
 };
 
@@ -376,14 +376,14 @@ void skip_with_a_device() {
 void test_without_options_only_the_library_is_preloaded() {
     skip_with_a_device();
     const Stage stage;
-    for (const char* part : {"librspreload-fabric.so", "librsocket-ofi.so.1", "librstream-fi.so"}) { // not needed
+    for (const char* part : {"rspreload-fabric", "librsocket-ofi.so.1", "librstream-fi.so"}) { // not needed
         fs::remove(stage.libs() + "/" + part);
     }
     const auto ended = stage.run({"env"});
     EXPECT_EQ(ended.errors, "");
     EXPECT_EQ(ended.status, 0);
     EXPECT(has_line(ended.output, "LD_PRELOAD=" + stage.shim()));
-    for (const char* name : {"\nFI_", "\nRSPRELOAD_", "\nRS_"}) {
+    for (const char* name : {"\nFI_", "\nRSPRELOAD_", "\nRS_", "\nLD_LIBRARY_PATH"}) {
         EXPECT(!holds("\n" + ended.output, name));
     }
 }
@@ -398,32 +398,35 @@ void test_the_program_alone_gets_the_environment() {
     EXPECT_EQ(ended.status, 0);
     const std::string log = (fs::current_path() / "log").string();
     unlink(log.c_str());
-    EXPECT(has_line(ended.output, "LD_PRELOAD=" + stage.fabric() + ":" + stage.shim()));
-    EXPECT(has_line(ended.output, "RSPRELOAD_LIBRARY=" + stage.libs() + "/librsocket-ofi.so.1"));
-    EXPECT(has_line(ended.output, "FI_PROVIDER_PATH=" + stage.libs() + ":/others"));
+    EXPECT(has_line(ended.output, "LD_PRELOAD=" + stage.shim())); // its sockets stay the kernel's
+    EXPECT(has_line(ended.output, "RSPRELOAD_FABRIC=1"));
+    EXPECT(has_line(ended.output, "RSPRELOAD_FABRIC_WORKER=" + stage.worker()));
+    EXPECT(has_line(ended.output, "FI_PROVIDER_PATH=/others")); // the program's own
+    const std::string worker = "RSPRELOAD_WORKER_";
+    EXPECT(has_line(ended.output, worker + "LD_LIBRARY_PATH=" + stage.libs()));
+    EXPECT(has_line(ended.output, worker + "FI_PROVIDER_PATH=" + stage.libs() + ":/others"));
     EXPECT(has_line(ended.output, "RSPRELOAD_RULES=80 10.0.0.0/8 localhost:81"));
     EXPECT(has_line(ended.output, "RSPRELOAD_LOG=" + log));
-    EXPECT(has_line(ended.output, "FI_RSTREAM_CORE=tcp"));
-    EXPECT(has_line(ended.output, "RS_WMEM_DEFAULT=65536") && has_line(ended.output, "RS_MEM_DEFAULT=1048576"));
-    EXPECT(has_line(ended.output, "FI_MR_CACHE_MONITOR=disabled"));
+    EXPECT(has_line(ended.output, worker + "FI_RSTREAM_CORE=tcp"));
+    EXPECT(has_line(ended.output, worker + "RS_WMEM_DEFAULT=65536"));
+    EXPECT(has_line(ended.output, worker + "RS_MEM_DEFAULT=1048576"));
+    EXPECT(has_line(ended.output, worker + "FI_MR_CACHE_MONITOR=disabled"));
     EXPECT(!holds(ended.output, "RSPRELOAD_EXPLAIN") && !holds(ended.output, "RSPRELOAD_CONFIG"));
 }
 
 void test_a_path_is_chosen() {
     const Stage stage;
     const auto memory = stage.run({"--path", "memory", "--core", "tcp", "env"});
-    EXPECT(has_line(memory.output, "LD_PRELOAD=" + stage.shim()) && !holds(memory.output, "FI_RSTREAM_CORE"));
+    EXPECT(has_line(memory.output, "LD_PRELOAD=" + stage.shim()) && !holds(memory.output, "RSPRELOAD_"));
+    fs::remove(stage.worker());
     const auto missing = stage.run({"--path", "fabric", "--core", "tcp", "env"});
     EXPECT_EQ(missing.status, 125);
-    EXPECT(holds(missing.errors, "rspreload-fabric: No such file"));
-    const std::string worker = stage.libs() + "/rspreload-fabric";
-    std::ofstream(worker) << "#!/bin/sh\n";
-    fs::permissions(worker, fs::perms::owner_all);
-    const auto ended = stage.run({"--path", "fabric", "--core", "tcp", "env"});
+    EXPECT(holds(missing.errors, "rspreload-fabric is missing"));
+    EXPECT_EQ(stage.run({"--path", "auto", "env"}).status, 0);
+    stage.put("bin/.libs/rspreload-fabric", "");
+    const auto ended = stage.run({"--path", "fabric", "env"});
     EXPECT_EQ(ended.errors, "");
-    EXPECT(has_line(ended.output, "LD_PRELOAD=" + stage.shim())); // the program's sockets stay the kernel's
-    EXPECT(has_line(ended.output, "RSPRELOAD_FABRIC=1") && has_line(ended.output, "RSPRELOAD_FABRIC_WORKER=" + worker));
-    EXPECT(has_line(ended.output, "FI_RSTREAM_CORE=tcp") && !holds(ended.output, "RSPRELOAD_LIBRARY"));
+    EXPECT(has_line(ended.output, "RSPRELOAD_WORKER_FI_RSTREAM_CORE=verbs"));
 }
 
 void test_what_was_preloaded_comes_after_it() {
@@ -436,7 +439,7 @@ void test_what_was_preloaded_comes_after_it() {
     setenv("LD_PRELOAD", other.c_str(), 1);
     const auto ended = stage.run({"--core=tcp", "env"});
     unsetenv("LD_PRELOAD");
-    EXPECT(has_line(ended.output, "LD_PRELOAD=" + stage.fabric() + ":" + stage.shim() + ":" + other));
+    EXPECT(has_line(ended.output, "LD_PRELOAD=" + stage.shim() + ":" + other));
 }
 
 void test_without_explain_it_becomes_the_program() {
@@ -449,7 +452,6 @@ void test_without_explain_it_becomes_the_program() {
 }
 
 void test_explain_tells_of_each_socket_at_the_end() {
-    skip_with_a_device(); // both stand-ins would tell
     const Stage stage;
     const auto ended = stage.run({"--explain", "sh", "-c", "echo said; exit 3"});
     EXPECT_EQ(ended.status, 3);
@@ -503,13 +505,13 @@ void test_what_it_cannot_run_is_told_with_a_status_of_its_own() {
     complaint({"--config", "/nowhere/at/all", "ls"}, 125, "--config /nowhere/at/all: No such file");
     complaint({"--log", "/nowhere/at/all", "ls"}, 125, "--log /nowhere/at/all: cannot be written");
     complaint({"--explain=/nowhere/at/all", "ls"}, 125, "--explain /nowhere/at/all: cannot be written");
-    for (const char* part : {"librstream-fi.so", "librsocket-ofi.so.1", "librspreload-fabric.so"}) {
+    for (const char* part : {"librstream-fi.so", "librsocket-ofi.so.1", "rspreload-fabric"}) {
         fs::remove(stage.libs() + "/" + part);
         complaint({"--core=tcp", "ls"}, 125, part);
         EXPECT(stage.run({"ls"}).errors.empty()); // they are the fabric's alone
     }
-    fs::copy_file(stage.fixture(), stage.fabric());
     fs::remove(stage.shim());
+    stage.put("bin/.libs/rspreload-fabric", ""); // which says that this is a build tree
     complaint({"ls"}, 125, "librspreload-ofi.so is missing");
 }
 
@@ -522,7 +524,7 @@ void test_a_plugin_elsewhere_is_found_by_the_environment() {
     setenv("FI_PROVIDER_PATH", given.c_str(), 1);
     const auto ended = stage.run({"--core=tcp", "env"});
     unsetenv("FI_PROVIDER_PATH");
-    EXPECT(has_line(ended.output, "FI_PROVIDER_PATH=" + elsewhere + ":" + given));
+    EXPECT(has_line(ended.output, "RSPRELOAD_WORKER_FI_PROVIDER_PATH=" + elsewhere + ":" + given));
 }
 
 void test_what_cannot_be_upgraded_runs_in_silence() {
@@ -548,7 +550,8 @@ void test_what_cannot_be_upgraded_runs_in_silence() {
 void test_verbose_says_what_is_set() {
     const Stage stage;
     const auto ended = stage.run({"-v", "--core=tcp", "--only", ":80", "true"});
-    EXPECT(holds(ended.errors, "rsrun: RSPRELOAD_RULES=:80\n") && holds(ended.errors, "rsrun: FI_RSTREAM_CORE=tcp\n"));
+    EXPECT(holds(ended.errors, "rsrun: RSPRELOAD_RULES=:80\n") &&
+           holds(ended.errors, "rsrun: RSPRELOAD_WORKER_FI_RSTREAM_CORE=tcp\n"));
     EXPECT(holds(ended.errors, "rsrun: runs "));
     skip_with_a_device();
     EXPECT(holds(stage.run({"-v", "true"}).errors, ": connections to other hosts stay with the kernel\n"));
@@ -568,17 +571,16 @@ void test_an_installation_may_be_staged() {
     }
     const std::string program = root + RSRUN_BINDIR "/rsrun";
     const std::string shim = root + RSRUN_PRELOAD_DIR "/librspreload-ofi.so";
-    const std::string fabric = root + RSRUN_PRELOAD_DIR "/librspreload-fabric.so";
     fs::copy_file(stage.build + "/rsrun", program);
     fs::copy_file(stage.fixture(), shim);
-    fs::copy_file(stage.fixture(), fabric);
+    std::ofstream(root + RSRUN_PRELOAD_DIR "/rspreload-fabric") << "";
     std::ofstream(root + RSRUN_LIBDIR "/librsocket-ofi.so.1") << "";
     std::ofstream(root + RSRUN_PROVIDER_DIR "/librstream-fi.so") << "";
     const auto ended = util_test::run_program(fs::relative(program, stage.build).string(), {"--core=tcp", "env"});
     EXPECT_EQ(ended.status, 0);
-    EXPECT(has_line(ended.output, "LD_PRELOAD=" + fabric + ":" + shim));
-    EXPECT(has_line(ended.output, "RSPRELOAD_LIBRARY=" + root + RSRUN_LIBDIR "/librsocket-ofi.so.1"));
-    EXPECT(has_line(ended.output, "FI_PROVIDER_PATH=" + root + RSRUN_PROVIDER_DIR));
+    EXPECT(has_line(ended.output, "LD_PRELOAD=" + shim));
+    EXPECT(has_line(ended.output, "RSPRELOAD_WORKER_LD_LIBRARY_PATH=" + root + RSRUN_LIBDIR));
+    EXPECT(has_line(ended.output, "RSPRELOAD_WORKER_FI_PROVIDER_PATH=" + root + RSRUN_PROVIDER_DIR));
 }
 
 const CMUnitTest tests[] = {

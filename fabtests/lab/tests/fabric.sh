@@ -16,7 +16,7 @@ cd "$work" || exit 1
 export LD_LIBRARY_PATH="$LAB_BUILD/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export FI_RSTREAM_CORE=verbs
 
-# torture WAY ACTIONS BYTES: every connection is upgraded as by `rsrun --path fabric`, though both ends are on this host.
+# torture WAY ACTIONS BYTES: every connection is upgraded as by rsrun, though both ends are on this host.
 # The workers take seconds here to load libfabric.
 torture() {
     : >records
@@ -57,6 +57,7 @@ kill_workers() { pkill -KILL -x rspreload-fabri; }
 t "every way of waiting" moved test:1:0:fabric drive 6000000
 t "connections that return at random" moved test:1:100:fabric drive 6000000
 t "connections that processes share" moved test:1:0:fabric fork,child,share 4000000
+t "connections that are passed and executed upon" moved test:1:0:fabric pass,keep,exec 2000000
 if [ -n "${FABTESTS_LONG:-}" ]; then
     t "a device that is removed and added" disturbed remove_and_add
     t "workers that are killed" disturbed kill_workers

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 # shellcheck shell=sh
-# on: rxe siw
-# limit: 300
+# on: rxe
+# if named, also on: siw
+# limit: 900
 #
-# Real programs, unchanged, over RoCE and iWARP: those of fabtests/programs that are marked for the lab, with less data.
+# Real programs, unchanged, on the fabric path over RoCE and iWARP: those of fabtests/programs that are marked for the lab.
 # Their behaviour on kernel TCP is tested outside; emulation is slow.
 command -v python3 >/dev/null 2>&1 || { echo "1..0 # SKIP there is no python3"; exit 77; }
-rm -f "$LAB_RESULTS/programs.$LAB_DEVICE.json"
+results=$LAB_RESULTS/programs.$LAB_DEVICE.json
+rm -f "$results"
 unset FI_PROVIDER
-exec python3 "$LAB/../programs/run" -B "$LAB_BUILD" --lab --no-plain --core verbs --address "$FABTESTS_NODE" \
-    --results "$LAB_RESULTS/programs.$LAB_DEVICE.json"
+python3 "$LAB/../programs/run" -B "$LAB_BUILD" --lab --no-plain --core verbs --address "$FABTESTS_NODE" \
+    --results "$results" || exit
+# It would be easy to be right if nothing were upgraded.
+grep -q '"upgraded": [1-9]' "$results" || { echo "Bail out! no connection was upgraded"; exit 1; }

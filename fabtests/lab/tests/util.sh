@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 # shellcheck shell=sh disable=SC2317,SC2046,SC2086,SC2329
-# on: rxe siw
+# on: rxe
+# if named, also on: siw
 # limit: 600
 #
 # rping and ucmatose on RoCE and iWARP: ours with each other on both backends, and with those of rdma-core, each way.

@@ -35,8 +35,8 @@ MODES = [("pingpong --iterations 100 --wait " + wait, PINGPONG, 1) for wait in W
     ("pingpong --iterations 20 --size 1M --warm 20", PINGPONG, 1)] + [
     ("stream --bytes 4M --size 1000 --wait " + wait, STREAM, 1) for wait in WAITS] + [
     ("stream --bytes 16M --size 1M", STREAM, 1),
-    ("many --connections 1 --iterations 100", MANY, 1),
-    ("many --connections 120 --iterations 1000", MANY, 120),
+    ("many --connections 1 --duration 10", MANY, 1),
+    ("many --connections 120 --duration 50", MANY, 120),
     ("pairs --pairs 2 --duration 50", PAIRS, 2),
     ("fairness --duration 100", FAIRNESS, 4)]
 

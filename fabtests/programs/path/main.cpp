@@ -40,13 +40,13 @@ const char* const help_text = R"(path_bench: what TCP connections between proces
 
   -s, --size BYTES         of a message (default 64)
   -w, --wait HOW           block (default), spin, poll, epoll, or epoll-et; of pingpong, stream and pairs
-  -i, --iterations N       exchanges that are measured, of pingpong and many (default 10000)
+  -i, --iterations N       exchanges that are measured, of pingpong (default 10000)
       --warm N             exchanges before, on each connection (default 1000; 100 with many)
       --settle MS          a pause behind those, of many (default 200)
   -b, --bytes BYTES        of a stream (default 256M)
   -c, --connections N      of many (default 100)
   -p, --pairs N            (default 2)
-  -d, --duration MS        of pairs and fairness (default 1000)
+  -d, --duration MS        of many, pairs and fairness (default 1000)
   -l, --limit SECONDS      all is over then, with an error (default 60)
   -h, --help
 

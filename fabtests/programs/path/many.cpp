@@ -145,25 +145,31 @@ Figures serve(Link& link, const Options& options) {
     return {};
 }
 
-// Exchanges on some of the connections, each of which sends anew when it has its answer, until it has had so many.
-void exchange(Set& set, std::span<Connection*> busy, uint64_t exchanges, uint64_t of_each) {
-    uint64_t started = 0;
+// Exchanges on some of the connections, each of which sends anew when it has its answer, until it has had so many or
+// the time is over. How many there were.
+uint64_t exchange(Set& set, std::span<Connection*> busy, uint64_t of_each, uint64_t until_ns) {
+    uint64_t under_way = 0;
+    bool over = false;
     const auto send_next = [&](Connection& connection) {
-        if (started < exchanges && connection.sequence < of_each) {
+        if (!over && connection.sequence < of_each) {
             connection.send_next();
-            ++started;
+            ++under_way;
         }
     };
     for (Connection* connection : busy) {
         send_next(*connection);
     }
-    for (uint64_t done = 0; done < exchanges;) {
+    uint64_t done = 0;
+    while (under_way > 0) {
         set.dispatch([&](Connection& connection) {
             ++connection.sequence;
             ++done;
+            --under_way;
             send_next(connection);
         });
+        over = over || now_ns() >= until_ns;
     }
+    return done;
 }
 
 Figures request(Link& link, const Options& options) {
@@ -185,7 +191,7 @@ Figures request(Link& link, const Options& options) {
     for (size_t i = 0; i < connections.size(); ++i) {
         some.push_back(&connections[i]);
         if (some.size() == warm_group || i + 1 == connections.size()) {
-            exchange(set, some, options.warm * some.size(), options.warm);
+            static_cast<void>(exchange(set, some, options.warm, UINT64_MAX));
             some.clear();
         }
     }
@@ -197,11 +203,11 @@ Figures request(Link& link, const Options& options) {
         some.push_back(&connections[i * connections.size() / busy]);
     }
     const uint64_t start = now_ns();
-    exchange(set, some, options.iterations, UINT64_MAX);
+    const uint64_t done = exchange(set, some, UINT64_MAX, start + options.duration_ms * 1000000);
     const double seconds = static_cast<double>(now_ns() - start) * 1e-9;
     link.tell(0);
     static_cast<void>(link.hear()); // now the server expects nothing more
-    return {open_ms, seconds, static_cast<double>(busy)};
+    return {open_ms, seconds, static_cast<double>(busy), static_cast<double>(done)};
 }
 
 } // namespace
@@ -216,9 +222,9 @@ util::Json many(const Options& options) {
     return {{"mode", options.mode},
             {"connections", options.connections},
             {"busy", static_cast<uint64_t>(found.at(2))},
-            {"requests", options.iterations},
+            {"requests", static_cast<uint64_t>(found.at(3))},
             {"open_ms", found.at(0)},
-            {"requests_per_s", static_cast<double>(options.iterations) / found.at(1)}};
+            {"requests_per_s", found.at(3) / found.at(1)}};
 }
 
 } // namespace path_bench

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Which connections are upgraded, and which sockets go over the fabric, by the rules: rules(…) stands for
-// RSPRELOAD_RULES, file(…) for the administrator's file.
+// Which connections are upgraded by the rules: rules(…) stands for RSPRELOAD_RULES, file(…) for the administrator's
+// file.
 #include "preload/rules/rules.hpp"
 
 #include <cstdlib>
@@ -60,14 +60,6 @@ struct Made {
         return {[](void* all, const char* line) { static_cast<std::vector<std::string>*>(all)->emplace_back(line); },
                 &complaints};
     }
-    [[nodiscard]] bool connects(const char* host, uint16_t port) const {
-        const Address to(host, port);
-        return rules->for_connect(to.get(), to.length).verdict == Verdict::upgrade;
-    }
-    [[nodiscard]] bool listens(const char* host, uint16_t port) const {
-        const Address at(host, port);
-        return rules->for_listen(at.get(), at.length).verdict == Verdict::upgrade;
-    }
     [[nodiscard]] bool upgrades(const char* host, uint16_t port) const {
         const Address server(host, port);
         return rules->for_upgrade(server.get(), server.length).verdict == Verdict::upgrade;
@@ -108,9 +100,7 @@ struct Folder {
         for (const char* name : {"/config", "/log"}) {
             unlink((path + name).c_str());
         }
-        for (const char* name : {"/class/infiniband/rxe0", "/class/infiniband", "/class", ""}) {
-            rmdir((path + name).c_str());
-        }
+        rmdir(path.c_str());
     }
     void put(const std::string& text) const {
         const int fd = open((path + "/config").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -138,35 +128,7 @@ void expect_fault(const char* text, size_t position, const char* part) {
     }
 }
 
-void test_without_rules_streams_are_carried_but_for_loopback_and_multicast() {
-    const Made made = rules("");
-    EXPECT(made.complaints.empty());
-    EXPECT(made.connects("10.0.0.1", 80) && made.connects("fd00::1", 80));
-    EXPECT(!made.connects("127.0.0.1", 80) && !made.connects("127.1.2.3", 80) && !made.connects("::1", 80));
-    EXPECT(!made.connects("::ffff:127.0.0.1", 80) && made.connects("::ffff:10.0.0.1", 80));
-    EXPECT(!made.connects("0.0.0.0", 80) && !made.connects("::", 80)); // this host, for Linux
-    EXPECT(!made.connects("224.0.0.1", 80) && !made.connects("239.255.255.255", 80) && !made.connects("ff02::1", 80));
-    EXPECT(made.listens("0.0.0.0", 80) && made.listens("::", 80) && made.listens("10.0.0.1", 80));
-    EXPECT(!made.listens("127.0.0.1", 80) && !made.listens("::1", 80));
-}
-
-void test_without_a_device_only_what_a_rule_names_is_carried() {
-    const Folder folder;
-    const auto carried = [&](const char* cores, const char* words) {
-        Made made = rules(words);
-        made.rules->look_for_device(folder.path.c_str(), cores);
-        return made.connects("10.0.0.1", 80);
-    };
-    EXPECT(!carried(nullptr, "") && carried(nullptr, ":80"));
-    EXPECT(mkdir((folder.path + "/class").c_str(), 0700) == 0);
-    EXPECT(mkdir((folder.path + "/class/infiniband").c_str(), 0700) == 0);
-    EXPECT(!carried(nullptr, "")); // the kernel's module is there, and nothing else
-    EXPECT(mkdir((folder.path + "/class/infiniband/rxe0").c_str(), 0700) == 0);
-    EXPECT(carried(nullptr, "") && carried("", "") && carried("verbs", "") && carried("tcp,verbs", ""));
-    EXPECT(!carried("tcp", "") && carried("tcp", ":80"));
-}
-
-void test_only_tcp_is_carried() {
+void test_only_tcp_is_upgraded() {
     const Made made = rules("");
     EXPECT(made.makes(AF_INET, SOCK_STREAM, 0) && made.makes(AF_INET6, SOCK_STREAM, IPPROTO_TCP));
     EXPECT(made.makes(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -177,55 +139,44 @@ void test_only_tcp_is_carried() {
     EXPECT(!file("* * DGRAM UDP").makes(AF_INET, SOCK_DGRAM, IPPROTO_UDP));
 }
 
-void test_a_rule_of_a_port_carries_it_at_every_address() {
+void test_a_rule_of_a_port_names_it_at_every_address() {
     const Made made = rules(":6379");
-    EXPECT(made.upgrades("127.0.0.1", 6379) && made.upgrades("::1", 6379) && made.connects("10.0.0.1", 6379));
+    EXPECT(made.upgrades("127.0.0.1", 6379) && made.upgrades("::1", 6379) && made.upgrades("10.0.0.1", 6379));
     EXPECT(made.upgrades("0.0.0.0", 6379));
-    EXPECT(!made.upgrades("127.0.0.1", 6380) && !made.connects("10.0.0.1", 6378));
-    EXPECT(made.listens("10.0.0.1", 6379) && made.listens("::", 6379) && !made.listens("::", 80));
+    EXPECT(!made.upgrades("127.0.0.1", 6380) && !made.upgrades("10.0.0.1", 6378));
 }
 
 void test_a_range_of_ports_has_both_its_ends() {
     const Made made = rules(":1000-2000");
-    EXPECT(made.connects("10.0.0.1", 1000) && made.connects("10.0.0.1", 2000));
-    EXPECT(!made.connects("10.0.0.1", 999) && !made.connects("10.0.0.1", 2001));
+    EXPECT(made.upgrades("10.0.0.1", 1000) && made.upgrades("10.0.0.1", 2000));
+    EXPECT(!made.upgrades("10.0.0.1", 999) && !made.upgrades("10.0.0.1", 2001));
     const Made all = rules(":1-65535");
-    EXPECT(all.connects("10.0.0.1", 1) && all.upgrades("127.0.0.1", 65535));
+    EXPECT(all.upgrades("10.0.0.1", 1) && all.upgrades("127.0.0.1", 65535));
 }
 
 void test_a_prefix_says_how_many_bits_count() {
-    EXPECT(rules("10.1.2.3").connects("10.1.2.3", 1) && !rules("10.1.2.3").connects("10.1.2.2", 1));
+    EXPECT(rules("10.1.2.3").upgrades("10.1.2.3", 1) && !rules("10.1.2.3").upgrades("10.1.2.2", 1));
     const Made made = rules("10.77.1.9/23:80");
-    EXPECT(made.connects("10.77.0.0", 80) && made.connects("10.77.1.255", 80));
-    EXPECT(!made.connects("10.77.2.0", 80) && !made.connects("10.76.255.255", 80) && !made.connects("10.77.1.9", 81));
-    EXPECT(rules("0.0.0.0/0").connects("255.1.2.3", 9) && !rules("0.0.0.0/0").connects("fd00::1", 9));
+    EXPECT(made.upgrades("10.77.0.0", 80) && made.upgrades("10.77.1.255", 80));
+    EXPECT(!made.upgrades("10.77.2.0", 80) && !made.upgrades("10.76.255.255", 80) && !made.upgrades("10.77.1.9", 81));
+    EXPECT(rules("0.0.0.0/0").upgrades("255.1.2.3", 9) && !rules("0.0.0.0/0").upgrades("fd00::1", 9));
     const Made six = rules("[fd77:1::]/33:80-90");
-    EXPECT(six.connects("fd77:1:7fff::1", 90) && !six.connects("fd77:1:8000::1", 90) && !six.connects("10.0.0.1", 90));
-    EXPECT(rules("[fd77::1]").connects("fd77::1", 5) && !rules("[fd77::1]").connects("fd77::2", 5));
+    EXPECT(six.upgrades("fd77:1:7fff::1", 90) && !six.upgrades("fd77:1:8000::1", 90) && !six.upgrades("10.0.0.1", 90));
+    EXPECT(rules("[fd77::1]").upgrades("fd77::1", 5) && !rules("[fd77::1]").upgrades("fd77::2", 5));
 }
 
 void test_an_ipv4_address_in_ipv6_is_one_of_ipv4() {
-    EXPECT(rules("10.0.0.0/8").connects("::ffff:10.1.1.1", 80));
+    EXPECT(rules("10.0.0.0/8").upgrades("::ffff:10.1.1.1", 80));
     const Made made = rules("[::ffff:10.0.0.0]/104");
-    EXPECT(made.connects("10.255.0.1", 80) && made.connects("::ffff:10.255.0.1", 80) && !made.connects("11.0.0.1", 80));
+    EXPECT(made.upgrades("10.255.0.1", 80) && made.upgrades("::ffff:10.255.0.1", 80) && !made.upgrades("11.0.0.1", 80));
     EXPECT(made.complaints.empty());
 }
 
 void test_several_rules_are_any_of_them() {
     const Made made = rules(" 10.0.0.0/8:80\t[::1]:81\n:82  ");
     EXPECT(made.complaints.empty());
-    EXPECT(made.connects("10.1.1.1", 80) && made.upgrades("::1", 81) && made.connects("192.0.2.1", 82));
-    EXPECT(!made.connects("10.1.1.1", 81) && !made.connects("::2", 81));
-}
-
-void test_a_listener_on_all_addresses_is_carried_if_a_rule_can_reach_it() {
-    const Made made = rules("10.0.0.0/8:80");
-    EXPECT(made.listens("0.0.0.0", 80) && made.listens("::", 80) && made.listens("10.0.0.1", 80));
-    EXPECT(!made.listens("0.0.0.0", 81) && !made.listens("192.0.2.1", 80));
-    EXPECT(rules("[fd00::]/8:80").listens("::", 80) && !rules("[fd00::]/8:80").listens("0.0.0.0", 80));
-    // What the kernel is to have of it does not keep the others from it.
-    EXPECT(file("kernel 10.0.0.0/8").listens("0.0.0.0", 80));
-    EXPECT(!file("kernel 0.0.0.0/0").listens("0.0.0.0", 80) && !file("kernel :80").listens("::", 80));
+    EXPECT(made.upgrades("10.1.1.1", 80) && made.upgrades("::1", 81) && made.upgrades("192.0.2.1", 82));
+    EXPECT(!made.upgrades("10.1.1.1", 81) && !made.upgrades("::2", 81));
 }
 
 void test_what_is_no_rule_is_told_with_its_place() {
@@ -274,9 +225,9 @@ void test_a_bad_rule_of_the_environment_is_left_out_and_the_others_count() {
     EXPECT_EQ(made.complaints.size(), 1U);
     EXPECT_EQ(made.complaints[0],
               "RSPRELOAD_RULES: 'non/sense' is left out: a name is followed by :PORT or nothing (at character 4)");
-    EXPECT(made.connects("10.0.0.1", 80) && made.connects("10.0.0.1", 81) && !made.connects("10.0.0.1", 82));
+    EXPECT(made.upgrades("10.0.0.1", 80) && made.upgrades("10.0.0.1", 81) && !made.upgrades("10.0.0.1", 82));
     // Who asks for a few sockets, and errs, does not get all.
-    EXPECT(!rules("non/sense").connects("10.0.0.1", 80) && !rules("non/sense").upgrades("10.0.0.1", 80));
+    EXPECT(!rules("non/sense").upgrades("10.0.0.1", 80) && !rules("non/sense").upgrades("10.0.0.1", 80));
 }
 
 void test_the_file_has_the_columns_of_rdma_core() {
@@ -287,7 +238,7 @@ void test_the_file_has_the_columns_of_rdma_core() {
     EXPECT(made.complaints.empty());
     EXPECT(made.makes(AF_INET, SOCK_STREAM, 0) && made.makes(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
     EXPECT(!made.makes(AF_INET6, SOCK_STREAM, 0));
-    EXPECT(made.connects("10.0.0.1", 80) && !made.connects("127.0.0.1", 80)); // of addresses it says nothing
+    EXPECT(made.upgrades("10.0.0.1", 80)); // of addresses it says nothing
     const char* const lines = "Redis pf_inet6 sock_stream ipproto_tcp\r\nother INET * *";
     EXPECT(file(lines).makes(AF_INET6, SOCK_STREAM, 0) && !file(lines).makes(AF_INET, SOCK_STREAM, 0));
     EXPECT(
@@ -302,13 +253,13 @@ void test_the_first_rule_of_the_file_that_matches_decides() {
     const Made made =
         file("kernel 10.0.0.0/24:22\ncarry 10.0.0.0/8\nUpgrade :6379   # everywhere\nkernel 10.0.0.0/8:80\n");
     EXPECT(made.complaints.empty());
-    EXPECT(!made.connects("10.0.0.1", 22) && made.connects("10.0.1.1", 22) && made.connects("10.0.0.1", 80));
-    EXPECT(made.connects("10.1.0.1", 6379) && made.connects("192.0.2.1", 6379) && !made.connects("192.0.2.1", 80));
+    EXPECT(!made.upgrades("10.0.0.1", 22) && made.upgrades("10.0.1.1", 22) && made.upgrades("10.0.0.1", 80));
+    EXPECT(made.upgrades("10.1.0.1", 6379) && made.upgrades("192.0.2.1", 6379) && !made.upgrades("192.0.2.1", 80));
     EXPECT(!made.upgrades("10.0.0.1", 22) && made.upgrades("10.0.1.1", 22) && made.upgrades("10.0.0.1", 80));
     EXPECT(made.upgrades("127.0.0.1", 6379) && !made.upgrades("127.0.0.1", 6380));
     // Exceptions alone leave all else as it is.
     const Made except = file("kernel :22");
-    EXPECT(!except.connects("10.0.0.1", 22) && except.connects("10.0.0.1", 23) && !except.connects("127.0.0.1", 23));
+    EXPECT(!except.upgrades("10.0.0.1", 22) && except.upgrades("10.0.0.1", 23));
     EXPECT(!except.upgrades("127.0.0.1", 22) && except.upgrades("127.0.0.1", 23));
     EXPECT_EQ(except.why("127.0.0.1", 22), "a rule leaves the address to the kernel");
 }
@@ -327,7 +278,7 @@ void test_a_bad_line_of_the_file_is_left_out() {
         EXPECT(made.complaints[i].starts_with("preload_config:" + std::to_string(i + 1) + ": "));
     }
     EXPECT(made.complaints[7].find("'?\?\?'") != std::string::npos);
-    EXPECT(made.makes(AF_INET, SOCK_STREAM, 0) && made.connects("10.0.0.1", 80));
+    EXPECT(made.makes(AF_INET, SOCK_STREAM, 0) && made.upgrades("10.0.0.1", 80));
 }
 
 void test_there_is_room_for_256_rules() {
@@ -337,7 +288,7 @@ void test_there_is_room_for_256_rules() {
     }
     const Made made = rules(words.c_str());
     EXPECT_EQ(made.complaints.size(), 1U);
-    EXPECT(made.connects("10.0.0.1", 256) && !made.connects("10.0.0.1", 257));
+    EXPECT(made.upgrades("10.0.0.1", 256) && !made.upgrades("10.0.0.1", 257));
     std::string lines;
     for (int i = 0; i < 66; ++i) {
         lines += "redis-server INET STREAM TCP\nother INET6 STREAM TCP\n"; // others take no room
@@ -349,19 +300,18 @@ void test_what_is_no_address_stays_with_the_kernel() {
     const Made made = rules(":1-65535");
     const Address four("10.0.0.1", 80);
     const Address six("fd00::1", 80);
-    const auto carried = [&](const sockaddr* address, socklen_t length) {
-        return made.rules->for_connect(address, length).verdict == Verdict::upgrade ||
-               made.rules->for_listen(address, length).verdict == Verdict::upgrade;
+    const auto upgraded = [&](const sockaddr* address, socklen_t length) {
+        return made.rules->for_upgrade(address, length).verdict == Verdict::upgrade;
     };
-    EXPECT(!carried(nullptr, 16) && !carried(four.get(), 0) && !carried(four.get(), 1) && !carried(four.get(), 15));
-    EXPECT(carried(four.get(), 16) && carried(four.get(), 128));
-    EXPECT(!carried(six.get(), 16) && !carried(six.get(), 23));
-    EXPECT(carried(six.get(), 24)); // without the scope, as the kernel takes it
+    EXPECT(!upgraded(nullptr, 16) && !upgraded(four.get(), 0) && !upgraded(four.get(), 1) && !upgraded(four.get(), 15));
+    EXPECT(upgraded(four.get(), 16) && upgraded(four.get(), 128));
+    EXPECT(!upgraded(six.get(), 16) && !upgraded(six.get(), 23));
+    EXPECT(upgraded(six.get(), 24)); // without the scope, as the kernel takes it
     sockaddr_un local{};
     local.sun_family = AF_UNIX;
-    EXPECT(!carried(reinterpret_cast<const sockaddr*>(&local), sizeof(local)));
+    EXPECT(!upgraded(reinterpret_cast<const sockaddr*>(&local), sizeof(local)));
     const sockaddr none{};
-    EXPECT(!carried(&none, sizeof(none)));
+    EXPECT(!upgraded(&none, sizeof(none)));
 }
 
 // get() in a process of its own, which has this environment and perhaps a title that it gave itself; what it answers
@@ -405,8 +355,7 @@ std::string answers(const std::vector<std::pair<const char*, std::string>>& envi
 }
 
 void test_without_rules_any_connection_is_upgraded() {
-    Made made = rules("");
-    made.rules->look_for_device("/nowhere", "verbs"); // no device is needed
+    const Made made = rules("");
     for (const char* host : {"127.0.0.1", "127.1.2.3", "10.0.0.1", "0.0.0.0"}) {
         EXPECT(made.upgrades(host, 80) && made.upgrades(std::string("::ffff:").append(host).c_str(), 80));
     }
@@ -429,18 +378,6 @@ void test_the_columns_of_rdma_core_count_for_upgrades() {
     EXPECT_EQ(made.why("::1", 6379), "not listed in the configuration");
     EXPECT(!file("nginx * * *\n:80").upgrades("127.0.0.1", 80));
     EXPECT(file("nginx * * *\n:80", "nginx").upgrades("127.0.0.1", 80));
-}
-
-void test_what_is_no_address_is_not_upgraded() {
-    const Made made = rules("");
-    const Address four("127.0.0.1", 80);
-    const auto upgraded = [&](const sockaddr* address, socklen_t length) {
-        return made.rules->for_upgrade(address, length).verdict == Verdict::upgrade;
-    };
-    EXPECT(!upgraded(nullptr, 16) && !upgraded(four.get(), 1) && !upgraded(four.get(), 15) && upgraded(four.get(), 16));
-    sockaddr_un local{};
-    local.sun_family = AF_UNIX;
-    EXPECT(!upgraded(reinterpret_cast<const sockaddr*>(&local), sizeof(local)));
 }
 
 void test_a_bare_port_is_a_rule() {
@@ -531,26 +468,6 @@ void test_the_program_is_known_by_its_file() {
     EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", folder.path + "/config"}}, "title"), "kkk rules_test");
 }
 
-void test_the_fabric_never_carries_loopback() {
-    const Made made = rules(":80 127.0.0.0/8 [::1]");
-    for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "0.0.0.0", "::"}) {
-        EXPECT(!made.connects(host, 80) && made.upgrades(host, 80));
-    }
-    EXPECT(!made.listens("127.0.0.1", 80) && !made.listens("::1", 80) && made.connects("10.0.0.1", 80));
-    made.rules->carry_loopback();
-    EXPECT(made.connects("127.0.0.1", 80) && made.connects("::1", 80) && made.listens("127.0.0.1", 80));
-    EXPECT(!rules("").connects("127.0.0.1", 80));
-}
-
-void test_a_listener_on_all_addresses_stays_with_the_kernel_without_verbs() {
-    const Made made = rules(":80");
-    EXPECT(made.listens("0.0.0.0", 80) && made.listens("::", 80));
-    made.rules->look_for_device("/nowhere", "tcp");
-    EXPECT(!made.listens("0.0.0.0", 80) && !made.listens("::", 80) && made.listens("10.0.0.1", 80));
-    made.rules->carry_loopback();
-    EXPECT(made.listens("0.0.0.0", 80) && made.listens("::", 80));
-}
-
 void test_the_environment_outranks_the_file() {
     const Folder folder;
     const std::string config = folder.path + "/config";
@@ -597,7 +514,6 @@ const CMUnitTest tests[] = {
     FABTEST(test_without_rules_any_connection_is_upgraded),
     FABTEST(test_with_rules_only_what_they_name_is_upgraded),
     FABTEST(test_the_columns_of_rdma_core_count_for_upgrades),
-    FABTEST(test_what_is_no_address_is_not_upgraded),
     FABTEST(test_a_bare_port_is_a_rule),
     FABTEST(test_localhost_is_all_of_loopback),
     FABTEST(test_a_name_is_left_to_the_caller_of_the_parser),
@@ -605,17 +521,12 @@ const CMUnitTest tests[] = {
     FABTEST(test_the_hosts_file_gives_a_name_its_addresses),
     FABTEST(test_a_damaged_hosts_file_is_read_as_far_as_it_makes_sense),
     FABTEST(test_the_program_is_known_by_its_file),
-    FABTEST(test_the_fabric_never_carries_loopback),
-    FABTEST(test_a_listener_on_all_addresses_stays_with_the_kernel_without_verbs),
-    FABTEST(test_without_rules_streams_are_carried_but_for_loopback_and_multicast),
-    FABTEST(test_without_a_device_only_what_a_rule_names_is_carried),
-    FABTEST(test_only_tcp_is_carried),
-    FABTEST(test_a_rule_of_a_port_carries_it_at_every_address),
+    FABTEST(test_only_tcp_is_upgraded),
+    FABTEST(test_a_rule_of_a_port_names_it_at_every_address),
     FABTEST(test_a_range_of_ports_has_both_its_ends),
     FABTEST(test_a_prefix_says_how_many_bits_count),
     FABTEST(test_an_ipv4_address_in_ipv6_is_one_of_ipv4),
     FABTEST(test_several_rules_are_any_of_them),
-    FABTEST(test_a_listener_on_all_addresses_is_carried_if_a_rule_can_reach_it),
     FABTEST(test_what_is_no_rule_is_told_with_its_place),
     FABTEST(test_a_bad_rule_of_the_environment_is_left_out_and_the_others_count),
     FABTEST(test_the_file_has_the_columns_of_rdma_core),

@@ -80,8 +80,11 @@ void end_connection(const Options& options, End& e, int fd, bool half_closed, Ra
 void run_end(Round& round, End& e, int fd) {
     Random random(round.options.seed ^ (uint64_t{e.id} << 20) ^ (uint64_t{e.side} << 50));
     bool half_closed = false;
+    e.warming = true;
     await_upgrade(round, e, fd, random);
     round.await_all_warm();
+    ++e.steps;
+    e.warming = false;
     while (e.out < e.total_out || e.in < e.total_in) {
         if (!half_closed && e.out == e.total_out && e.plan == 0 && random.below(2) == 0) {
             shutdown(fd, SHUT_WR); // long before the other direction's end

@@ -10,7 +10,7 @@
 //     --bytes N        in all (50000000)           --seed S          of all that is random (the time)
 //     --connections C  at once (8)                 --rounds R        new connections each time (4)
 //     --seconds T      no new round after that     --patience S      without progress is a hang (15)
-//     --actions LIST   of those below, and `kill` (all)    --keep    leave the processes of a hang, for a debugger
+//     --actions LIST   of those below, and `kill` (all)    --keep    keep the processes of a hang, for a debugger
 //     --listen A       the server's IPv4 address (127.0.0.1)
 //     --warm-up MS     the longest time to wait for an upgrade before much is sent (300)
 //
@@ -123,7 +123,11 @@ int main(int argc, char** argv) {
     }
     if (good) {
         good = await_sides(sides);
-    } else if (!options.keep_hang) {
+    } else if (options.keep_hang) {
+        print_summary(now_ms() - began);
+        (void)await_sides(sides); // they end with this process
+        return 1;
+    } else {
         kill_sides(sides);
     }
     print_summary(now_ms() - began);

@@ -50,6 +50,7 @@ struct End {
     std::atomic<int> path{-1};
     std::atomic<uint64_t> seen[5]{}; // turns of each answer of rspreload_path
     std::atomic<bool> active{false};
+    std::atomic<bool> warming{false};        // it may wait for others, and makes no progress
     std::atomic<const char*> doing{nullptr}; // the same address in all processes but executed ones
     pthread_mutex_t read_turn;
     pthread_mutex_t write_turn;

@@ -69,7 +69,8 @@ bool watch_round(const Options& options, const Side (&sides)[2]) {
             if (steps[i] != e.steps || !e.active) {
                 steps[i] = e.steps;
                 since[i] = now_ms();
-            } else if (now_ms() - since[i] > static_cast<uint64_t>(options.patience_s) * 1000) {
+            } else if (now_ms() - since[i] >
+                       static_cast<uint64_t>(options.patience_s) * 1000 + (e.warming ? options.warm_up_ms : 0)) {
                 printf("# connection %u %s hangs\n", e.id, e.side == 0 ? "client" : "server");
                 print_active(options);
                 return false;

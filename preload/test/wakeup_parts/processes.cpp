@@ -3,17 +3,25 @@
 //
 // Sleepers while their process forks, in children that go on with a connection, in programs that are executed, and
 // where the library may have no descriptors.
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <sched.h>
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include "preload/test/pair.hpp"
@@ -27,6 +35,7 @@ namespace wakeup_test {
 namespace {
 
 using preload_test::Pair;
+using preload_test::path_of;
 
 // A child that does this and ends; what it fails with is said by it. It is killed if it hangs.
 class Child {
@@ -187,6 +196,84 @@ void test_traffic_by_poll_while_the_process_forks() { expect_traffic_while_forki
 void test_traffic_by_a_set_while_the_process_forks() {
     expect_traffic_while_forking(Way::level);
     expect_traffic_while_forking(Way::edge);
+}
+
+// The names of the sockets at which the process's services are told of connections.
+std::vector<std::string> inboxes_of(pid_t process) {
+    std::vector<std::string> names;
+    std::ifstream all("/proc/net/unix");
+    for (std::string line; std::getline(all, line);) {
+        const size_t at = line.find("@rspreload/");
+        std::array<std::string, 7> fields; // Num RefCount Protocol Flags Type St Inode Path, see proc(5)
+        std::istringstream words(line);
+        for (std::string& field : fields) {
+            words >> field;
+        }
+        const auto& [number, references, protocol, flags, type, state, inode] = fields;
+        if (at == std::string::npos || std::stoi(type, nullptr, 16) != SOCK_DGRAM) {
+            continue;
+        }
+        for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd")) {
+            std::error_code gone;
+            if (std::filesystem::read_symlink(entry, gone) == "socket:[" + inode + "]") {
+                names.push_back(line.substr(at + 1));
+            }
+        }
+    }
+    return names;
+}
+
+// Sends what nobody understands, until there is room for no more. Returns how many.
+int fill_inbox(const std::string& name) {
+    const int from = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_un to{};
+    to.sun_family = AF_UNIX;
+    name.copy(to.sun_path + 1, sizeof(to.sun_path) - 1);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    int sent = 0;
+    while (sendto(from, "?", 1, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&to), length) == 1) {
+        ++sent;
+    }
+    EXPECT_EQ(errno, EAGAIN);
+    close(from);
+    return sent;
+}
+
+// A thread sleeps until the peer's service has left the ring: it is asked to when its inbox has no room.
+void test_a_service_with_a_full_inbox_does_what_it_is_asked() {
+    const Peer peer;
+    EXPECT_EQ(path_of(peer.fd()), 3);
+    std::array<char, 2> bytes{};
+    Sleeper sleeper([&] { return recv(peer.fd(), bytes.data(), bytes.size(), MSG_WAITALL); });
+    sleeper.await_asleep();
+    peer.stop();
+    int filled = 0;
+    for (const std::string& name : inboxes_of(peer.pid())) {
+        filled += fill_inbox(name);
+    }
+    EXPECT(filled > 0);
+    EXPECT_EQ(fcntl(peer.fd(), F_SETFL, fcntl(peer.fd(), F_GETFL) | O_ASYNC), 0); // which only the kernel has
+    EXPECT_EQ(path_of(peer.fd()), 2);                                             // it still writes to the ring
+    peer.kill(SIGCONT);
+    EXPECT(eventually([&] { return path_of(peer.fd()) <= 1; }));
+    EXPECT_EQ(peer.ask(Do::send, 2), 2);
+    EXPECT_EQ(sleeper.result(), 2);
+}
+
+void test_a_sleeper_is_woken_after_an_exec_that_failed() {
+    const Peer peer;
+    for (int i = 0; i < 20; ++i) {
+        Sleeper sleeper([&] {
+            char byte = 0;
+            return recv(peer.fd(), &byte, 1, 0);
+        });
+        sleeper.await_asleep();
+        execl("/nonexistent/program", "program", nullptr);
+        EXPECT_EQ(errno, ENOENT);
+        EXPECT_EQ(peer.ask(Do::send, 1), 1);
+        EXPECT_EQ(sleeper.result(), 1);
+    }
+    EXPECT_EQ(path_of(peer.fd()), 3);
 }
 
 // In its environment, no library is preloaded.
@@ -421,6 +508,8 @@ std::vector<CMUnitTest> processes_cases() {
             FABTEST(test_traffic_by_recv_while_the_process_forks),
             FABTEST(test_traffic_by_poll_while_the_process_forks),
             FABTEST(test_traffic_by_a_set_while_the_process_forks),
+            FABTEST(test_a_service_with_a_full_inbox_does_what_it_is_asked),
+            FABTEST(test_a_sleeper_is_woken_after_an_exec_that_failed),
             FABTEST(test_an_executed_program_finds_nothing_strange_in_a_set),
             FABTEST(test_a_spawned_program_finds_nothing_strange_in_a_set),
             FABTEST(test_sleepers_are_woken_at_the_limit_of_descriptors),

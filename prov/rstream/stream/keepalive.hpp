@@ -1,91 +1,85 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// When a silent peer is asked whether it is there, and when it is taken for lost. Time is given, nothing is done here:
-// whoever owns it looks when it is `due`, asks when told to, and says what was heard.
+// How a stream learns that its peer is gone without a word: keepalive and the user timeout, by the means that the core
+// offers. Where the core's connection is one of the kernel's TCP, the kernel is asked to find out. Elsewhere the peer's
+// adapter is asked, by a remote read of no bytes: an adapter answers it without its program, and without looking at a
+// key (InfiniBand specification, C9-88), so no memory has to be readable for it. The same probe tells, of data that is
+// under way, whether it is acknowledged. A timer makes the descriptors readable on which programs sleep meanwhile.
 //
-// The transports below are reliable: one question is enough, and what `count` counts are intervals without an answer.
-// An interval counts only if it was looked at: a program that was away for an hour has its answer waiting, and must not
-// find the peer dead for it.
+// The stream reports what moves, calls `check` when it is `due`, and has a probe posted when it is told to ask.
+//
+// Threads: settings with the event dispatcher locked, probes on the posting side, arrivals and completions on the
+// progress side, the rest from any. Its locks are leaves, and none is held over a call of the core.
 #pragma once
 
-#include <chrono>
-#include <cstddef>
+#include <functional>
+
+#include "prov/rstream/core/endpoint.hpp"
+#include "prov/rstream/stream/keepalive_timer.hpp"
+#include "prov/rstream/stream/kernel_keepalive.hpp"
+#include "prov/rstream/stream/liveness.hpp"
+#include "prov/rstream/stream/ring_buffer.hpp"
+#include "prov/rstream/wire/growth.hpp"
 
 namespace rstream {
 
-// The kernel's own limits: tcp(7) in seconds.
-constexpr size_t keepalive_time_max = 32767000;
-constexpr size_t keepalive_count_max = 127;
-
-// Milliseconds, as tcp(7) has them in seconds: TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
-struct KeepaliveSettings {
-    size_t idle = 0; // of silence before the peer is asked; 0 is never
-    size_t interval = 75000;
-    size_t count = 9;
-    size_t timeout = 0; // of data that is not acknowledged, TCP_USER_TIMEOUT: see user_timeout.hpp; 0 is never
-
-    [[nodiscard]] bool on() const { return idle != 0; }
-    friend bool operator==(const KeepaliveSettings&, const KeepaliveSettings&) = default;
-};
-
 class Keepalive {
   public:
-    using Time = std::chrono::steady_clock::time_point;
-    enum class Verdict { well, ask, lost };
+    using Time = Liveness::Time;
+    using Verdict = Liveness::Verdict;
+    // Makes waiters wake for the timer's descriptor; called before the timer is first set. 0 or -errno.
+    using WatchTimer = std::function<int(int fd)>;
 
-    void start(const KeepaliveSettings& settings, Time now) {
-        settings_ = settings;
-        heard(now);
-    }
-    void stop() { settings_.idle = 0; }
-    [[nodiscard]] bool on() const { return settings_.on(); }
-    [[nodiscard]] const KeepaliveSettings& settings() const { return settings_; }
+    // `core` outlives this.
+    Keepalive(const CoreEndpoint& core, const KeepaliveSettings& wanted) : core_(core), wanted_(wanted) {}
 
-    // Something came that only a peer that is there can have caused.
-    void heard(Time now) {
-        asking_ = false;
-        posted_ = false;
-        due_ = now + std::chrono::milliseconds(settings_.idle);
-    }
-    // The question is with the core.
-    void posted() { posted_ = asking_; }
-    // The core finished something else of ours: a question that it had no room for yet has not been waiting in vain.
-    void moved(Time now) {
-        if (asking_ && !posted_) {
-            begin(now);
-        }
-    }
+    // ---- settings
+    // In force at once if the stream is connected, else from `start` on. 0 or an error, and then nothing has changed.
+    int set(const KeepaliveSettings& settings, bool connected, const WatchTimer& watch);
+    // The stream is connected. `kernel_socket`: the one below it, -1 if there is none or it is not known. The log says
+    // what could not be applied.
+    void start(int kernel_socket, const WatchTimer& watch);
+    // The core closes its socket.
+    void detach() { kernel_.detach(); }
 
-    [[nodiscard]] Time due() const { return due_; }
+    // ---- what moves
+    void on_posted() { liveness_.on_posted(); }
+    void on_completed() { liveness_.on_completed(); }
+    void on_arrival() { liveness_.on_arrival(); }
 
-    Verdict look(Time now) {
-        if (!on() || now < due_) {
-            return Verdict::well;
+    // ---- checks: see liveness.hpp
+    [[nodiscard]] bool due() { return liveness_.due(); }
+    Verdict check(Time now) { return liveness_.check(now); }
+    void stop() { liveness_.stop(); }
+    [[nodiscard]] int timer_fd() { return liveness_.timer_fd(); } // -1 while there is none
+    // Whether a connection that was reset ended for want of answers, which the kernel knows and no core tells.
+    [[nodiscard]] bool timed_out() const { return kernel_.timed_out(); }
+
+    // ---- probes
+    [[nodiscard]] bool probe_wanted() const { return liveness_.probe_wanted(); }
+    // Posts a probe of the peer's ring unless one is in flight. `local`: any registered memory of ours; none of it is
+    // written. 0; -FI_EAGAIN, and it is still wanted; or what the core fails with.
+    ssize_t post_probe(const wire::RemoteRing& peer, const RegisteredBuffer& local);
+    // Takes the completion of a probe. False for that of something else.
+    bool take_answer(const void* context) {
+        if (context != liveness_.probe_context()) {
+            return false;
         }
-        if (!asking_) {
-            asking_ = true;
-            begin(now);
-            return Verdict::ask;
-        }
-        if (++unanswered_ >= settings_.count) {
-            return Verdict::lost;
-        }
-        due_ = now + std::chrono::milliseconds(settings_.interval);
-        return Verdict::ask;
+        liveness_.probe_answered();
+        return true;
     }
 
   private:
-    void begin(Time now) {
-        unanswered_ = 0;
-        due_ = now + std::chrono::milliseconds(settings_.interval);
-    }
+    int apply(const KeepaliveSettings& settings, const WatchTimer& watch);
+    int apply_by_kernel(const KeepaliveSettings& settings);
+    int apply_by_probes(const KeepaliveSettings& settings, const WatchTimer& watch);
 
-    KeepaliveSettings settings_;
-    Time due_;
-    size_t unanswered_ = 0;
-    bool asking_ = false;
-    bool posted_ = false;
+    const CoreEndpoint& core_;
+    KeepaliveSettings wanted_;
+    KeepaliveSettings applied_;
+    KernelKeepalive kernel_; // where the core's connection is a socket of the kernel's,
+    Liveness liveness_;      // and where it is not
 };
 
 } // namespace rstream

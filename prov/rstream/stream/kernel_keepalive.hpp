@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-#include "prov/rstream/stream/keepalive.hpp"
+#include "prov/rstream/stream/keepalive_timer.hpp"
 
 namespace rstream {
 

@@ -84,13 +84,13 @@ Liveness::Verdict Liveness::check(Time now) {
     }
     const auto of_silence = keepalive_.look(now);
     const auto of_data = user_timeout_.look(now, probed || posted_.load(std::memory_order_relaxed));
-    if (of_silence == Keepalive::Verdict::lost || of_data == UserTimeout::Verdict::lost) {
+    if (of_silence == KeepaliveTimer::Verdict::lost || of_data == UserTimeout::Verdict::lost) {
         return Verdict::lost;
     }
     if (now >= timer_at_) { // else it is set early enough, and what came since costs it nothing
         set_time(next_time());
     }
-    if (of_silence == Keepalive::Verdict::ask || of_data == UserTimeout::Verdict::ask) {
+    if (of_silence == KeepaliveTimer::Verdict::ask || of_data == UserTimeout::Verdict::ask) {
         probe_wanted_.store(true, std::memory_order_release);
         return Verdict::ask;
     }

@@ -17,7 +17,7 @@
 
 #include "base/descriptor.hpp"
 #include "base/mutex.hpp"
-#include "prov/rstream/stream/keepalive.hpp"
+#include "prov/rstream/stream/keepalive_timer.hpp"
 #include "prov/rstream/stream/user_timeout.hpp"
 
 namespace rstream {
@@ -67,7 +67,7 @@ class Liveness {
     base::Mutex mutex_; // a leaf
     base::Descriptor timer_ BASE_GUARDED_BY(mutex_);
     Time timer_at_ BASE_GUARDED_BY(mutex_);
-    Keepalive keepalive_ BASE_GUARDED_BY(mutex_);
+    KeepaliveTimer keepalive_ BASE_GUARDED_BY(mutex_);
     UserTimeout user_timeout_ BASE_GUARDED_BY(mutex_);
 
     std::atomic<bool> keepalive_on_{false};

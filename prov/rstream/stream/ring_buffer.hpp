@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,14 @@ struct RegisteredBuffer {
 
     [[nodiscard]] void* desc() const { return mr ? fi_mr_desc(mr.get()) : nullptr; }
 };
+
+class CoreEndpoint;
+
+// Makes a buffer known to the core. 0 or the core's error.
+int register_buffer(CoreEndpoint& core, RegisteredBuffer& buffer, uint64_t access);
+// For a ring that is to be larger; `registered`: with the core. 0, or an error that is logged, and then `out` is what
+// it was. Can block: no lock is to be held.
+int make_buffer(CoreEndpoint& core, size_t size, uint64_t access, bool registered, RegisteredBuffer& out);
 
 class RingBuffer {
   public:

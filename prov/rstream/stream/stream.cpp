@@ -31,13 +31,15 @@ uint64_t random_session() {
 } // namespace
 
 Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings)
-    : domain_(domain), pump_(queue.pump()), queue_(&queue), subject_(subject),
+    : domain_(domain), events_(queue, subject),
       core_(domain.fabric().core(), CoreTraits(core_info, domain.fabric().params().immediates),
             domain.fabric().properties_of(core_info)),
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
-      iomap_(settings.maps), request_(random_session()), chunk_size_(core_.traits().max_message),
-      staging_threshold_(settings.send_limit), keepalive_wanted_(settings.keepalive) {}
+      request_(random_session()), iomap_(settings.maps), keepalive_(core_, settings.keepalive),
+      transmit_({core_, link_, messages_, lifecycle_, readiness_, keepalive_}, settings.send_limit, *this),
+      receive_({core_, link_, lifecycle_, readiness_}),
+      completions_({core_, link_, messages_, keepalive_, transmit_}, *this) {}
 
 Stream::~Stream() { drop_endpoint(); }
 
@@ -61,10 +63,7 @@ int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, An
 int Stream::open_queue(const fi_info& core_info, const Settings& settings) {
     const size_t receives =
         wire::control_credits + (core_.traits().consumes_recv || !core_.traits().immediates ? settings.rx_size : 0);
-    work_requests_.open(settings.tx_size, wire::control_credits, core_.traits().contexts,
-                        core_.properties().loses_frames);
-    if (staging_.current().buffer.allocate(settings.send_buf_size) != 0 ||
-        ring_.current().buffer.allocate(settings.recv_buf_size) != 0 ||
+    if (transmit_.open(settings.send_buf_size, settings.tx_size) != 0 || receive_.open(settings.recv_buf_size) != 0 ||
         messages_.open(receives, settings.tx_size, core_.traits().contexts) != 0) {
         return -FI_ENOMEM;
     }
@@ -73,72 +72,57 @@ int Stream::open_queue(const fi_info& core_info, const Settings& settings) {
 }
 
 int Stream::open_endpoint() {
-    int ret = core_.open(pump_->core(), this);
+    int ret = core_.open(dispatcher().core(), this);
     if (ret != 0 || (core_.events() != nullptr && (ret = wait_set_.add(core_.events_fd())) != 0)) {
         return ret;
     }
-    pump_->add(&core_.get()->fid, this);
+    dispatcher().add(&core_.get()->fid, this);
     if (core_.events() != nullptr) {
-        pump_->watch(core_.events_fd(), this);
+        dispatcher().watch(core_.events_fd(), this);
     }
-    if ((ret = register_buffer(ring_.current(), FI_REMOTE_WRITE)) != 0) {
+    if ((ret = receive_.register_memory()) != 0) {
         return ret;
     }
-    if (core_.traits().local_mr && ((ret = register_buffer(staging_.current(), FI_WRITE)) != 0 ||
-                                    (ret = register_buffer(messages_.memory(), FI_SEND | FI_RECV)) != 0)) {
+    if (core_.traits().local_mr && ((ret = transmit_.register_memory()) != 0 ||
+                                    (ret = register_buffer(core_, messages_.memory(), FI_SEND | FI_RECV)) != 0)) {
         return ret;
     }
     if ((ret = core_.enable()) != 0) {
         return ret;
     }
-    for (size_t slot = 0; slot < messages_.receives(); ++slot) {
-        if ((ret = post_receive(slot)) != 0) {
-            return ret;
-        }
-    }
-    return 0;
+    return completions_.post_receives();
 }
 
 void Stream::drop_endpoint() {
     if (core_.get() != nullptr) {
-        auto lock = pump_->lock();
+        auto lock = dispatcher().lock();
         leave_watch();
-        kernel_keepalive_.detach();
+        keepalive_.detach();
         if (core_.events() != nullptr) {
             // Nobody else reads the connection's own queue. What the core takes its time for holds up nobody who
             // connects meanwhile.
-            pump_->forget(&core_.get()->fid, this);
+            dispatcher().forget(&core_.get()->fid, this);
             lock.unlock();
         } else {
-            pump_->remove(&core_.get()->fid, this); // the core fid goes while no event for it can be under way
+            dispatcher().remove(&core_.get()->fid, this); // the core fid goes while no event for it can be under way
         }
         wait_set_.remove(core_.events_fd());
         core_.close();
         messages_.memory().mr.reset();
-        ring_.deregister();
-        staging_.deregister();
+        receive_.deregister();
+        transmit_.deregister();
     }
     iomap_.drop_all();
 }
 
 // Nothing that comes now is worth waking up for.
 void Stream::leave_watch() {
-    pump_->unwatch_data(this);
-    for (const int fd : {core_.events_fd(), liveness_.timer_fd()}) {
+    dispatcher().unwatch_data(this);
+    for (const int fd : {core_.events_fd(), keepalive_.timer_fd()}) {
         if (fd >= 0) {
-            pump_->unwatch(fd, this);
+            dispatcher().unwatch(fd, this);
         }
     }
-}
-
-int Stream::register_buffer(RegisteredBuffer& buffer, uint64_t access) {
-    return core_.register_memory(buffer.buffer.data(), buffer.buffer.size(), access, buffer.mr);
-}
-
-// What the peer may know of a receive ring.
-wire::RemoteRing Stream::offered(const RegisteredBuffer& ring) const {
-    return {core_.traits().virtual_address ? reinterpret_cast<uint64_t>(ring.buffer.data()) : 0,
-            fi_mr_key(ring.mr.get()), ring.buffer.size()};
 }
 
 wire::Hello Stream::hello() const {
@@ -146,7 +130,7 @@ wire::Hello Stream::hello() const {
     h.features = core_.traits().immediates ? 0 : wire::Hello::feature_headers;
     h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
     h.features |= wire::Hello::feature_data_acks;
-    const wire::RemoteRing ring = offered(ring_.current());
+    const wire::RemoteRing ring = receive_.offer();
     h.ring_address = ring.address;
     h.ring_key = ring.key;
     h.ring_size = static_cast<uint32_t>(ring.size);
@@ -157,12 +141,11 @@ wire::Hello Stream::hello() const {
 }
 
 // Opens the sending side towards what the peer offers.
-int Stream::agree(const wire::Hello& peer) {
-    headers_ = !core_.traits().immediates || (peer.features & wire::Hello::feature_headers) != 0;
+void Stream::agree(const wire::Hello& peer) {
+    const bool headers = !core_.traits().immediates || (peer.features & wire::Hello::feature_headers) != 0;
     iomap_.agree(peer.maps);
-    link_.open(peer, headers_, wire::Immediate::max_length, iomap_.wire());
-    size_chunks();
-    return 0;
+    link_.open(peer, headers, wire::Immediate::max_length, iomap_.wire());
+    transmit_.start();
 }
 
 // Connects, or accepts if `peer` is given.
@@ -188,7 +171,7 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
     } else {
         request_.set_hello(hello());
-        const auto lock = pump_->lock(); // the answer must find us in the right state
+        const auto lock = dispatcher().lock(); // the answer must find us in the right state
         lifecycle_.move(State::connecting);
         if (peer != nullptr) {
             agree(*peer);
@@ -200,7 +183,7 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
             if (const std::chrono::milliseconds limit(domain_.fabric().params().connect_timeout);
                 ret == 0 && limit.count() != 0) {
                 request_.set_deadline(Clock::now() + limit);
-                pump_->set_deadline(this, request_.deadline());
+                dispatcher().set_deadline(this, request_.deadline());
             }
         }
     }
@@ -233,11 +216,11 @@ void Stream::connect_again() {
     }
     RSTREAM_INFO(FI_LOG_EP_CTRL, "the local port is in use: connecting from another one\n");
     drop_endpoint();
-    drop_completions();
+    completions_.drop();
     int ret = open_endpoint();
     if (ret == 0) {
         if (request_.has_deadline()) {
-            pump_->set_deadline(this, request_.deadline());
+            dispatcher().set_deadline(this, request_.deadline());
         }
         request_.set_hello(hello()); // the registrations are new
         ret = fi_connect(core_.get(), core_.info().dest_addr, request_.bytes().data(), request_.bytes().size());
@@ -269,12 +252,14 @@ void Stream::on_deadline() {
 
 void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std::span<const std::byte> data) {
     if (event == FI_SHUTDOWN) {
-        take_what_came();
+        if (lifecycle_.connected()) {
+            completions_.drain_all();
+        }
         fail(FI_ECONNRESET, "the core's connection has ended");
         return;
     }
     if (event == FI_CONNECTED && lifecycle_.state() == State::abandoned) {
-        pump_->clear_deadline(this);
+        dispatcher().clear_deadline(this);
         leave_watch();
         fi_shutdown(core_.get(), 0); // to its peer it was reset
         return;
@@ -283,7 +268,7 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
         RSTREAM_INFO(FI_LOG_EP_CTRL, "event %u is of no use here\n", event);
         return;
     }
-    if (chunk_size_.get() == 0) { // we asked: what was answered?
+    if (!transmit_.started()) { // we asked: what was answered?
         wire::Hello peer;
         if (const auto error = wire::Hello::parse(data, peer); error != wire::Hello::Error::none) {
             RSTREAM_WARN(FI_LOG_EP_CTRL, "the answer to a connection request is of no use: %s\n", to_string(error));
@@ -298,22 +283,19 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
     } else {
         data = {};
     }
-    pump_->clear_deadline(this);
+    dispatcher().clear_deadline(this);
     lifecycle_.move(State::connected);
-    pump_->watch_data(core_.completions_fd(), this);
-    if (core_.properties().kernel_sockets) { // elsewhere there is nothing behind the queue's descriptor
-        kernel_keepalive_.attach(close_queue_on_exec(core_.completions_fd()));
-    }
-    apply_keepalive(keepalive_wanted_); // the log says what could not be applied
-    if (queue_ != nullptr) {
-        queue_->push(FI_CONNECTED, subject_, nullptr, data);
-    }
+    dispatcher().watch_data(core_.completions_fd(), this);
+    // Without kernel sockets there is nothing behind the queue's descriptor.
+    keepalive_.start(core_.properties().kernel_sockets ? close_queue_on_exec(core_.completions_fd()) : -1,
+                     watch_timer());
+    events_.connected(data);
 }
 
 void Stream::on_core_error(const fi_eq_err_entry& entry) {
     int error = entry.err > 0 ? entry.err : FI_EOTHER;
     if (lifecycle_.connected()) {
-        take_what_came();
+        completions_.drain_all();
         fail(error == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error));
         return;
     }
@@ -345,37 +327,33 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
     if (!lifecycle_.fail(error)) {
         return;
     }
-    pump_->clear_deadline(this);
+    dispatcher().clear_deadline(this);
     leave_watch();
     wake_waiters();
     lifecycle_.drop_end_event();
-    if (queue_ != nullptr) {
-        fi_eq_err_entry ours{};
-        ours.fid = subject_;
-        ours.context = subject_->context;
-        ours.err = error;
-        ours.prov_errno = entry.prov_errno;
-        queue_->push_error(ours, data);
-    }
+    events_.refused(error, entry.prov_errno, data);
 }
 
-// What arrived before the core's connection ended belongs to the stream.
-void Stream::take_what_came() {
-    if (lifecycle_.connected()) {
-        const base::Guard lock(completing_);
-        while (drain_completions() == Drained::not_all) {
-        }
-    }
+void Stream::on_needs_progress(bool needs) { dispatcher().set_needy(this, needs); }
+
+void Stream::on_post_error(int error) { fail(FI_ECONNRESET, fi_strerror(error)); }
+
+void Stream::on_lost(int error, const char* why) { fail(error, why); }
+
+void Stream::on_violation(const char* rule) {
+    RSTREAM_WARN(FI_LOG_EP_DATA, "the peer breaks the protocol (%s): the connection is reset\n", rule);
+    fail(FI_ECONNRESET, rule);
+    fi_shutdown(core_.get(), 0);
 }
 
-void Stream::report_shutdown() {
-    if (lifecycle_.claim_end_event() && queue_ != nullptr) {
-        queue_->push(FI_SHUTDOWN, subject_, nullptr, {});
+void Stream::on_peer_end() {
+    if (lifecycle_.claim_end_event()) {
+        events_.ended();
     }
 }
 
 void Stream::fail(int error, const char* why) {
-    if (error == FI_ECONNRESET && lifecycle_.error() == 0 && kernel_keepalive_.timed_out()) {
+    if (error == FI_ECONNRESET && lifecycle_.error() == 0 && keepalive_.timed_out()) {
         error = FI_ETIMEDOUT;
     }
     if (!lifecycle_.fail(error)) {
@@ -385,8 +363,8 @@ void Stream::fail(int error, const char* why) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "connection lost: %s\n", why);
     }
     leave_watch();
-    liveness_.stop();
-    report_shutdown();
+    keepalive_.stop();
+    on_peer_end();
     wake_waiters();
 }
 

@@ -1,57 +1,46 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One stream over one connection of a core: a wire::Link with its rings in registered memory, whose posts become writes
-// and sends of the core endpoint and whose arrivals are the core's completions. It belongs to an endpoint, and outlives
-// it while its last bytes are on their way.
+// One stream over one connection of a core: a wire::Link with its rings in registered memory, whose messages become
+// writes and sends of the core's endpoint and whose arrivals are the core's completions. It belongs to an endpoint, and
+// outlives it while its last bytes are on their way.
 //
-// Its parts, each with its own header and test:
-//   Lifecycle, ConnectRequest, Linger                 its states, how it begins and ends
-//   CoreEndpoint, MessageSlots, WorkRequests          the core below
-//   PostingLock                                       who posts
-//   RingBuffer, ChunkSize, StagingThreshold           its memory, and larger rings for a busy stream
+// It owns its parts, passes what one of them has found to the others, and has the states of the connection. Each part
+// has its own header, state and test:
+//   Transmit, with SendQueue                          what the program sends, to the core
+//   Receive                                           what has arrived, to the program
+//   Completions                                       what the core has done, to both
 //   Iomap                                             memory beside the stream
 //   Readiness, WaitSet                                whom to wake, and what a waiter sleeps on
-//   Liveness, KernelKeepalive                         whether a silent peer is there
+//   Keepalive                                         whether a silent peer is there
+//   Lifecycle, ConnectRequest, EndpointEvents, Linger its states, how it begins and ends, and what is reported of that
+//   CoreEndpoint, MessageSlots                        the core below
 //
-// The stream itself is in stream.cpp (opening, set-up, events), stream_close.cpp, stream_core.cpp (posting,
-// completions), stream_transfer.cpp (send, receive, peek, wait), stream_resize.cpp, stream_iomap.cpp and
-// stream_keepalive.cpp.
+// The stream itself is in stream.cpp (opening, connecting, events), stream_close.cpp, stream_progress.cpp (progress,
+// waiting), stream_transfer.cpp (send, receive, peek, status) and stream_iomap.cpp.
 //
-// Locks, in the order in which they are taken: `reading_`, the pump's, and then `posting_` or `completing_`. Those of
-// the parts are leaves. None is held over a call that can block, as registering memory can. A thread that sends and one
-// that receives share none of them for longer than reading completions takes.
+// The stream has no lock of its own. Those of its parts, and their order, are in lock_order.hpp.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <span>
-#include <vector>
 
-#include "base/descriptor.hpp"
-#include "base/mutex.hpp"
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/core/endpoint.hpp"
 #include "prov/rstream/eq.hpp"
-#include "prov/rstream/stream/buffer.hpp"
-#include "prov/rstream/stream/chunk_size.hpp"
+#include "prov/rstream/stream/completions.hpp"
 #include "prov/rstream/stream/connect_request.hpp"
+#include "prov/rstream/stream/endpoint_events.hpp"
 #include "prov/rstream/stream/iomap.hpp"
-#include "prov/rstream/stream/kernel_keepalive.hpp"
+#include "prov/rstream/stream/keepalive.hpp"
 #include "prov/rstream/stream/lifecycle.hpp"
 #include "prov/rstream/stream/linger.hpp"
-#include "prov/rstream/stream/liveness.hpp"
 #include "prov/rstream/stream/message_slots.hpp"
-#include "prov/rstream/stream/poll_interval.hpp"
-#include "prov/rstream/stream/posting_lock.hpp"
 #include "prov/rstream/stream/readiness.hpp"
-#include "prov/rstream/stream/ring_buffer.hpp"
-#include "prov/rstream/stream/staging_threshold.hpp"
+#include "prov/rstream/stream/receive.hpp"
+#include "prov/rstream/stream/transmit.hpp"
 #include "prov/rstream/stream/wait_set.hpp"
-#include "prov/rstream/stream/work_requests.hpp"
 #include "prov/rstream/wire/link.hpp"
 
 namespace rstream {
@@ -70,7 +59,7 @@ struct Settings {
     KeepaliveSettings keepalive;
 };
 
-class Stream final : public EqTarget {
+class Stream final : public EqTarget, private Transmit::Events, private Completions::Events {
   public:
     // `core_info` is that of the endpoint to make, with the core's handle if it answers a request. `subject` is the fid
     // that events are reported with.
@@ -110,7 +99,7 @@ class Stream final : public EqTarget {
     // Someone waits for an unmap, and it is complete.
     [[nodiscard]] bool iomap_answered() const { return iomap_.answered(ended()); }
     // The core is done with all that was sent, the end of the stream included.
-    [[nodiscard]] bool all_completed() const;
+    [[nodiscard]] bool all_completed() const { return link_.end_posted() && transmit_.all_completed(); }
 
     int try_wait();
     // The descriptor to sleep on once try_wait has given 0; made on first use.
@@ -134,22 +123,6 @@ class Stream final : public EqTarget {
     void on_core_error(const fi_eq_err_entry& entry) override;
 
   private:
-    // Holds the posting side; on leaving, does what others requested meanwhile.
-    class BASE_CHECKED(scoped_lockable) Posting {
-      public:
-        explicit Posting(Stream& stream) BASE_CHECKED(acquire_capability(stream.posting_)) : stream_(stream) {
-            stream_.posting_.lock();
-        }
-        Posting(const Posting&) = delete;
-        Posting& operator=(const Posting&) = delete;
-        ~Posting() BASE_CHECKED(release_capability()) {
-            stream_.posting_.unlock([this]() BASE_REQUIRES(stream_.posting_) { stream_.flush(); });
-        }
-
-      private:
-        Stream& stream_;
-    };
-
     Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, const Settings& settings);
 
     // stream.cpp
@@ -157,118 +130,52 @@ class Stream final : public EqTarget {
     int open_endpoint();
     void drop_endpoint();
     void leave_watch();
-    int register_buffer(RegisteredBuffer& buffer, uint64_t access);
-    [[nodiscard]] wire::RemoteRing offered(const RegisteredBuffer& ring) const;
     [[nodiscard]] wire::Hello hello() const; // but for what the request knows
-    // Before the stream is connected, and so before any other thread posts.
-    int agree(const wire::Hello& peer) BASE_UNCHECKED;
+    void agree(const wire::Hello& peer);
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
     void connect_again();
-    void take_what_came();
-    void report_shutdown();
+    void close_core_on_exec(int guess);
     void fail(int error, const char* why);
+    [[nodiscard]] Pump& dispatcher() const { return events_.dispatcher(); }
+
+    // What the parts tell of.
+    void on_needs_progress(bool needs) override;
+    void on_post_error(int error) override;
+    void on_lost(int error, const char* why) override;
+    void on_violation(const char* rule) override;
+    void on_peer_end() override;
 
     // stream_close.cpp
     bool give_up();
 
-    // stream_core.cpp
-    int post_receive(size_t slot);
-    void flush() BASE_REQUIRES(posting_); // all that may go now
-    void request_flush();                 // flush, or have it done by the thread that posts at present
-    ssize_t post(const wire::Post& post, const void* direct) BASE_REQUIRES(posting_);
-    ssize_t post_bypass(const wire::Post& post, const void* direct) BASE_REQUIRES(posting_);
-    ssize_t post_write(const wire::Post& post, bool signal) BASE_REQUIRES(posting_);
-    ssize_t post_header(const wire::Post& post) BASE_REQUIRES(posting_);
-    template <class Message> ssize_t post_control(const Message& message, bool signal) BASE_REQUIRES(posting_);
-    template <class Message>
-    ssize_t post_message(const Message& message, std::byte* slot, bool signal) BASE_REQUIRES(posting_);
-    enum class Drained : uint8_t { nothing, something, not_all };
-    Drained drain_completions() BASE_REQUIRES(completing_);
-    void drop_completions();
+    // stream_progress.cpp
     void take_core_events();
     int try_wait_core();
-    void on_completion(const fi_cq_data_entry& entry) BASE_REQUIRES(completing_);
-    void on_completion_error() BASE_REQUIRES(completing_);
-    void on_violation(const char* rule);
+    void wake_waiters();
+    void check_liveness();
+    [[nodiscard]] Keepalive::WatchTimer watch_timer();
 
     // stream_transfer.cpp
-    int send_error();
-    [[nodiscard]] bool waiting() const; // for us to call the core, with what was sent
-    // What a send leaves to be done once it no longer holds the posting side.
-    struct Leftover {
-        bool look = false;    // enough was held back meanwhile to see whether credit has come
-        bool staging = false; // the staging ring moves, or should
-    };
-    ssize_t try_send(const iovec* iov, size_t count, bool more, Leftover& left);
-    ssize_t recv_from_ring(const iovec* iov, size_t count, RegisteredBuffer& emptied);
-    ssize_t peek_ring(const iovec* iov, size_t count);
-    size_t copy_in(const iovec* iov, size_t count, bool more) BASE_REQUIRES(posting_);
-    size_t copy_out(const iovec* iov, size_t count, bool take) BASE_REQUIRES(reading_);
-    ssize_t readable_or_end() BASE_REQUIRES(reading_);
-    void note_needs() BASE_REQUIRES(posting_);
-    void await_more();
-    void wake_waiters();
-
-    // stream_resize.cpp
-    void size_chunks() BASE_REQUIRES(posting_);
-    [[nodiscard]] size_t staging_goal() const BASE_REQUIRES(posting_); // 0: it is large enough
-    void note_held_up() BASE_REQUIRES(posting_);
-    int make_buffer(size_t size, uint64_t access, bool registered, RegisteredBuffer& out);
-    void resize_staging();
     void resize_ring();
-    void retire_ring(RegisteredBuffer emptied);
-    // stream_iomap.cpp
-    ssize_t try_write_map(const void* buffer, size_t length, uint64_t offset, bool more);
-    size_t copy_to_map(const void* buffer, size_t length, uint64_t offset, bool more) BASE_REQUIRES(posting_);
-
-    // stream_keepalive.cpp
-    int apply_keepalive(const KeepaliveSettings& settings);
-    void close_core_on_exec(int guess);
-    int apply_kernel_keepalive(const KeepaliveSettings& settings);
-    int apply_own_keepalive(const KeepaliveSettings& settings);
-    void check_liveness();
-    void post_probe() BASE_REQUIRES(posting_);
+    void flush_control();
 
     Domain& domain_;
-    std::shared_ptr<Pump> pump_;
-    EventQueue* queue_; // null once the endpoint is closed
-    AnyFid* subject_;
+    EndpointEvents events_;
     CoreEndpoint core_; // which drop_endpoint closes before the memory that it uses
-    wire::Link link_;
-
-    Iomap iomap_;
-    RingBuffer staging_; // for the posting side
-    RingBuffer ring_;    // for the reading side
-    MessageSlots messages_;
-
-    ConnectRequest request_;
-    bool headers_ = false; // data is announced by messages behind the writes
+    wire::Link link_;   // whose three sides are those of Transmit, Receive and Completions
 
     Lifecycle lifecycle_;
-
-    PostingLock posting_;                   // the posting side of the link
-    std::atomic<bool> flush_wanted_{false}; // something could not go yet
-    std::optional<wire::Post>
-        header_pending_ BASE_GUARDED_BY(posting_); // its write was posted, the message behind it not yet
-    WorkRequests work_requests_;
-    size_t unpolled_ BASE_GUARDED_BY(posting_) = 0; // bytes staged since completions were last looked at
-    bool needy_ BASE_GUARDED_BY(posting_) = false;
-    ChunkSize chunk_size_;
-    StagingThreshold staging_threshold_ BASE_GUARDED_BY(posting_);
-
-    base::Mutex reading_ BASE_ACQUIRED_BEFORE(completing_, posting_); // the reading side of the link
-    base::Mutex completing_;                                          // the progress side of the link
-    PollInterval events_interval_;
-
-    Readiness readiness_;
-    WaitSet wait_set_;
-
+    ConnectRequest request_;
     Linger linger_;
 
-    KeepaliveSettings keepalive_wanted_; // with the pump locked, like the next
-    KeepaliveSettings keepalive_applied_;
-    KernelKeepalive kernel_keepalive_; // where the core's connection is a socket of the kernel's,
-    Liveness liveness_;                // and where it is not
+    MessageSlots messages_;
+    Iomap iomap_;
+    Readiness readiness_;
+    WaitSet wait_set_;
+    Keepalive keepalive_;
+    Transmit transmit_;
+    Receive receive_;
+    Completions completions_;
 };
 
 } // namespace rstream

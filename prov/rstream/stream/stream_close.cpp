@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 // True if it was connecting. The answer is still waited for: a peer that accepts is to hear that nobody is here.
 bool Stream::give_up() {
-    const auto lock = pump_->lock();
+    const auto lock = dispatcher().lock();
     if (!lifecycle_.abandon(FI_ECONNABORTED)) {
         return lifecycle_.state() == State::abandoned;
     }
@@ -48,18 +48,12 @@ int Stream::shutdown(uint64_t flags) {
     if (has_failed(state)) {
         return 0; // there is nothing left to end
     }
-    {
-        const Posting posting(*this);
-        if (flags == FI_RSTREAM_ABORT) {
-            link_.abort();
-        } else {
-            link_.finish(flags == 0);
-        }
-        if (flags != FI_RSTREAM_SHUT_WR) {
-            lifecycle_.shut_receive();
-        }
-        flush();
+    if (flags != FI_RSTREAM_SHUT_WR) {
+        lifecycle_.shut_receive();
     }
+    transmit_.end(flags == FI_RSTREAM_ABORT     ? Transmit::End::abort
+                  : flags == FI_RSTREAM_SHUT_WR ? Transmit::End::finish
+                                                : Transmit::End::close);
     if (flags == FI_RSTREAM_ABORT) {
         fail(FI_ECONNABORTED, "reset by the program");
         fi_shutdown(core_.get(), 0);
@@ -70,28 +64,16 @@ int Stream::shutdown(uint64_t flags) {
 }
 
 bool Stream::close(std::chrono::milliseconds linger) {
-    {
-        const auto lock = pump_->lock();
-        if (queue_ != nullptr) {
-            queue_->forget(subject_);
-            queue_ = nullptr;
-        }
-    }
+    events_.close();
     if (!lifecycle_.connected()) {
         return false;
     }
     readiness_.on_close();
     progress();
     bool unmapped = iomap_.remove_all(ended()); // asks for them before the end is said
-    {
-        const Posting posting(*this);
-        if (link_.readable() != 0 && !lifecycle_.receive_shut()) {
-            link_.finish_with_reset(); // as TCP: the peer is told that something it sent was not read
-        } else {
-            link_.finish(true);
-        }
-        flush();
-    }
+    // As TCP: the peer is told if something that it sent was not read.
+    transmit_.end(link_.readable() != 0 && !lifecycle_.receive_shut() ? Transmit::End::close_unread
+                                                                      : Transmit::End::close);
     linger_.start(Clock::now(), linger);
     // Staged bytes need the peer's credit, and a core may drop what it has not finished. A peer that has closed takes
     // nothing more; over verbs it may be gone without a word, and a write to it is given up after seconds only.
@@ -133,8 +115,6 @@ void Stream::wait_for_core(int64_t milliseconds) {
     readiness_.await_completion(false);
     take_core_events();
 }
-
-bool Stream::all_completed() const { return link_.end_posted() && work_requests_.all_completed(); }
 
 bool Stream::linger_is_over() const {
     return !lifecycle_.connected() || (all_completed() && link_.all_arrived()) ||

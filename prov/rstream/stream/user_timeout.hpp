@@ -2,9 +2,10 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // When data that nobody acknowledges ends a connection, where the core itself would repeat it for ever. Time is given,
-// nothing is done here, as in keepalive.hpp. The connection is looked at four times within the time, and only such
-// looks count: a program that was away has its answers waiting. So a loss is found between once and five quarters of
-// the time after the first byte that was not acknowledged. An end that has nothing under way is never asked anything.
+// nothing is done here, as in keepalive_timer.hpp. The connection is looked at four times within the time, and only
+// such looks count: a program that was away has its answers waiting. So a loss is found between once and five quarters
+// of the time after the first byte that was not acknowledged. An end that has nothing under way is never asked
+// anything.
 #pragma once
 
 #include <algorithm>

@@ -61,6 +61,7 @@ class Link {
           data_credits_(config.data_credits) {}
 
     [[nodiscard]] uint64_t data_credits() const { return data_credits_; }
+    [[nodiscard]] bool headers() const { return headers_; } // as it was opened
     // Of the rings; from any side.
     [[nodiscard]] size_t staging_size() const { return send_.capacity(); }
     [[nodiscard]] size_t ring_size() const { return recv_.capacity(); }

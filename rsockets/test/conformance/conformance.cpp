@@ -278,7 +278,7 @@ void Case::exchange(const Pair& pair) {
     using PathOf = int (*)(int);
     static const auto path_of = reinterpret_cast<PathOf>(dlsym(RTLD_DEFAULT, "rspreload_path"));
     constexpr int both_directions = 3;
-    constexpr int max_exchanges = 20000;
+    constexpr int max_exchanges = 100000; // some 20 s: a worker may have to load libfabric
     const bool returns = strcmp(wanted, "returned") == 0;
     const int times = std::max(1, atoi(wanted));
     const bool upgrades = path_of != nullptr && &s != &system_calls && (returns || atoi(wanted) == 0);
@@ -360,9 +360,13 @@ size_t Case::fill(int fd) {
             fail("send");
         }
     }
-    // poll wants a good piece of room before it tells of any; send does not.
+    // poll wants a good piece of room before it tells of any; send does not. There may be megabytes, where the stream
+    // has gone back to the kernel just now: not byte by byte.
     while (s.send(fd, buffer, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
         ++total;
+        for (ssize_t n = 0; (n = s.send(fd, buffer, sizeof(buffer), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0;) {
+            total += static_cast<size_t>(n);
+        }
     }
     return total;
 }

@@ -229,6 +229,15 @@ CASE(shutdown_of_reading_is_local) {
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
 
+// Before any call that reads could find the end.
+CASE(shutdown_of_reading_is_told_at_once) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_RD));
+    c.note_poll("shut", pair.client, all_events);
+    SAY(c.s.recv(pair.client, c.buffer, 1, MSG_DONTWAIT));
+    c.note_poll("still", pair.client, all_events);
+}
+
 CASE(shutdown_of_reading_leaves_what_has_come) {
     const Pair pair = c.make_pair();
     c.send_all(pair.client, "come");

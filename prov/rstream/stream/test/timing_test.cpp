@@ -4,7 +4,7 @@
 // What a stream decides by the time, with a clock made by hand: when keepalive asks and gives up, when data that nobody
 // acknowledges is given up, when writes are to be small, how long a closed stream lingers, and what a program that
 // polls does only now and then.
-#include "prov/rstream/stream/keepalive.hpp"
+#include "prov/rstream/stream/keepalive_timer.hpp"
 #include "prov/rstream/stream/late_writes.hpp"
 #include "prov/rstream/stream/linger.hpp"
 #include "prov/rstream/stream/poll_interval.hpp"
@@ -13,20 +13,20 @@
 #include "prov/rstream/test/wire_test.hpp"
 
 using namespace rstream;
-using Verdict = Keepalive::Verdict;
+using Verdict = KeepaliveTimer::Verdict;
 
 namespace {
 
 constexpr KeepaliveSettings settings{1000, 100, 3};
 
-Keepalive::Time at(int milliseconds) { return Keepalive::Time(std::chrono::milliseconds(milliseconds)); }
+KeepaliveTimer::Time at(int milliseconds) { return KeepaliveTimer::Time(std::chrono::milliseconds(milliseconds)); }
 
-void assert_verdict(Keepalive& keepalive, int when, Verdict wanted) {
+void assert_verdict(KeepaliveTimer& keepalive, int when, Verdict wanted) {
     assert_int_equal(static_cast<int>(keepalive.look(at(when))), static_cast<int>(wanted));
 }
 
-Keepalive asking() {
-    Keepalive keepalive;
+KeepaliveTimer asking() {
+    KeepaliveTimer keepalive;
     keepalive.start(settings, at(0));
     keepalive.look(at(1000));
     keepalive.posted();
@@ -34,13 +34,13 @@ Keepalive asking() {
 }
 
 void test_off_by_default(void**) {
-    Keepalive keepalive;
+    KeepaliveTimer keepalive;
     assert_false(keepalive.on());
     assert_verdict(keepalive, 1000000000, Verdict::well);
 }
 
 void test_a_peer_is_asked_after_the_idle_time(void**) {
-    Keepalive keepalive;
+    KeepaliveTimer keepalive;
     keepalive.start(settings, at(0));
     assert_verdict(keepalive, 999, Verdict::well);
     assert_true(keepalive.due() == at(1000));
@@ -48,7 +48,7 @@ void test_a_peer_is_asked_after_the_idle_time(void**) {
 }
 
 void test_what_is_heard_begins_the_idle_time_anew(void**) {
-    Keepalive keepalive;
+    KeepaliveTimer keepalive;
     keepalive.start(settings, at(0));
     keepalive.heard(at(900));
     assert_verdict(keepalive, 1899, Verdict::well);
@@ -56,7 +56,7 @@ void test_what_is_heard_begins_the_idle_time_anew(void**) {
 }
 
 void test_a_peer_is_lost_after_count_intervals_without_an_answer(void**) {
-    Keepalive keepalive = asking();
+    KeepaliveTimer keepalive = asking();
     assert_verdict(keepalive, 1099, Verdict::well);
     assert_verdict(keepalive, 1100, Verdict::ask);
     assert_verdict(keepalive, 1200, Verdict::ask);
@@ -65,7 +65,7 @@ void test_a_peer_is_lost_after_count_intervals_without_an_answer(void**) {
 }
 
 void test_an_answer_ends_the_asking(void**) {
-    Keepalive keepalive = asking();
+    KeepaliveTimer keepalive = asking();
     keepalive.look(at(1100));
     keepalive.look(at(1200));
     keepalive.heard(at(1250));
@@ -76,7 +76,7 @@ void test_an_answer_ends_the_asking(void**) {
 }
 
 void test_a_program_that_was_away_counts_one_interval_for_it(void**) {
-    Keepalive keepalive = asking();
+    KeepaliveTimer keepalive = asking();
     assert_verdict(keepalive, 5000000, Verdict::ask);
     assert_verdict(keepalive, 5000099, Verdict::well);
     assert_verdict(keepalive, 5000100, Verdict::ask);
@@ -84,7 +84,7 @@ void test_a_program_that_was_away_counts_one_interval_for_it(void**) {
 }
 
 void test_a_question_that_could_not_be_posted_waits_anew_once_the_core_moves(void**) {
-    Keepalive keepalive;
+    KeepaliveTimer keepalive;
     keepalive.start({1000, 100, 1}, at(0));
     assert_verdict(keepalive, 1000, Verdict::ask);
     keepalive.moved(at(5000)); // the program was away, and the queue has room only now
@@ -93,7 +93,7 @@ void test_a_question_that_could_not_be_posted_waits_anew_once_the_core_moves(voi
 }
 
 void test_what_the_core_moves_is_no_answer(void**) {
-    Keepalive keepalive = asking();
+    KeepaliveTimer keepalive = asking();
     keepalive.look(at(1100));
     keepalive.look(at(1200));
     keepalive.moved(at(1250)); // an iWARP adapter completes what it has only buffered
@@ -101,7 +101,7 @@ void test_what_the_core_moves_is_no_answer(void**) {
 }
 
 void test_stopping_and_starting(void**) {
-    Keepalive keepalive = asking();
+    KeepaliveTimer keepalive = asking();
     keepalive.stop();
     assert_verdict(keepalive, 100000, Verdict::well);
     keepalive.start(settings, at(100000));

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The kernel gives the least free number to whoever makes a descriptor, to the library as well. Until the library has
+// moved it to one that the program does not miss (rendezvous/descriptors.hpp), no thread of the program's may close it,
+// put a duplicate in its place, or fork a child that would keep it: the library would go on with a file of the
+// program's under that number. Both sides wait for each other, and neither for long: the program may be within a close
+// that takes its time, a handler may have interrupted the library, and a processor may be busy.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "preload/base/system.hpp"
+
+namespace preload::numbers {
+
+inline constinit std::atomic<uint32_t> makers{0};
+inline constinit std::atomic<uint32_t> users{0};
+inline constinit std::atomic<bool> are_slow{false}; // users: they were waited for in vain, and are not again
+
+// Asks done(), which yields, until it says so.
+template <class Done> void wait_for(uint64_t patience_ns, Done&& done) {
+    const uint64_t end = sys::now_ns() + patience_ns;
+    while (!done() && sys::now_ns() < end) {
+    }
+}
+
+// Whoever adds to one count looks at the other after it, so that one of two sees the other one. Objects of both kinds
+// may be nested, at the cost of the wait.
+class Making {
+  public:
+    Making() {
+        makers.fetch_add(1);
+        if (users.load() == 0) [[likely]] {
+            are_slow.store(false, std::memory_order_relaxed);
+        } else if (!are_slow.load(std::memory_order_relaxed)) {
+            constexpr uint64_t patience_ns = 50000000; // a fork of a large process takes milliseconds
+            wait_for(patience_ns, [] {
+                sys::call(SYS_sched_yield);
+                return users.load() == 0;
+            });
+            are_slow.store(users.load() != 0, std::memory_order_relaxed);
+        }
+    }
+    Making(const Making&) = delete;
+    Making& operator=(const Making&) = delete;
+    ~Making() { makers.fetch_sub(1); }
+};
+
+// A call of the program's that closes or replaces what a number stands for that the library does not know, that forks,
+// or that is to get the least number that is free, and does not wait for anything else.
+// is_foreign: whether the calling process is a child that has only a copy of the counts, or may make no further system
+// calls.
+class Using {
+  public:
+    explicit Using(bool (*is_foreign)()) { begin(is_foreign); }
+    Using(const Using&) = delete;
+    Using& operator=(const Using&) = delete;
+    ~Using() { end(); }
+
+    static void begin(bool (*is_foreign)()) {
+        constexpr uint64_t patience_ns = 100000000;
+        users.fetch_add(1);
+        if (makers.load() != 0 && !is_foreign()) [[unlikely]] {
+            wait_for(patience_ns, [] {
+                users.fetch_sub(1); // who makes something is not to wait for this one
+                sys::call(SYS_sched_yield);
+                users.fetch_add(1);
+                return makers.load() == 0;
+            });
+        }
+    }
+    static void end() { users.fetch_sub(1); }
+};
+
+// In a child: the threads that were counted are its parent's.
+inline void after_fork_in_child() {
+    makers = 0;
+    users = 0;
+    are_slow = false;
+}
+
+} // namespace preload::numbers

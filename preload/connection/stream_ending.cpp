@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Before the kernel is told to close or to shut down: nothing of the stream is left where the peer could not get it any
+// more, and nothing of the library's comes where it would make a reset.
+#include "preload/connection/stream_internal.hpp"
+
+#include <linux/sockios.h>
+#include <sched.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/stats/probes.hpp"
+
+namespace preload::stream {
+
+using path::Consent;
+using path::Direction;
+
+namespace {
+
+// Frames that the peer has counted by now come, or it finds that this end is closed, see send_frame(): it does one or
+// the other without waiting for anything.
+void await_frames_under_way(Connection& c, int fd) {
+    constexpr uint64_t patience_ns = 100000000U;
+    constexpr int yields = 100;
+    const ConnectionState& s = *c.state.load();
+    const uint64_t begin = sys::now_ns();
+    for (int round = 0; sys::now_ns() - begin < patience_ns; ++round) {
+        {
+            const ReadSection section(c, fd);
+            if (!section) {
+                return;
+            }
+            follow(c, fd, true);
+            // In an even epoch, what is unread are bytes, which make a reset in any case.
+            if ((s.in_epoch.load() & 1) == 0 || c.in_ring().writer.frames.load() == s.frames_seen.load() || s.ended) {
+                return;
+            }
+        }
+        if (round < yields) {
+            sched_yield();
+            continue;
+        }
+        pollfd ended{fd, POLLRDHUP, 0};
+        if (sys::poll(&ended, 1, 1) > 0) {
+            return; // perhaps it was killed in between
+        }
+    }
+}
+
+} // namespace
+
+bool prepare_close(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    bool unread = false;
+    {
+        const ReadSection section(c, fd);
+        if (!section) {
+            return false;
+        }
+        follow(c, fd, true);
+        if (c.mirrored) {
+            step_over_mark(fd);
+        }
+        unread = (s.in_epoch.load() & 1) != 0 && !s.ended && c.in_ring().writer.head.load() != s.in.position;
+    }
+    c.out_ring().writer.ends = path::ends_soon;
+    if (!finish_out(c, fd)) {
+        unread = true; // of what this end has sent, something is lost
+    }
+    {
+        const WriteSection section(c, fd);
+        if (section) {
+            c.out_ring().wake.space_wanted.store(path::nobody);
+            if ((s.out_epoch.load() & 1) == 0) {
+                flush_if_awaited(c, fd);
+            }
+        }
+    }
+    c.out_ring().writer.ends = path::ends_whole;
+    if (!c.mirrored && !unread) {
+        await_frames_under_way(c, fd);
+    }
+    if (s.open.load() != 0) { // a fork meanwhile
+        (void)undo_close(c);
+    }
+    return unread;
+}
+
+bool undo_close(Connection& c) {
+    uint32_t whole = path::ends_whole;
+    if (!c.out_ring().writer.ends.compare_exchange_strong(whole, path::ends_soon)) {
+        return false;
+    }
+    changed(c);
+    return true;
+}
+
+void note_reset(Connection& c, int fd) {
+    linger how{};
+    socklen_t length = sizeof(how);
+    if (c.segment.load() != nullptr && sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) == 0 &&
+        how.l_onoff != 0 && how.l_linger == 0) {
+        c.out_ring().writer.resets = 1;
+        c.shared().mirror.closed = 2;
+        RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::none));
+    }
+}
+
+namespace {
+
+// Whether what the peer has not read has space in TCP, also if it reads no more.
+bool fits_in_tcp(const Connection& c, int fd) {
+    constexpr uint64_t always = 64 << 10;
+    const ConnectionState& s = *c.state.load();
+    const path::ReaderFields& reader = c.out_ring().reader;
+    const uint64_t in_ring = s.out.position - reader.tail.load();
+    const uint64_t in_tcp = s.sent.load() - reader.received.load();
+    if (in_ring <= always && in_tcp <= always) {
+        return true;
+    }
+    int buffer = 0;
+    int queued = 0;
+    socklen_t length = sizeof(buffer);
+    // The kernel counts its own overhead, too, which is less than the bytes.
+    return sys::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, &length) == 0 &&
+           sys::ioctl(fd, SIOCOUTQ, &queued) == 0 &&
+           in_ring + in_tcp <= static_cast<uint64_t>(std::max(buffer - queued, 0)) / 2;
+}
+
+} // namespace
+
+namespace {
+
+// Whether the far end may write to its ring, or has and may not be done. It is asked to return.
+bool far_end_returns(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
+    const ReadSection section(c, fd);
+    if (!section || c.shared().mirror.stage.load() != path::MirrorFields::moving) {
+        return false;
+    }
+    Direction& in = c.in_ring();
+    const uint32_t theirs = published_epoch(c);
+    if ((theirs & 1) != 0) {
+        const uint32_t request = path::request_of(theirs, path::return_to_kernel);
+        if (path::requested_epoch(in.reader.request.load()) != theirs && !s.read_shut) {
+            in.reader.request.store(request);
+            changed(c);
+        }
+        return !s.read_shut;
+    }
+    uint32_t given = Consent::given;
+    if (s.in_epoch.load() != theirs || in.wake.consent.compare_exchange_strong(given, Consent::withheld) ||
+        in.wake.consent.load() != Consent::used) {
+        return false;
+    }
+    if (c.shared().mirror.withdraw.exchange(1) == 0) {
+        changed(c);
+    }
+    return true;
+}
+
+// The end goes by TCP: everything in front of it has to be where the far end finds it. Behind it, this end cannot say
+// any more how far it has read, if the fabric fails: so the far end returns first, if its program's service answers.
+void wait_for_far_end(Connection& c, int fd) {
+    constexpr uint64_t patience_ns = 30000000000U; // a failure of the fabric is found sooner
+    constexpr uint64_t patience_for_service_ns = 1000000000U;
+    const ConnectionState& s = *c.state.load();
+    const uint64_t begin = sys::now_ns();
+    while (((s.resume_due && !far_end_knows(c)) || is_recovering(c) ||
+            (far_end_returns(c, fd) && sys::now_ns() - begin < patience_for_service_ns)) &&
+           !s.broken && !s.ended && sys::now_ns() - begin < patience_ns) {
+        if (is_recovering(c)) {
+            recover(c, fd);
+        }
+        (void)sys::poll(nullptr, 0, give_back_pause_ms);
+    }
+}
+
+} // namespace
+
+void prepare_shutdown(Connection& c, int fd, int how) {
+    if (how == SHUT_RD) {
+        return;
+    }
+    c.out_ring().writer.ends = path::ends_soon;
+    // The peer could not be woken any more when there is space for what it writes.
+    pin(c, fd, Reason::half_closed);
+    if (c.mirrored) {
+        wait_for_far_end(c, fd);
+    }
+    // After the end of the stream, nothing can be sent again: the peer may hand the connection over.
+    // Where TCP has no space for that, this call is not to wait until the peer reads.
+    pollfd space{fd, POLLOUT, 0};
+    if ((c.state.load()->gate.load() & gate::careful) != 0 && c.segment.load() != nullptr &&
+        (is_awaited(c) || fits_in_tcp(c, fd)) && sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
+        if (!clear_out(c, fd)) {
+            const ReadSection section(c, fd);
+            (void)(section ? violation(c, fd) : 0); // rather than an end in the middle
+        }
+    }
+}
+
+} // namespace preload::stream

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The bytes that TCP carries while a direction is in the ring: taken by whoever reads, counted, and given to those who
+// sleep for them.
+#include "preload/connection/stream_internal.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <sched.h>
+
+#include "preload/base/system.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/wait/epoll_set.hpp"
+
+namespace preload::stream {
+
+using path::Direction;
+using path::Frame;
+
+namespace {
+
+bool others_sleep(const Connection& c) {
+    return c.state.load()->sleepers.load() > own_sleeps ||
+           (c.watched.load(std::memory_order_relaxed) && watches_asleep(c));
+}
+
+} // namespace
+
+// A frame wakes all threads that sleep on the socket; one that finds it taken sleeps on. They are given some time to
+// wake, which on a busy machine is over after a yield or two: the lock is held, and who comes late is woken again.
+void let_others_wake(const Connection& c, int fd) {
+    constexpr uint64_t patience_ns = 1000000U;
+    if (others_sleep(c) && (unread_in_kernel(fd) > 0 || (c.mirrored && is_at_mark(fd)))) {
+        const uint64_t begin = sys::now_ns();
+        do {
+            sched_yield();
+        } while (others_sleep(c) && sys::now_ns() - begin < patience_ns);
+    }
+}
+
+void wake_again(Connection& c) {
+    arm(c, POLLIN | POLLOUT, path::by_frame);
+    service::ask(c.shared(), 1 - c.out_index());
+}
+
+void count_received(Connection& c, uint64_t n) {
+    const uint64_t before = c.state.load()->received.fetch_add(n, std::memory_order_relaxed);
+    c.in_ring().reader.received.store(before + n, std::memory_order_release);
+}
+
+namespace {
+
+// Those that the writer has counted while it stays in the ring: no Frame::resume is among them, and no bytes follow, so
+// one call takes them all. Returns how many.
+ssize_t take_counted_frames(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    const Direction& ring = c.in_ring();
+    std::array<uint8_t, 16> bytes{};
+    const uint32_t there = ring.writer.frames.load(std::memory_order_acquire) - s.frames_seen.load();
+    // What a worker says of the far end's frames is late.
+    if (there == 0 || c.mirrored || ring.writer.epoch.load(std::memory_order_acquire) != s.in_epoch.load()) {
+        return 0;
+    }
+    const long n = sys::recv(fd, bytes.data(), std::min<size_t>(there, bytes.size()), MSG_DONTWAIT);
+    if (n <= 0) {
+        if (n != -EAGAIN) {
+            s.ended = true;
+            s.pending_error = static_cast<int>(-n); // which the kernel tells once
+        }
+        return 0;
+    }
+    count_received(c, static_cast<uint64_t>(n));
+    s.frames_seen.fetch_add(static_cast<uint32_t>(n), std::memory_order_relaxed);
+    if (std::any_of(bytes.begin(), bytes.begin() + n,
+                    [](uint8_t byte) { return byte != static_cast<uint8_t>(Frame::wake); })) {
+        s.reason = Reason::past_library;
+        return violation(c, fd);
+    }
+    return n;
+}
+
+} // namespace
+
+Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
+    // Each frame answers a wish of this end, so there are a few. A peer that sends them without an end would keep this
+    // thread here.
+    constexpr int max_frames = 1024;
+    ConnectionState& s = *c.state.load();
+    const Direction& ring = c.in_ring();
+    Taken taken = Taken::nothing;
+    let_others_wake(c, fd);
+    const struct Again {
+        ~Again() {
+            if (taken && c.watched.load(std::memory_order_relaxed)) {
+                watches_frames_taken(c);
+            }
+            if (wanted || (taken && others_sleep(c))) { // who sees the former does not sleep
+                wake_again(c);
+            }
+        }
+        Connection& c;
+        mutable bool wanted = false;
+        mutable bool taken = false;
+    } again{c};
+    ssize_t count = 0;
+    while (!s.resume_seen) {
+        if (const ssize_t n = take_counted_frames(c, fd); n != 0) {
+            taken = Taken::frames;
+            again.taken = true;
+            again.wanted = again.wanted || others_sleep(c);
+            count += n;
+            if (n < 0 || count > max_frames) {
+                error = violation(c, fd);
+                return Taken::failed;
+            }
+            if (quietly && ring.writer.frames.load() == s.frames_seen) {
+                return taken;
+            }
+            continue;
+        }
+        const bool marked = c.mirrored && is_at_mark(fd);
+        if (marked) [[unlikely]] {
+            if (s.far_record_seen) {
+                return taken; // what follows is not frames
+            }
+            if (const ssize_t record = take_record(c, fd); record != 0) {
+                error = record > 0 ? -EAGAIN : record;
+                return record > 0 || record == -EAGAIN ? taken : Taken::failed;
+            }
+        }
+        if (s.far_record_seen && is_recovering(c)) [[unlikely]] {
+            return taken;
+        }
+        // Behind the mark of an urgent byte, SIOCINQ sees nothing (tcp(7)); there is something, as was just seen.
+        const bool nothing = !marked && (quietly || c.mirrored) && unread_in_kernel(fd) <= 0;
+        if (quietly && nothing) {
+            return taken;
+        }
+        uint8_t byte = 0;
+        // A read would step over an urgent byte that comes only now, and take the first byte behind it.
+        const long n = sys::recv(fd, &byte, 1, MSG_DONTWAIT | (nothing ? MSG_PEEK : 0));
+        if (nothing && n > 0) {
+            continue;
+        }
+        if (n <= 0) {
+            if (n == 0) {
+                s.ended = true;
+                return Taken::end;
+            }
+            error = n;
+            return n == -EAGAIN ? taken : Taken::failed;
+        }
+        count_received(c, 1);
+        s.frames_seen.fetch_add(1, std::memory_order_relaxed);
+        if (++count > max_frames) {
+            error = violation(c, fd);
+            return Taken::failed;
+        }
+        taken = Taken::frames;
+        again.taken = true;
+        again.wanted = again.wanted || others_sleep(c); // they did not come about, or are dead
+        if (byte == static_cast<uint8_t>(Frame::resume) &&
+            ring.writer.epoch.load(std::memory_order_acquire) != s.in_epoch.load()) {
+            s.resume_seen = true;
+            if (is_recovering(c)) {
+                s.awaits_resume = false; // all in front of it is in the ring, and is not sent again
+            }
+        } else if (byte != static_cast<uint8_t>(Frame::wake)) {
+            s.reason = Reason::past_library;
+            error = violation(c, fd);
+            return Taken::failed;
+        }
+    }
+    return taken;
+}
+
+} // namespace preload::stream

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Every call that moves bytes.
+#include "preload/test/calls/calls.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/uio.h>
+
+using namespace calls;
+
+// What programs that were compiled with _FORTIFY_SOURCE call.
+extern "C" {
+ssize_t __read_chk(int fd, void* buffer, size_t size, size_t room);
+ssize_t __recv_chk(int fd, void* buffer, size_t size, size_t room, int flags);
+ssize_t __recvfrom_chk(int fd, void* buffer, size_t size, size_t room, int flags, sockaddr* from, socklen_t* length);
+int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room);
+int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, size_t room);
+int __dprintf_chk(int fd, int flag, const char* format, ...);
+}
+
+// A program that is told of each arrival once takes a short read for the end of what there is. nginx does.
+CALLS_CASE(a_read_takes_all_that_is_there) {
+    const Pair one = pair();
+    std::vector<char> buffer(1 << 20);
+    size_t sent = 0;
+    size_t received = 0;
+    int short_reads = 0;
+    int short_looks = 0;
+    const auto read_all = [&] {
+        int there = 0;
+        MUST(ioctl(one.server, FIONREAD, &there) == 0);
+        short_looks += recv(one.server, buffer.data(), buffer.size(), MSG_PEEK | MSG_DONTWAIT) < there ? 1 : 0;
+        const ssize_t n = recv(one.server, buffer.data(), buffer.size(), MSG_DONTWAIT);
+        short_reads += n < there ? 1 : 0;
+        received += n > 0 ? static_cast<size_t>(n) : 0;
+    };
+    unsigned size = 1;
+    for (int round = 0; round < 400; ++round) {
+        size = size * 1103515245 + 12345;
+        const ssize_t n = send(one.client, buffer.data(), 1 + (size >> 8) % 50000, MSG_DONTWAIT);
+        sent += n > 0 ? static_cast<size_t>(n) : 0;
+        if ((size >> 24) % 3 != 0) { // else some rounds come together
+            read_all();
+        }
+    }
+    while (received < sent) {
+        pollfd more{one.server, POLLIN, 0};
+        MUST(poll(&more, 1, 10000) == 1);
+        read_all();
+    }
+    say("%d reads and %d looks were short", short_reads, short_looks);
+}
+
+CALLS_CASE(plain_calls) {
+    const Pair one = pair();
+    char buffer[64] = {};
+    iovec parts[] = {{buffer, 3}, {buffer + 3, 3}};
+    SAY(send(one.client, "abc", 3, MSG_MORE));
+    SAY(sendto(one.client, "def", 3, 0, nullptr, 0));
+    SAY(recv(one.server, buffer, 6, MSG_PEEK | MSG_WAITALL));
+    SAY(readv(one.server, parts, 2));
+    say("%.6s", buffer);
+    SAY(writev(one.server, parts, 2));
+    SAY(recvfrom(one.client, buffer, 6, MSG_WAITALL, nullptr, nullptr));
+    SAY(recv(one.client, buffer, 1, MSG_DONTWAIT));
+    SAY(shutdown(one.client, SHUT_WR));
+    SAY(read(one.server, buffer, 1));
+    say_poll("after its end", one.server, POLLIN | POLLRDHUP | POLLOUT);
+    close_all(one);
+}
+
+CALLS_CASE(several_messages) {
+    const Pair one = pair();
+    char out[] = "onetwothree";
+    iovec parts[] = {{out, 3}, {out + 3, 3}, {out + 6, 5}};
+    mmsghdr messages[3] = {};
+    for (int i = 0; i < 3; ++i) {
+        messages[i].msg_hdr.msg_iov = &parts[i];
+        messages[i].msg_hdr.msg_iovlen = 1;
+    }
+    SAY(sendmmsg(one.client, messages, 3, 0));
+    say("%u %u %u", messages[0].msg_len, messages[1].msg_len, messages[2].msg_len);
+    char in[16] = {};
+    MUST(recv(one.server, in, 11, MSG_PEEK | MSG_WAITALL) == 11);
+    iovec rooms[] = {{in, 3}, {in + 3, 3}, {in + 6, 5}};
+    for (int i = 0; i < 3; ++i) {
+        messages[i].msg_hdr.msg_iov = &rooms[i];
+    }
+    SAY(recvmmsg(one.server, messages, 3, MSG_WAITFORONE, nullptr));
+    say("%s", in);
+    SAY(recvmmsg(one.server, messages, 3, MSG_DONTWAIT, nullptr));
+    timespec bad{0, -1};
+    SAY(recvmmsg(one.server, messages, 3, 0, &bad));
+}
+
+CALLS_CASE(reads_and_writes_with_flags) {
+    const Pair one = pair();
+    char out[] = "with an offset";
+    char in[32] = {};
+    iovec from{out, sizeof(out)};
+    iovec to{in, sizeof(in)};
+    SAY(pwritev2(one.client, &from, 1, -1, 0) == sizeof(out));
+    MUST(recv(one.server, in, sizeof(out), MSG_PEEK | MSG_WAITALL) == sizeof(out));
+    SAY(preadv2(one.server, &to, 1, -1, 0) == sizeof(out));
+    say("%s", in);
+    SAY(preadv2(one.server, &to, 1, -1, RWF_NOWAIT));
+    SAY(preadv2(one.server, &to, 1, 0, 0));
+    SAY(pwritev2(one.client, &from, 1, 5, 0));
+}
+
+CALLS_CASE(checked_calls) {
+    const Pair one = pair();
+    char buffer[16] = {};
+    MUST(write(one.client, "0123456789", 10) == 10);
+    MUST(recv(one.server, buffer, 10, MSG_PEEK | MSG_WAITALL) == 10);
+    SAY(__read_chk(one.server, buffer, 3, sizeof(buffer)));
+    SAY(__recv_chk(one.server, buffer, 3, sizeof(buffer), 0));
+    SAY(__recvfrom_chk(one.server, buffer, 3, sizeof(buffer), 0, nullptr, nullptr));
+    pollfd fds[] = {{one.server, POLLIN, 0}, {one.client, POLLIN | POLLOUT, 0}};
+    SAY(__poll_chk(fds, 2, 0, sizeof(fds)));
+    const timespec no_time{};
+    SAY(__ppoll_chk(fds, 2, &no_time, nullptr, sizeof(fds)));
+    say("%#x %#x", static_cast<unsigned>(fds[0].revents), static_cast<unsigned>(fds[1].revents));
+    SAY(__dprintf_chk(one.server, 1, "%d and %s", 12, "more"));
+    char answer[12] = {};
+    SAY(recv(one.client, answer, 11, MSG_WAITALL));
+    say("%s", answer);
+}
+
+CALLS_CASE(stdio_on_a_socket) {
+    const Pair one = pair();
+    FILE* client = fdopen(one.client, "r+");
+    FILE* server = fdopen(dup(one.server), "w");
+    MUST(client != nullptr && server != nullptr);
+    SAY(fileno(client) == one.client);
+    SAY(fprintf(client, "a line and %d\n", 42));
+    SAY(fflush(client));
+    char buffer[64] = {};
+    SAY(recv(one.server, buffer, 14, MSG_WAITALL));
+    say("%s", buffer);
+    SAY(fputs("first\nsecond\n", server) >= 0);
+    SAY(fclose(server));
+    MUST(fgets(buffer, sizeof(buffer), client) != nullptr);
+    say("%s", buffer);
+    char* line = nullptr;
+    size_t room = 0;
+    SAY(getline(&line, &room, client));
+    say("%s", line);
+    free(line);
+    SAY(dprintf(one.server, "%s\n", "by dprintf"));
+    SAY(shutdown(one.server, SHUT_WR));
+    MUST(fgets(buffer, sizeof(buffer), client) != nullptr);
+    say("%s", buffer);
+    SAY(fgets(buffer, sizeof(buffer), client) == nullptr && feof(client) != 0);
+    SAY(fclose(client));
+    SAY(read(one.server, buffer, 1));
+    SAY(fdopen(one.server, "q") == nullptr && errno == EINVAL);
+}
+
+CALLS_CASE(files_and_pipes) {
+    const Pair one = pair();
+    FILE* file = tmpfile();
+    std::vector<char> content(60000); // a ring that is not read holds 72 KiB
+    for (size_t i = 0; i < content.size(); ++i) {
+        content[i] = static_cast<char>(i * 7 + i / 256);
+    }
+    MUST(fwrite(content.data(), 1, content.size(), file) == content.size() && fflush(file) == 0);
+    off_t at = 0;
+    while (at < static_cast<off_t>(content.size())) {
+        MUST(sendfile(one.client, fileno(file), &at, content.size() - static_cast<size_t>(at)) > 0);
+    }
+    std::vector<char> got(content.size());
+    SAY(recv(one.server, got.data(), got.size(), MSG_WAITALL));
+    SAY(got == content);
+    SAY(sendfile(fileno(file), one.client, nullptr, 1));
+
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    MUST(write(one.client, "into the pipe", 13) == 13);
+    char text[32] = {};
+    MUST(recv(one.server, text, 13, MSG_PEEK | MSG_WAITALL) == 13);
+    SAY(splice(one.server, nullptr, ends[1], nullptr, 100, 0));
+    SAY(splice(ends[0], nullptr, one.server, nullptr, 4, 0));
+    memset(text, 0, sizeof(text));
+    SAY(recv(one.client, text, 4, MSG_WAITALL));
+    say("%s", text);
+    SAY(read(ends[0], text, sizeof(text)));
+    say("%s", text);
+    MUST(fcntl(one.server, F_SETFL, O_NONBLOCK) == 0);
+    SAY(splice(one.server, nullptr, ends[1], nullptr, 100, SPLICE_F_NONBLOCK));
+    SAY(splice(ends[0], nullptr, one.server, nullptr, 100, SPLICE_F_NONBLOCK));
+    SAY(tee(one.server, ends[1], 10, 0));
+    SAY(splice(one.server, nullptr, one.client, nullptr, 10, 0));
+    shutdown(one.client, SHUT_WR);
+    say_poll("its end", one.server, POLLIN);
+    SAY(splice(one.server, nullptr, ends[1], nullptr, 100, 0));
+    close(ends[1]);
+    SAY(splice(ends[0], nullptr, one.server, nullptr, 100, 0));
+    fclose(file);
+}
+
+CALLS_CASE(large_amounts) {
+    const Pair one = pair();
+    constexpr size_t total = 20000000;
+    const pid_t self = getpid();
+    std::vector<char> block(65536);
+    int flags = fcntl(one.client, F_GETFL);
+    MUST(fcntl(one.client, F_SETFL, flags | O_NONBLOCK) == 0);
+    size_t sent = 0;
+    size_t received = 0;
+    bool same = true;
+    std::vector<char> in(65536);
+    while (received < total) {
+        while (sent < total) {
+            for (size_t i = 0; i < block.size(); ++i) {
+                block[i] = static_cast<char>((sent + i) * 31 / 7);
+            }
+            const ssize_t n =
+                write(one.client, block.data(), block.size() < total - sent ? block.size() : total - sent);
+            if (n < 0) {
+                MUST(errno == EAGAIN);
+                break;
+            }
+            sent += static_cast<size_t>(n);
+        }
+        const ssize_t n = read(one.server, in.data(), in.size());
+        MUST(n > 0);
+        for (ssize_t i = 0; i < n; ++i) {
+            same =
+                same && in[static_cast<size_t>(i)] == static_cast<char>((received + static_cast<size_t>(i)) * 31 / 7);
+        }
+        received += static_cast<size_t>(n);
+    }
+    SAY(same);
+    SAY(self == getpid());
+}
+
+namespace {
+volatile int number_for_handler = -1;
+void write_in_handler(int) { (void)!write(number_for_handler, "signal", 6); }
+} // namespace
+
+CALLS_CASE(a_call_in_a_signal_handler) {
+    const Pair one = pair();
+    number_for_handler = one.server;
+    struct sigaction action {};
+    action.sa_handler = write_in_handler;
+    action.sa_flags = SA_RESTART;
+    MUST(sigaction(SIGUSR1, &action, nullptr) == 0);
+    raise(SIGUSR1);
+    char text[8] = {};
+    SAY(recv(one.client, text, 6, MSG_WAITALL));
+    say("%s", text);
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A connection of the fabric that is proved, handed over and shut down (stream_mirrored.cpp, stream_hand_over.cpp),
+// where what the far end says comes late.
+#include "preload/test/mirrored_pair.hpp"
+
+namespace {
+
+// The far end has shut down its direction only: it still reads what is in its ring, or has it sent again, and answers.
+void test_an_end_is_handed_over_when_a_half_closed_peer_has_all() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("unread"), 6);
+    pair.b.return_to_kernel();
+    pair.settle();
+    EXPECT_EQ(pair.b.write("its last"), 8);
+    EXPECT_EQ(shutdown(pair.sockets.accepted, SHUT_WR), 0);
+    pair.b.state.hold = true;
+    EXPECT_EQ(pair.a.read_by_poll(), "its last!0");
+    pair.a.state.hold = pair.a.state.handed_over = true;
+    for (int i = 0; i < 4; ++i) { // its program's service has not answered yet
+        (void)stream::hand_over_step(pair.a.connection, pair.sockets.connected);
+        pair.settle();
+    }
+    EXPECT(pair.a.is_careful());
+    for (int i = 0; i < 16 && pair.a.is_careful(); ++i) {
+        pair.b.attend();
+        pair.settle();
+        (void)stream::hand_over_step(pair.a.connection, pair.sockets.connected);
+    }
+    EXPECT(!pair.a.is_careful());
+    pair.settle();
+    EXPECT_EQ(pair.b.read_by_poll(), "unread");
+}
+
+// Before its direction ends, an end waits for a far end that has taken bytes and is to ask for them again: nobody could
+// send them then.
+void test_a_shutdown_waits_for_a_far_end_that_has_taken_bytes() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("unread"), 6);
+    pair.a.state.hold = true;
+    pair.a.return_to_kernel();
+    pair.settle();
+    constexpr uint64_t late_ns = 300000000U;
+    const uint64_t begin = preload::sys::now_ns();
+    bool taken = false;
+    when_asked = [&] {
+        if (!taken || preload::sys::now_ns() - begin > late_ns) {
+            taken = true;
+            for (int i = 0; i < 4; ++i) {
+                pair.settle();
+                pair.b.attend();
+            }
+            pair.settle();
+        }
+    };
+    EXPECT(stream::clear_out(pair.a.connection, pair.sockets.connected));
+    when_asked = nullptr;
+    EXPECT(stream::is_clear(pair.a.connection.out_ring(), pair.a.state.out_epoch.load()));
+    EXPECT_EQ(shutdown(pair.sockets.connected, SHUT_WR), 0);
+    EXPECT_EQ(pair.b.read_by_poll(), "unread!0");
+}
+
+// A worker tells the far end of each step by itself. Two ends that ask each other again with each question do nothing
+// else.
+void test_an_end_that_waits_for_a_step_asks_seldom() {
+    constexpr int steps = 200;
+    constexpr uint64_t pause_ns = 10000000U;
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("unread"), 6);
+    pair.settle();
+    pair.b.state.hold = pair.b.state.handed_over = true;
+    workers_asked = 0;
+    const uint64_t begin = preload::sys::now_ns();
+    for (int i = 0; i < steps; ++i) {
+        pair.b.attend();
+    }
+    const auto pauses = static_cast<int>((preload::sys::now_ns() - begin) / pause_ns);
+    EXPECT(pair.b.is_careful());
+    EXPECT(workers_asked > 0 && workers_asked <= pauses + 1);
+}
+
+// The last urgent byte of the proof, and the far end has switched behind it: it counts before the switch is looked at.
+void test_a_switch_behind_the_last_urgent_byte_is_followed() {
+    Pair pair;
+    pair.settle();
+    pair.b.await_last_urgent_byte();
+    pair.a.say_urgent_byte();
+    EXPECT_EQ(pair.a.write("by the ring"), 11);
+    pair.settle();
+    pair.a.send_frame();
+    pair.b.await_bytes();
+    EXPECT_EQ(pair.b.read(), "by the ring");
+    EXPECT_EQ(pair.b.state.heard_number, MirrorFields::urgent_bytes);
+}
+
+// Behind it may be anything, also what a record begins with.
+void test_bytes_behind_the_last_urgent_byte_are_no_record() {
+    Pair pair;
+    pair.b.await_last_urgent_byte();
+    pair.a.say_urgent_byte();
+    EXPECT_EQ(pair.a.write("r"), 1);
+    pair.b.await_bytes();
+    EXPECT_EQ(pair.b.read(), "r");
+}
+
+uint64_t arrived_at(End& end, int fd) {
+    uint64_t count = 0;
+    (void)stream::look(end.connection, fd, POLLIN, path::nobody, &count);
+    return count;
+}
+
+// A program that is told of edges has left what it was told of unread, and is told of more all the same.
+void test_bytes_behind_a_return_arrive_while_the_ring_is_unread() {
+    Pair pair;
+    const int fd = pair.sockets.accepted;
+    pair.move();
+    EXPECT_EQ(pair.a.write("x"), 1);
+    pair.settle();
+    const uint64_t before = arrived_at(pair.b, fd);
+    pair.a.return_to_kernel();
+    pair.settle();
+    EXPECT_EQ(pair.a.write("yz"), 2);
+    pair.settle();
+    EXPECT_EQ(arrived_at(pair.b, fd), before + 2);
+    EXPECT_EQ(arrived_at(pair.b, fd), before + 2);
+    EXPECT_EQ(pair.b.read(), "xyz");
+    EXPECT_EQ(arrived_at(pair.b, fd), before + 2);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_an_end_is_handed_over_when_a_half_closed_peer_has_all),
+        FABTEST(test_a_shutdown_waits_for_a_far_end_that_has_taken_bytes),
+        FABTEST(test_an_end_that_waits_for_a_step_asks_seldom),
+        FABTEST(test_a_switch_behind_the_last_urgent_byte_is_followed),
+        FABTEST(test_bytes_behind_the_last_urgent_byte_are_no_record),
+        FABTEST(test_bytes_behind_a_return_arrive_while_the_ring_is_unread),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// When a connection of the fabric fails, see stream_recovery.cpp. The fabric fails when the test says so: what a mirror
+// has not said by then is lost, what it has said may still come.
+#include "preload/test/mirrored_pair.hpp"
+
+namespace {
+
+void test_what_was_under_way_goes_by_tcp() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("there"), 5);
+    pair.settle();
+    EXPECT_EQ(pair.a.write("lost"), 4);
+    EXPECT_EQ(pair.b.write("as well"), 7);
+    pair.a.lose();
+    pair.b.lose();
+    pair.finish();
+    EXPECT_EQ(pair.b.read(), "therelost");
+    EXPECT_EQ(pair.a.read(), "as well");
+    pair.expect_to_go_on();
+}
+
+void test_an_end_hears_of_it_from_the_other_one() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.b.write("unread"), 6);
+    pair.settle();
+    EXPECT_EQ(pair.a.write("lost"), 4);
+    pair.a.lose();
+    pair.finish(); // b's worker still lives
+    EXPECT(pair.b.fields().stage.load() == MirrorFields::lost);
+    EXPECT_EQ(pair.b.read(), "lost");
+    EXPECT_EQ(pair.a.read(), "unread");
+    pair.expect_to_go_on();
+}
+
+// An epoch that has ended: all of it is in the far segment, and is read there, in front of what TCP brings.
+void test_bytes_in_front_of_a_return_are_read_in_the_ring() {
+    for (const bool by_poll : {false, true}) {
+        Pair pair;
+        pair.move();
+        EXPECT_EQ(pair.a.write("by the ring, "), 13);
+        pair.a.return_to_kernel();
+        pair.settle();
+        EXPECT_EQ(pair.a.write("by TCP, "), 8); // with Frame::resume in front
+        pair.a.lose();
+        pair.b.lose();
+        pair.finish();
+        EXPECT_EQ(by_poll ? pair.b.read_by_poll() : pair.b.read(), "by the ring, by TCP, ");
+        pair.finish();
+        pair.expect_to_go_on();
+    }
+}
+
+// The same, where the reader has taken Frame::resume, and not yet all of the ring.
+void test_a_return_that_was_seen_before_is_followed() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("by the ring, "), 13);
+    pair.a.return_to_kernel();
+    pair.settle();
+    EXPECT_EQ(pair.a.write("by TCP"), 6);
+    (void)stream::look(pair.b.connection, pair.sockets.accepted, 0, path::nobody); // takes the frame
+    EXPECT(pair.b.state.resume_seen);
+    pair.a.lose();
+    pair.b.lose();
+    pair.finish();
+    EXPECT_EQ(pair.b.read_by_poll(), "by the ring, by TCP");
+    pair.finish();
+    pair.expect_to_go_on();
+}
+
+// The reader of another thread sleeps: nothing of the ring is to be read, and that is no reason to look for ever.
+void test_a_read_returns_while_the_far_end_has_not_answered() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("unread"), 6);
+    pair.settle();
+    pair.b.state.sleepers = 1;
+    pair.b.lose();
+    EXPECT_EQ(pair.b.read(), "");
+    pair.b.state.sleepers = 0;
+    pair.a.lose();
+    pair.finish();
+    EXPECT_EQ(pair.b.read(), "unread");
+    pair.expect_to_go_on();
+}
+
+// Whoever sleeps on the socket is woken by the record alone: it stays until they are awake.
+void test_a_record_stays_for_those_who_sleep() {
+    Pair pair;
+    pair.move();
+    pair.b.state.sleepers = 1;
+    pair.a.lose();
+    pair.b.await_bytes();
+    pair.b.attend();
+    EXPECT(pair.b.state.recovery.load() == preload::Recovery::sent);
+    EXPECT(!pair.b.state.far_record_seen);
+    pollfd one{pair.sockets.accepted, POLLIN, 0};
+    EXPECT_EQ(poll(&one, 1, 0), 1);
+    pair.b.state.sleepers = 0;
+    pair.finish();
+    pair.expect_to_go_on();
+}
+
+// One that sleeps on a descriptor is named in the ring, unless a worker has taken the name, and was killed.
+void test_those_who_sleep_on_descriptors_are_woken() {
+    constexpr uint64_t some_id = 4711;
+    for (const bool named : {true, false}) {
+        Pair pair;
+        pair.move();
+        pair.b.connection.watched = true;
+        pair.b.connection.in_ring().wake.data_wanted = named ? some_id : uint64_t{path::nobody};
+        sets_woken = 0;
+        woken_id = 0;
+        pair.a.lose();
+        pair.b.lose();
+        pair.b.connection.guarded = 0;
+        pair.finish();
+        EXPECT(sets_woken > 0);
+        EXPECT(pair.b.connection.in_ring().wake.data_wanted.load() == path::nobody); // else the set looks at nothing
+        pair.expect_to_go_on();
+    }
+}
+
+// An end that has shut down its direction can say no more how far it has read, and need not: before, it has waited
+// until the far end had returned, so that it has all. Its own end says the same of its direction.
+void test_an_end_that_was_shut_down_has_all() {
+    for (const bool far_end_knows : {true, false}) {
+        Pair pair;
+        pair.move();
+        EXPECT_EQ(pair.a.write("by the ring"), 11);
+        EXPECT_EQ(pair.b.write("unread"), 6);
+        pair.settle();
+        pair.b.return_to_kernel();
+        pair.settle();
+        pair.a.return_to_kernel();
+        hear(pair.b, say(pair.a));
+        if (far_end_knows) {
+            pair.settle();
+        }
+        EXPECT_EQ(shutdown(pair.sockets.accepted, SHUT_WR), 0);
+        pair.a.lose();
+        pair.b.lose();
+        pair.finish();
+        EXPECT_EQ(pair.a.read_by_poll(), "unread!0");
+        EXPECT_EQ(pair.b.read_by_poll(), "by the ring");
+        pair.finish();
+        EXPECT(pair.a.is_over());
+        EXPECT_EQ(pair.a.write("by TCP"), 6);
+        EXPECT_EQ(pair.b.read_by_poll(), "by TCP");
+        EXPECT(pair.b.is_over());
+    }
+}
+
+// One that has ended in the middle of an epoch was killed, or was not answered in time: nobody knows what is missing.
+void test_an_end_in_the_middle_is_an_error() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.b.write("under way"), 9);
+    EXPECT_EQ(shutdown(pair.sockets.accepted, SHUT_WR), 0);
+    pair.a.lose();
+    pair.finish();
+    EXPECT_EQ(pair.a.read(), "!" + std::to_string(ECONNRESET));
+}
+
+// The end whose worker lives still gets from it what the far end had said before.
+void test_a_worker_that_goes_on_changes_nothing() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("late"), 4);
+    pair.a.lose();
+    EXPECT_EQ(pair.b.read(), ""); // takes the record and answers it, without the service
+    pair.a.attend();
+    preload::fabric::State old; // of before
+    old.epoch = 1;
+    old.followed = 1;
+    old.frames = 1;
+    old.request = path::request_of(2, path::halt);
+    Header header;
+    header.kind = preload::fabric::Kind::state;
+    header.bytes = sizeof(old);
+    EXPECT(pair.b.mirror.take(header, {reinterpret_cast<const uint8_t*>(&old), sizeof(old)}));
+    pair.b.connection.out_ring().wake.consent = path::Consent::given;
+    EXPECT_EQ(pair.b.read(), "late");
+    EXPECT_EQ(pair.b.write("too"), 3);
+    EXPECT_EQ(pair.a.read(), "too");
+    pair.finish();
+    pair.expect_to_go_on();
+}
+
+// An end that is proved, and does not know yet that the far end is: the record's urgent byte is no part of the proof.
+void test_a_record_is_no_part_of_the_proof() {
+    Pair pair;
+    pair.b.fields().stage = MirrorFields::proved;
+    EXPECT_EQ(pair.a.write("by TCP"), 6);
+    pair.a.lose();
+    EXPECT_EQ(pair.b.read(), "by TCP");
+    pair.finish();
+    EXPECT_EQ(pair.b.fields().heard.load(), 0U);
+    pair.expect_to_go_on();
+}
+
+// A child that is about to execute another program has no service, and what it does is to reach the far end all the
+// same.
+void test_a_process_without_a_service_wakes_the_worker() {
+    constexpr uint64_t workers_id = 4711;
+    Pair pair;
+    pair.move();
+    has_service = false;
+    workers_asked = 0;
+    pair.a.mirror.arm(workers_id);
+    EXPECT_EQ(pair.a.write("more"), 4);
+    EXPECT_EQ(workers_asked, 1);
+    pair.settle();
+    pair.b.mirror.arm(workers_id);
+    EXPECT_EQ(pair.b.read(), "more");
+    EXPECT_EQ(workers_asked, 2); // there is space
+    pair.a.mirror.arm(workers_id);
+    pair.a.return_to_kernel();
+    EXPECT_EQ(workers_asked, 3);
+    has_service = true;
+}
+
+// The proof: an end says one urgent byte after another.
+struct Proving : Pair {
+    Proving() {
+        for (End* end : {&a, &b}) {
+            end->fields().stage = MirrorFields::proving;
+            end->state.heard_number = 0;
+        }
+    }
+    void say_urgent(uint8_t byte) {
+        a.fields().say = MirrorFields::say_of(++said_, byte);
+        a.attend();
+        EXPECT_EQ(a.fields().said.load(), a.fields().say.load());
+    }
+    // One call, which takes all that is there: a program that is told of more may be told once, and takes a short read
+    // for the end (epoll(7), edge-triggered).
+    std::string read_once(int flags = 0) {
+        std::array<char, 100> buffer;
+        const iovec one{buffer.data(), buffer.size()};
+        Parts parts(&one, 1);
+        const ssize_t n = stream::read_now(b.connection, sockets.accepted, parts, flags);
+        return n < 0 ? "!" + std::to_string(-n) : std::string(buffer.data(), static_cast<size_t>(n));
+    }
+    long unread() { return stream::unread(b.connection, sockets.accepted); }
+    uint64_t arrived() {
+        uint64_t count = 0;
+        (void)stream::look(b.connection, sockets.accepted, POLLIN, path::nobody, &count);
+        return count;
+    }
+
+  private:
+    uint32_t said_ = 0;
+};
+
+void test_bytes_behind_an_urgent_byte_are_seen() {
+    Proving pair;
+    const uint64_t before = pair.arrived();
+    pair.say_urgent('u');
+    EXPECT_EQ(pair.unread(), 0);
+    EXPECT_EQ(pair.arrived(), before);
+    EXPECT_EQ(pair.a.write("behind"), 6);
+    EXPECT_EQ(pair.unread(), 6);
+    EXPECT_EQ(pair.arrived(), before + 6);
+    EXPECT_EQ(pair.read_once(MSG_PEEK), "behind");
+    EXPECT_EQ(pair.read_once(), "behind");
+    EXPECT_EQ(pair.arrived(), before + 6);
+    EXPECT_EQ(pair.b.fields().heard.load(), MirrorFields::say_of(1, 'u'));
+    EXPECT_EQ(pair.b.state.received.load(), pair.b.received());
+}
+
+void test_a_read_goes_on_behind_an_urgent_byte() {
+    Proving pair;
+    const uint64_t before = pair.arrived();
+    EXPECT_EQ(pair.a.write("before"), 6);
+    pair.say_urgent('u');
+    EXPECT_EQ(pair.a.write("behind"), 6);
+    EXPECT_EQ(pair.unread(), 12);
+    EXPECT_EQ(pair.arrived(), before + 12);
+    EXPECT_EQ(pair.read_once(), "beforebehind");
+    EXPECT_EQ(pair.unread(), 0);
+    EXPECT_EQ(pair.b.fields().heard.load(), MirrorFields::say_of(1, 'u'));
+    pair.say_urgent('v');
+    EXPECT_EQ(pair.a.write("again"), 5);
+    shutdown(pair.sockets.connected, SHUT_WR);
+    EXPECT_EQ(pair.unread(), 5);
+    EXPECT_EQ(pair.arrived(), before + 17);
+    EXPECT_EQ(pair.read_once(), "again");
+    EXPECT_EQ(pair.read_once(), "");
+    EXPECT_EQ(pair.b.fields().heard.load(), MirrorFields::say_of(2, 'v'));
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_what_was_under_way_goes_by_tcp),
+        FABTEST(test_an_end_hears_of_it_from_the_other_one),
+        FABTEST(test_bytes_in_front_of_a_return_are_read_in_the_ring),
+        FABTEST(test_a_return_that_was_seen_before_is_followed),
+        FABTEST(test_a_read_returns_while_the_far_end_has_not_answered),
+        FABTEST(test_a_record_stays_for_those_who_sleep),
+        FABTEST(test_those_who_sleep_on_descriptors_are_woken),
+        FABTEST(test_an_end_that_was_shut_down_has_all),
+        FABTEST(test_an_end_in_the_middle_is_an_error),
+        FABTEST(test_a_worker_that_goes_on_changes_nothing),
+        FABTEST(test_a_record_is_no_part_of_the_proof),
+        FABTEST(test_a_process_without_a_service_wakes_the_worker),
+        FABTEST(test_bytes_behind_an_urgent_byte_are_seen),
+        FABTEST(test_a_read_goes_on_behind_an_urgent_byte),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The core's completions of one stream. An arrival goes to the link, which checks what the peer says, and a completed
+// work request to Transmit; answers of probes go to Keepalive. Receives are posted here, and posted again as arrivals
+// use them up.
+//
+// Threads: any. One lock makes those that read the completion queue one progress side.
+#pragma once
+
+#include <cstdint>
+
+#include "base/mutex.hpp"
+#include "prov/rstream/core/endpoint.hpp"
+#include "prov/rstream/stream/keepalive.hpp"
+#include "prov/rstream/stream/lock_order.hpp"
+#include "prov/rstream/stream/message_slots.hpp"
+#include "prov/rstream/stream/poll_interval.hpp"
+#include "prov/rstream/stream/transmit.hpp"
+#include "prov/rstream/wire/link.hpp"
+
+namespace rstream {
+
+class Completions {
+  public:
+    // What the stream is told of, seldom, and with the lock held: it may call nothing of this part then.
+    class Events {
+      public:
+        // The core has failed: FI_E*, and why.
+        virtual void on_lost(int error, const char* why) = 0;
+        // The peer broke a rule of the protocol.
+        virtual void on_violation(const char* rule) = 0;
+        // The peer has said that it sends no more. May be told more than once.
+        virtual void on_peer_end() = 0;
+
+      protected:
+        ~Events() = default;
+    };
+
+    // The other parts that this one uses; all of them outlive it.
+    struct Parts {
+        CoreEndpoint& core;
+        wire::Link& link; // its progress side
+        MessageSlots& messages;
+        Keepalive& keepalive;
+        Transmit& transmit;
+    };
+    Completions(const Parts& parts, Events& events)
+        : core_(parts.core), link_(parts.link), messages_(parts.messages), keepalive_(parts.keepalive),
+          transmit_(parts.transmit), events_(events) {}
+
+    // Before the connection: posts a receive in each slot. 0 or the core's error.
+    int post_receives();
+
+    enum class Drained : uint8_t { nothing, something, not_all };
+    // Takes what the core has, up to a limit, so that the caller can do something with it.
+    Drained drain() BASE_EXCLUDES(mutex_);
+    // The same without a limit: what arrived before a connection ended belongs to the stream.
+    void drain_all() BASE_EXCLUDES(mutex_);
+    // Drops what the core has, of an endpoint that is gone: its receives may have been flushed.
+    void drop() BASE_EXCLUDES(mutex_);
+
+    // Whether it is time to look for the end of a connection that the completion queue does not show: that costs a
+    // system call, so a program that polls does it now and then.
+    [[nodiscard]] bool events_due();
+
+  private:
+    int post_receive(size_t slot);
+    Drained drain_locked() BASE_REQUIRES(mutex_);
+    void on_completion(const fi_cq_data_entry& entry) BASE_REQUIRES(mutex_);
+    void on_arrival(const fi_cq_data_entry& entry) BASE_REQUIRES(mutex_);
+    void on_error() BASE_REQUIRES(mutex_);
+
+    CoreEndpoint& core_;
+    wire::Link& link_;
+    MessageSlots& messages_;
+    Keepalive& keepalive_;
+    Transmit& transmit_;
+    Events& events_;
+
+    base::Mutex mutex_ BASE_ACQUIRED_AFTER(below_receive);
+    PollInterval events_interval_;
+};
+
+} // namespace rstream

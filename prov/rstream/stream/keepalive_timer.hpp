@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// When a silent peer is asked whether it is there, and when it is taken for lost. Time is given, nothing is done here:
+// whoever owns it looks when it is `due`, asks when told to, and says what was heard.
+//
+// The transports below are reliable: one question is enough, and what `count` counts are intervals without an answer.
+// An interval counts only if it was looked at: a program that was away for an hour has its answer waiting, and must not
+// find the peer dead for it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+namespace rstream {
+
+// The kernel's own limits: tcp(7) in seconds.
+constexpr size_t keepalive_time_max = 32767000;
+constexpr size_t keepalive_count_max = 127;
+
+// Milliseconds, as tcp(7) has them in seconds: TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
+struct KeepaliveSettings {
+    size_t idle = 0; // of silence before the peer is asked; 0 is never
+    size_t interval = 75000;
+    size_t count = 9;
+    size_t timeout = 0; // of data that is not acknowledged, TCP_USER_TIMEOUT: see user_timeout.hpp; 0 is never
+
+    [[nodiscard]] bool on() const { return idle != 0; }
+    friend bool operator==(const KeepaliveSettings&, const KeepaliveSettings&) = default;
+};
+
+class KeepaliveTimer {
+  public:
+    using Time = std::chrono::steady_clock::time_point;
+    enum class Verdict { well, ask, lost };
+
+    void start(const KeepaliveSettings& settings, Time now) {
+        settings_ = settings;
+        heard(now);
+    }
+    void stop() { settings_.idle = 0; }
+    [[nodiscard]] bool on() const { return settings_.on(); }
+    [[nodiscard]] const KeepaliveSettings& settings() const { return settings_; }
+
+    // Something came that only a peer that is there can have caused.
+    void heard(Time now) {
+        asking_ = false;
+        posted_ = false;
+        due_ = now + std::chrono::milliseconds(settings_.idle);
+    }
+    // The question is with the core.
+    void posted() { posted_ = asking_; }
+    // The core finished something else of ours: a question that it had no room for yet has not been waiting in vain.
+    void moved(Time now) {
+        if (asking_ && !posted_) {
+            begin(now);
+        }
+    }
+
+    [[nodiscard]] Time due() const { return due_; }
+
+    Verdict look(Time now) {
+        if (!on() || now < due_) {
+            return Verdict::well;
+        }
+        if (!asking_) {
+            asking_ = true;
+            begin(now);
+            return Verdict::ask;
+        }
+        if (++unanswered_ >= settings_.count) {
+            return Verdict::lost;
+        }
+        due_ = now + std::chrono::milliseconds(settings_.interval);
+        return Verdict::ask;
+    }
+
+  private:
+    void begin(Time now) {
+        unanswered_ = 0;
+        due_ = now + std::chrono::milliseconds(settings_.interval);
+    }
+
+    KeepaliveSettings settings_;
+    Time due_;
+    size_t unanswered_ = 0;
+    bool asking_ = false;
+    bool posted_ = false;
+};
+
+} // namespace rstream

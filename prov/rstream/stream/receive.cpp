@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/stream/receive.hpp"
+
+#include <cstring>
+
+#include "prov/rstream/stream/iov.hpp"
+
+namespace rstream {
+
+namespace {
+
+// The ring becomes so many times larger at once: few steps, none of which takes much more than is needed.
+constexpr size_t resize_factor = 4;
+
+} // namespace
+
+// As `available`, of what is there now; -FI_EAGAIN if that is nothing.
+ssize_t Receive::find() {
+    // The end is looked at before the bytes: what comes in between is in front of it.
+    const bool failed = lifecycle_.failed();
+    const bool finished = link_.peer_finished();
+    const bool reset = link_.peer_reset();
+    if (const size_t readable = link_.readable(); readable != 0) {
+        return static_cast<ssize_t>(readable);
+    }
+    if (finished) {
+        readiness_.on_end_reported();
+        return 0;
+    }
+    if (reset || failed) {
+        readiness_.on_end_reported();
+        lifecycle_.on_error_reported();
+        const int error = lifecycle_.error();
+        return -(reset || error == 0 ? FI_ECONNRESET : error);
+    }
+    return -FI_EAGAIN;
+}
+
+ssize_t Receive::take(const iovec* iov, size_t count, size_t there) {
+    const size_t taken = copy_out(iov, count, true);
+    readiness_.on_recv(there - std::min(there, taken));
+    return static_cast<ssize_t>(taken);
+}
+
+Receive::Peeked Receive::show(const iovec* iov, size_t count, size_t there) {
+    const bool again = readiness_.on_peek(there);
+    if (again) {
+        link_.await_more();
+    }
+    const size_t shown = total_length(iov, count) == 0 ? there : copy_out(iov, count, false);
+    return {static_cast<ssize_t>(shown), again};
+}
+
+size_t Receive::copy_out(const iovec* iov, size_t count, bool take) {
+    size_t copied = 0;
+    for (size_t i = 0; i < count; ++i) {
+        auto* to = static_cast<std::byte*>(iov[i].iov_base);
+        for (size_t left = iov[i].iov_len; left != 0;) {
+            const wire::Extent piece = link_.peek(left, take ? 0 : copied);
+            if (piece.length == 0) {
+                return copied;
+            }
+            memcpy(to, ring_.at(piece.offset, piece.moved), piece.length);
+            if (take) {
+                link_.consume(piece.length);
+            }
+            to += piece.length;
+            left -= piece.length;
+            copied += piece.length;
+        }
+    }
+    return copied;
+}
+
+wire::RemoteRing Receive::offer_of(const RegisteredBuffer& ring) const {
+    return {core_.traits().virtual_address ? reinterpret_cast<uint64_t>(ring.buffer.data()) : 0,
+            fi_mr_key(ring.mr.get()), ring.buffer.size()};
+}
+
+bool Receive::resize() {
+    if (!ring_.begin_resize()) {
+        return false;
+    }
+    const bool wanted = link_.growth_wanted(); // no other thread was quicker
+    if (wanted) {
+        RegisteredBuffer made;
+        const size_t size = std::min(link_.ring_size() * resize_factor, link_.ring_limit());
+        if (make_buffer(core_, size, FI_REMOTE_WRITE, true, made) != 0) {
+            return false;
+        }
+        const wire::RemoteRing larger = offer_of(made);
+        const base::Guard lock(mutex_);
+        ring_.set_next(std::move(made));
+        link_.supply(larger);
+    }
+    ring_.end_resize();
+    return wanted;
+}
+
+// The peer has said that it writes there no more, but need not keep to that: its key goes first, then the memory. A
+// core may have begun to take in a write when its key was still good, so the addresses are not used again.
+void Receive::retire(RegisteredBuffer emptied) {
+    emptied.mr.reset();
+    emptied.buffer.retire();
+    const base::Guard lock(mutex_);
+    ring_.keep_addresses(std::move(emptied.buffer));
+}
+
+} // namespace rstream

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The receiving half of a stream. The peer writes into the receive ring, which the progress side learns of; here the
+// program's calls copy out what has arrived, and see the end of the stream behind the last byte. A ring whose window
+// holds the peer up is replaced by a larger one, if the program asked for no size.
+//
+// Threads: any. One lock makes the program's calls one reading side. It is not held while memory for a larger ring is
+// made or given back.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "base/mutex.hpp"
+#include "prov/rstream/core/endpoint.hpp"
+#include "prov/rstream/stream/lifecycle.hpp"
+#include "prov/rstream/stream/lock_order.hpp"
+#include "prov/rstream/stream/readiness.hpp"
+#include "prov/rstream/stream/ring_buffer.hpp"
+#include "prov/rstream/wire/link.hpp"
+
+namespace rstream {
+
+class Receive {
+  public:
+    // The other parts that this one uses; all of them outlive it.
+    struct Parts {
+        CoreEndpoint& core;
+        wire::Link& link; // its reading side
+        Lifecycle& lifecycle;
+        Readiness& readiness;
+    };
+    explicit Receive(const Parts& parts)
+        : core_(parts.core), link_(parts.link), lifecycle_(parts.lifecycle), readiness_(parts.readiness) {}
+
+    // ---- set-up, by one thread
+    int open(size_t ring_size) { return ring_.current().buffer.allocate(ring_size); } // 0 or -FI_ENOMEM
+    // The peer writes there. 0 or the core's error. `deregister`: the core's connection is gone.
+    int register_memory() { return register_buffer(core_, ring_.current(), FI_REMOTE_WRITE); }
+    void deregister() { ring_.deregister(); }
+    // What the peer may know of the ring.
+    [[nodiscard]] wire::RemoteRing offer() const { return offer_of(ring_.current()); }
+
+    // ---- calls of the program: `progress` takes what has come from the core. It is called if nothing is there yet,
+    // with the lock held.
+
+    // The number of bytes that were taken; 0 at the end of the stream; or why there are none, -FI_EAGAIN: not yet.
+    template <class Progress>
+    ssize_t recv(const iovec* iov, size_t count, const Progress& progress) BASE_EXCLUDES(mutex_) {
+        RegisteredBuffer emptied;
+        ssize_t result = 0;
+        {
+            const base::Guard lock(mutex_);
+            readiness_.begin_recv();
+            result = available(progress);
+            if (result > 0) {
+                result = take(iov, count, static_cast<size_t>(result));
+            }
+            if (link_.settle()) {
+                emptied = ring_.settle();
+            }
+        }
+        if (emptied.buffer.size() != 0) {
+            retire(std::move(emptied));
+        }
+        return result;
+    }
+
+    struct Peeked {
+        ssize_t result;  // as of a receive, or what could be received if there is nowhere to copy it
+        bool needs_more; // the program was shown the same bytes before, and took none
+    };
+    // Takes nothing.
+    template <class Progress>
+    Peeked peek(const iovec* iov, size_t count, const Progress& progress) BASE_EXCLUDES(mutex_) {
+        const base::Guard lock(mutex_);
+        const ssize_t there = available(progress);
+        return there > 0 ? show(iov, count, static_cast<size_t>(there)) : Peeked{there, false};
+    }
+
+    // Makes a larger ring if the peer waits for one. True if it is to be offered: a message to be posted. Can block.
+    bool resize() BASE_EXCLUDES(mutex_);
+
+  private:
+    // The bytes that can be read, 0 at the end of the stream, or why there are none.
+    template <class Progress> ssize_t available(const Progress& progress) BASE_REQUIRES(mutex_) {
+        if (!has_connected(lifecycle_.state())) {
+            return -FI_ENOTCONN;
+        }
+        readiness_.on_poll();
+        if (const ssize_t found = find(); found != -FI_EAGAIN) {
+            return found;
+        }
+        progress(); // after an own shutdown too: what was sent may need it
+        if (const ssize_t found = find(); found != -FI_EAGAIN) {
+            return found;
+        }
+        if (lifecycle_.receive_shut()) {
+            return 0;
+        }
+        readiness_.on_recv_blocked();
+        return -FI_EAGAIN;
+    }
+    ssize_t find() BASE_REQUIRES(mutex_);
+    ssize_t take(const iovec* iov, size_t count, size_t there) BASE_REQUIRES(mutex_);
+    Peeked show(const iovec* iov, size_t count, size_t there) BASE_REQUIRES(mutex_);
+    size_t copy_out(const iovec* iov, size_t count, bool take) BASE_REQUIRES(mutex_);
+    void retire(RegisteredBuffer emptied) BASE_EXCLUDES(mutex_);
+    [[nodiscard]] wire::RemoteRing offer_of(const RegisteredBuffer& ring) const;
+
+    CoreEndpoint& core_;
+    wire::Link& link_;
+    Lifecycle& lifecycle_;
+    Readiness& readiness_;
+
+    base::Mutex mutex_ BASE_ACQUIRED_BEFORE(below_receive);
+    RingBuffer ring_; // with the lock held, but for set-up, and for who resizes it
+};
+
+} // namespace rstream

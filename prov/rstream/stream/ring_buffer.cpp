@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "prov/rstream/stream/ring_buffer.hpp"
+
+#include "prov/rstream/core/endpoint.hpp"
+#include "prov/rstream/log.hpp"
+
+namespace rstream {
+
+int register_buffer(CoreEndpoint& core, RegisteredBuffer& buffer, uint64_t access) {
+    return core.register_memory(buffer.buffer.data(), buffer.buffer.size(), access, buffer.mr);
+}
+
+int make_buffer(CoreEndpoint& core, size_t size, uint64_t access, bool registered, RegisteredBuffer& out) {
+    RegisteredBuffer made;
+    int ret = made.buffer.allocate(size);
+    if (ret == 0 && registered) {
+        ret = register_buffer(core, made, access);
+    }
+    if (ret != 0) {
+        RSTREAM_INFO(FI_LOG_EP_DATA, "no memory for a larger buffer (%zu bytes: %s): it stays as it is\n", size,
+                     fi_strerror(-ret));
+        return ret;
+    }
+    std::swap(out, made);
+    return 0;
+}
+
+} // namespace rstream

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# Compiles all sources that see libfabric, but for the unit tests, against the headers of libfabric 2.x, from the next
-# Debian release, without installing them.
-# Exit status 77 where they cannot be had.
+# check-libfabric2.sh BUILD_DIR: clang compiles the provider and the socket library, with its analysis of locks, against the
+# headers of libfabric 2.x, from the next Debian release, which are not installed. Exit status 77 where they cannot be had.
 set -u
+build=$(cd "${1:?}" && pwd) || exit 1
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -27,9 +27,5 @@ dpkg -x "$work"/libfabric-dev_*.deb "$work/root"
 headers=$work/root/usr/include
 grep -q 'FI_MAJOR_VERSION 2' "$headers/rdma/fabric.h" || skip "what was fetched is not libfabric 2.x"
 
-# Folders of an installation, which the build knows.
-folders='-DRSRUN_BINDIR="" -DRSRUN_LIBDIR="" -DRSRUN_PRELOAD_DIR="" -DRSRUN_PROVIDER_DIR=""'
-# shellcheck disable=SC2086
-git ls-files '*.cpp' | grep -v '/wire_fuzz\|/test/\|^preload/\|^util/rsrun/' | xargs -P "$(nproc)" -n 1 \
-    "${CXX:-g++}" -std=c++20 -Wall -Wextra -Werror -fsyntax-only $folders -isystem "$headers" -I. -Iinclude || exit 1
+make -C "$build" check-thread-safety HEADERS="$headers" || exit 1
 echo "compiled against $(basename "$work"/libfabric-dev_*.deb .deb)"

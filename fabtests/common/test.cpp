@@ -45,6 +45,10 @@ void failed(const char* file, int line, const std::string& what) {
     throw Failure(std::string(file) + ":" + std::to_string(line) + ": " + what);
 }
 
+void failed(const char* file, int line, const char* call, const std::string& got, const std::string& wanted) {
+    failed(file, line, call + got + ", not " + wanted);
+}
+
 Outcome attempt(void (*body)(), char* message, size_t room) {
     Outcome outcome = Outcome::passed;
     alarm(static_cast<unsigned>(patience(longest_test_ms) / 1000));

@@ -65,6 +65,9 @@ template <class T> std::string text_of(const T& value) {
 std::string text_of_result(long long result);
 
 [[noreturn]] void failed(const char* file, int line, const std::string& what);
+// What a call is or gives, and what it was to.
+[[noreturn]] void failed(const char* file, int line, const char* call, const std::string& got,
+                         const std::string& wanted);
 
 template <class A, class B> bool same(const A& a, const B& b) {
     if constexpr (std::is_integral_v<A> && std::is_integral_v<B> && !std::is_same_v<A, B>) {
@@ -77,21 +80,19 @@ template <class A, class B> bool same(const A& a, const B& b) {
 template <class A, class B>
 void expect_equal(const char* file, int line, const char* call, const A& got, const B& wanted) {
     if (!same(got, wanted)) {
-        failed(file, line, std::string(call) + " is " + text_of(got) + ", not " + text_of(wanted));
+        failed(file, line, call, " is " + text_of(got), text_of(wanted));
     }
 }
 
 template <class A> void expect_result(const char* file, int line, const char* call, A got, long long wanted) {
     if (!std::cmp_equal(got, wanted)) {
-        failed(file, line,
-               std::string(call) + " gives " + text_of_result(static_cast<long long>(got)) + ", not " +
-                   text_of_result(wanted));
+        failed(file, line, call, " gives " + text_of_result(static_cast<long long>(got)), text_of_result(wanted));
     }
 }
 
 template <class A> void expect_error(const char* file, int line, const char* call, A got) {
     if (got >= 0) {
-        failed(file, line, std::string(call) + " gives " + std::to_string(got) + ", not an error");
+        failed(file, line, call, " gives " + std::to_string(got), "an error");
     }
 }
 

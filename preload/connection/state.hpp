@@ -57,6 +57,7 @@ enum class Reason : uint8_t {
     shared_set,     // several processes wait in an epoll set that it is a member of
     fabric_lost,    // the fabric has failed
     no_device,      // to another host, and the own address is none of an RDMA device
+    port_taken,     // to another host, and another socket of the fabric has the port at which both ends meet
 };
 
 // A process with a filter of system calls moves bytes past the library, and nobody counts them.

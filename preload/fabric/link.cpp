@@ -144,7 +144,7 @@ void Link::begin(uint64_t now) {
             return;
         }
         if (!socket_ || !owner_.watch(socket_.fd(), token(), false)) {
-            fail(Reason::no_memory);
+            fail(!socket_ && errno == EADDRINUSE ? Reason::port_taken : Reason::no_memory);
         }
         return;
     }

@@ -309,11 +309,15 @@ void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {
 void Worker::run() {
     std::array<epoll_event, 64> events;
     next_look_ = sys::now_ns() + second;
-    while (!program_ended_ || !links_.empty()) {
+    for (;;) {
         wakeup::clear(wakeup_);
         notify_again();
         int timeout = 0;
-        if (!pump_all() && !arm_all()) {
+        const bool moved = pump_all();
+        if (program_ended_ && links_.empty()) {
+            return;
+        }
+        if (!moved && !arm_all()) {
             const uint64_t next = next_deadline();
             const uint64_t now = sys::now_ns();
             constexpr uint64_t until_room = 1; // nothing tells of it

@@ -58,6 +58,8 @@ const char* text_of(Reason reason) {
         return "the fabric has failed";
     case Reason::no_device:
         return "to another host, and no RDMA device has the own address";
+    case Reason::port_taken:
+        return "to another host, and its port is taken on the fabric";
     case Reason::shared_set:
         return "in an epoll set in which several processes wait";
     }

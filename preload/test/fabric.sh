@@ -56,13 +56,26 @@ if [ -n "$sanitizer" ]; then
     exit $failed
 fi
 long=${FABRIC_LONG:+yes}
-echo "1..$([ "$long" = yes ] && echo 8 || echo 4)"
+echo "1..$([ "$long" = yes ] && echo 9 || echo 5)"
 for way in test:1:0:fabric test:1:100:fabric; do
     for actions in drive fork,child,share,pass,keep,exec ${long:+drive,kill}; do
         run "$way" "$actions" "$bytes"
         tell $? "$actions, upgraded by $way"
     done
 done
+# Their programs have ended: what is left of their connections does not take longer than both ends need to agree.
+limit=$(($(date +%s) + 20))
+while left=$(while read -r worker; do ! grep -qs rspreload-fabri "/proc/$worker/comm" || echo "$worker"; done <"$scratch/workers") &&
+    [ -n "$left" ] && [ "$(date +%s)" -lt "$limit" ]; do
+    sleep 0.05
+done
+number=$((number + 1))
+if [ -z "$left" ]; then
+    echo "ok $number - $(wc -l <"$scratch/workers") workers end with their programs"
+else
+    echo "not ok $number - workers end with their programs: $(echo "$left" | wc -l) of $(wc -l <"$scratch/workers") are left"
+    failed=1
+fi
 [ "$long" = yes ] || exit $failed
 
 # All of them, once in a run, in its first half. Where that is before anything is upgraded, nothing is shown, and it is

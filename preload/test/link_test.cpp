@@ -185,6 +185,15 @@ void test_an_address_of_no_device_is_told() {
     listening_fails = 0;
 }
 
+// By a socket of the fabric's, or over the tcp core by one of the kernel's that does not share it.
+void test_a_port_that_is_taken_is_told() {
+    listening_fails = EADDRINUSE;
+    const Host host;
+    EXPECT(host.link.is_over());
+    EXPECT(host.owner.reason == preload::Reason::port_taken);
+    listening_fails = 0;
+}
+
 // Before both ends have met, nobody but the program can go on with it.
 void test_a_link_ends_with_its_program_while_it_listens() {
     Host host;
@@ -202,6 +211,7 @@ int main() {
         FABTEST(test_a_link_ends_after_its_program_though_the_far_end_says_nothing),
         FABTEST(test_a_link_ends_when_the_far_end_has_all),
         FABTEST(test_an_address_of_no_device_is_told),
+        FABTEST(test_a_port_that_is_taken_is_told),
         FABTEST(test_a_link_ends_with_its_program_while_it_listens),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

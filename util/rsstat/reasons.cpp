@@ -55,6 +55,7 @@ constexpr Known known[] = {
     {Reason::fabric_lost, "fabric_lost", "look at the fabric and its devices; bytes that were under way came by TCP"},
     {Reason::no_device, "no_device",
      "nothing, unless a device should have the address: look at rdma link, and at FI_RSTREAM_CORE"},
+    {Reason::port_taken, "port_taken", "nothing: other connections have other ports; over the tcp core, close idle ones"},
 };
 
 const Known* find(uint32_t reason) {

@@ -3,14 +3,15 @@
 # SPDX-FileCopyrightText: The rstream authors
 #
 # check-libfabric2.sh BUILD_DIR: clang compiles the provider and the socket library, with its analysis of locks, against the
-# headers of libfabric 2.x, from the next Debian release, which are not installed. Exit status 77 where they cannot be had.
+# headers of libfabric 2.x, from the next Debian release, which are not installed. Where they cannot be had, against those that are, and exit status 77.
 set -u
 build=$(cd "${1:?}" && pwd) || exit 1
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 skip() {
-    echo "$1"
+    echo "SKIP: $1: checked against the installed headers"
+    make -C "$build" check-thread-safety || exit 1
     exit 77
 }
 

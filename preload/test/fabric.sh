@@ -22,9 +22,10 @@ END
 chmod +x "$scratch/worker"
 export RSPRELOAD_FABRIC_WORKER="$scratch/worker"
 
-# run WAY ACTIONS BYTES: again with four times as many where all had been moved before libfabric was loaded.
+# run WAY ACTIONS BYTES: again with four times as many where all had been moved before libfabric was loaded, which takes
+# seconds on a busy machine.
 run() {
-    for times in 1 4 16; do
+    for times in 1 4 16 64 256; do
         : >"$scratch/records"
         # shellcheck disable=SC2086
         env $preload RSPRELOAD_UPGRADE=$1 RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/torture" \

@@ -21,7 +21,7 @@ export RSPRELOAD_FAIRNESS=0
 test "$way" = never || export CONFORMANCE_WITHOUT="${CONFORMANCE_WITHOUT:+$CONFORMANCE_WITHOUT,}a_closed_number_still_serves"
 case $way in
 fabric*)
-    # On a busy machine a case hangs now and then, see BUGS in rspreload-ofi(7).
+    # A minute and a half for both.
     [ -n "${FABRIC_LONG:-}" ] || { echo "1..0 # SKIP in ./quickstart check-long torture"; exit 0; }
     [ -z "$sanitizer" ] || { echo "1..0 # SKIP the worker has no sanitizer"; exit 77; }
     export CONFORMANCE_OWN_PORTS=1

@@ -17,7 +17,7 @@ namespace preload::gate {
 
 namespace {
 
-// Whether all bytes so far went through calls of the library, in whatever process: then its counts are the positions.
+// Whether all bytes so far went through calls of the library, in any process: then its counts are the positions.
 bool counts_agree(ConnectionState& s, int fd, Reason& reason) {
     Positions kernel;
     if (!read_positions(fd, kernel)) {
@@ -40,7 +40,7 @@ bool counts_agree(ConnectionState& s, int fd, Reason& reason) {
         return false;
     }
     if (s.adopted) {
-        // Counted from where it was found; from now on absolutely.
+        // Counted from where tracking began; absolute from now on.
         if (kernel.received - s.received_base != s.received || kernel.sent - s.sent_base != s.sent) {
             reason = Reason::past_library;
             return false;
@@ -69,7 +69,7 @@ void set_tcp_option(int fd, int name, int value) {
     sys::call(SYS_setsockopt, fd, IPPROTO_TCP, name, &value, sizeof(value));
 }
 
-// A frame of one byte is not to wait for an acknowledgement (Nagle's algorithm) or for more bytes.
+// A frame of one byte must not wait for an acknowledgement (Nagle's algorithm) or for more bytes.
 void let_frames_go(ConnectionState& s, int fd) {
     s.nodelay = tcp_option(fd, TCP_NODELAY);
     s.cork = tcp_option(fd, TCP_CORK);
@@ -114,8 +114,8 @@ void consent(Connection& c, int fd) {
     if (c.segment.load() == nullptr || table::connection(fd) != &c) {
         return;
     }
-    // Nobody has these but careful calls, which there are none of; a handler that has interrupted this very function
-    // leaves it to that.
+    // Only careful calls take these locks, and there are none; a signal handler that has interrupted this very function
+    // leaves the work to it.
     if (!s.read_lock.acquire()) {
         return;
     }
@@ -136,7 +136,7 @@ void consent(Connection& c, int fd) {
             c.in_ring().reader.received.store(s.received);
             c.in_ring().wake.consent.store(path::Consent::given, std::memory_order_release);
             if (c.mirrored && c.shared().mirror.stage.load() == path::MirrorFields::failed) {
-                s.hold = true; // meanwhile, when there was nothing to be left
+                s.hold = true; // the proof failed before there was anything to leave
             }
             done = true;
         } else if (reason != Reason::none) {
@@ -144,13 +144,13 @@ void consent(Connection& c, int fd) {
             s.hold = true;
             s.gate.store(pinned);
         } else {
-            s.gate.store(wanted); // the next call that ends tries again
+            s.gate.store(wanted); // the next call that ends retries
         }
     }
     s.write_lock.release();
     s.read_lock.release();
     if (done) {
-        stream::changed(c); // the worker waits for that
+        stream::changed(c); // the worker waits for this
         watches_careful(c);
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The gate that a call on a connection passes: by the kernel, counted while it is in flight, or careful. A connection
-// becomes careful at a moment at which no plain call is in flight, in any process: then its positions are known.
+// The gate that each call on a connection passes: to the kernel, counted while in flight, or to careful mode. A
+// connection becomes careful while no plain call is in flight in any process: then its positions are known.
 #pragma once
 
 #include "preload/connection/connection.hpp"
@@ -30,7 +30,7 @@ inline Way enter(ConnectionState& s) {
     }
 }
 
-// Makes it careful, if that is wanted and no plain call is in flight.
+// Makes the connection careful, if that is wanted and no plain call is in flight.
 void consent(Connection& c, int fd);
 
 inline void leave(Connection& c, ConnectionState& s, int fd) {
@@ -40,12 +40,12 @@ inline void leave(Connection& c, ConnectionState& s, int fd) {
     }
 }
 
-// TCP_NODELAY and TCP_CORK as the program has set them are the kernel's again.
+// Restores the program's TCP_NODELAY and TCP_CORK in the kernel.
 void restore_options(ConnectionState& s, int fd);
 
-// The segment is there: the connection is to become careful.
+// The segment is ready: the connection becomes careful when no plain call is in flight.
 void want(Connection& c, int fd);
-// The kernel's for good. False: it is careful, and has to return first.
+// Pins the connection to the kernel for good. False: it is careful, and must return first.
 bool pin(ConnectionState& s);
 
 } // namespace preload::gate

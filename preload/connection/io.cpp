@@ -18,7 +18,7 @@ namespace preload::io {
 
 namespace {
 
-// The count of threads that sleep on a connection: others then leave them their wake-ups.
+// Counts a thread as asleep on a connection: others then leave it its wake-ups.
 class Asleep {
   public:
     Asleep(Connection& c, ConnectionState& s, int fd) : s_(s) {
@@ -30,7 +30,7 @@ class Asleep {
     Asleep(const Asleep&) = delete;
     Asleep& operator=(const Asleep&) = delete;
     ~Asleep() { end(); }
-    // Before the destructor: for a pause, out of which it comes by itself, or since the thread is cancelled.
+    // Before the destructor: for a pause, which ends by itself, or because the thread is cancelled.
     void end() const {
         if (std::exchange(counted_, false)) {
             stream::own_sleeps = 0;
@@ -43,15 +43,15 @@ class Asleep {
     mutable bool counted_ = true;
 };
 
-// The id by which the peer wakes a call that sleeps on an eventfd alone. It is restarted by signals and cancelled there
-// as in a receiving call without a time limit. What the kernel has of the connection, the service sees.
+// The id by which the peer wakes a call that sleeps on an eventfd only. Signals and cancellation act as on a receiving
+// call without a timeout. The service watches the kernel's socket.
 class OwnSleep {
   public:
     OwnSleep(Connection& c, const ConnectionState& s, bool allowed) : c_(c) {
         id_ = allowed && may_sleep_so(c, s) ? wakeup::acquire() : 0;
         if (id_ != 0) {
             c.guarded = id_;
-            // What the service has seen already, the kernel's socket has to be asked for.
+            // The kernel's socket must be polled for events that the service has already seen.
             const uint32_t seen = c.kernel_events.load();
             if (c.kernel_events_handled.exchange(seen) != seen) {
                 give_up();
@@ -63,14 +63,14 @@ class OwnSleep {
     ~OwnSleep() { give_up(); }
     void give_up() {
         if (id_ != 0) {
-            uint64_t own = id_; // another thread may sleep so by now, if this one was not to sleep in the end
+            uint64_t own = id_; // another thread may sleep by id by now, if this one did not sleep in the end
             c_.guarded.compare_exchange_strong(own, 0);
             wakeup::release(std::exchange(id_, 0));
         }
     }
     [[nodiscard]] uint64_t sleeper() const { return by_id() ? id_ : uint64_t{path::by_frame}; }
     [[nodiscard]] bool by_id() const { return id_ != 0; }
-    // 1: look again; else -errno.
+    // 1: check again; else -errno.
     [[nodiscard]] ssize_t sleep(const Asleep& asleep) {
         uint64_t count = 0;
         const uint64_t begin = sys::now_ns();
@@ -104,8 +104,8 @@ class OwnSleep {
     wakeup::Id id_ = 0;
 };
 
-// Sleeps as a receiving call does: for the time of SO_RCVTIMEO, restarted or stream::interrupted by signals as it would
-// be, a cancellation point. Bytes, frames, the end and errors end it. 1: look again; else -errno, or 0 at the end.
+// Sleeps like a receiving call: for the time of SO_RCVTIMEO, restarted or interrupted by signals in the same way, a
+// cancellation point. Bytes, frames, EOF and errors end it. 1: check again; else -errno, or 0 at EOF.
 ssize_t sleep_receiving(int fd, const Asleep& asleep) {
     char byte = 0;
     const uint64_t begin = sys::now_ns();
@@ -115,7 +115,7 @@ ssize_t sleep_receiving(int fd, const Asleep& asleep) {
     return result;
 }
 
-// Some bytes were moved, and then this: an error that the kernel has told, and tells no more, is the next call's.
+// Some bytes were moved before this result: an error that the kernel does not report again is left to the next call.
 ssize_t later(ConnectionState& s, ssize_t done, ssize_t result) {
     constexpr ssize_t told_again[] = {0, -EAGAIN, -EINTR, stream::gone, stream::elsewhere, stream::interrupted, -EPIPE};
     if (std::find(std::begin(told_again), std::end(told_again), result) == std::end(told_again)) {
@@ -160,7 +160,7 @@ void count(Connection& c, ConnectionState& s) {
     c.used.store(true, std::memory_order_relaxed);
     const uint32_t calls = s.calls.fetch_add(1, std::memory_order_relaxed) + 1;
     if (c.requested.load(std::memory_order_relaxed) || c.segment.load(std::memory_order_relaxed) != nullptr ||
-        s.holders.load(std::memory_order_relaxed) > 1) { // the others would have no memory of it, see attach()
+        s.holders.load(std::memory_order_relaxed) > 1) { // the others would not have its memory, see attach()
         return;
     }
     const uint64_t bytes = s.received.load(std::memory_order_relaxed) + s.sent.load(std::memory_order_relaxed);
@@ -178,7 +178,7 @@ void count(Connection& c, ConnectionState& s) {
 
 namespace {
 
-// What is there lies in the ring, in front of what may come: by a frame, as for all who sleep. False: the call ends.
+// The peeked bytes are in the ring, in front of further ones: sleeps by frame, like all waiters. False: the call ends.
 bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peeked) {
     const Asleep asleep(c, s, fd);
     stream::arm(c, POLLIN, path::by_frame);
@@ -186,13 +186,13 @@ bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peek
         if (sleep_receiving(fd, asleep) <= 0) {
             return false;
         }
-        (void)stream::look(c, fd, 0, path::nobody); // takes the frame, which would wake this thread for ever
+        (void)stream::look(c, fd, 0, path::nobody); // consumes the frame, which would wake this thread forever
     }
     return true;
 }
 
-// MSG_PEEK with MSG_WAITALL: bytes may lie in two places, in front of a switch and behind it. What the kernel has is
-// unread, so that it does not tell of more.
+// MSG_PEEK with MSG_WAITALL: bytes may be in two places, in front of a switch and behind it. What the kernel has stays
+// unread, so it does not report more.
 ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
     constexpr int pause_ms = 1;
     ConnectionState& s = *c.state.load();
@@ -267,20 +267,20 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             continue;
         }
         if (own.by_id() && !r.ring) {
-            by_ring = false; // what comes next comes by the kernel
+            by_ring = false; // the next bytes come by the kernel
             continue;
         }
         if (own.by_id() && s.read_shut) {
-            return done; // it may have been told before, and the peer has had time to answer with a reset
+            return done; // it may have been notified before, and the peer has had time to answer with a reset
         }
         const ssize_t slept = own.by_id() ? own.sleep(asleep) : stream::reset_or_end(c, sleep_receiving(fd, asleep));
         if (own.by_id() && slept > 0 && s.read_shut && !stream::ring_has_bytes(c)) {
-            return done; // as the kernel's call, which ends at once, before the peer can answer with a reset
+            return done; // like the kernel's call, which ends at once, before the peer can answer with a reset
         }
         if (slept == 0) {
             s.ended = true;
         } else if (slept < 0) {
-            // What is in the ring comes before the error, which the kernel tells once.
+            // Bytes in the ring come before the error, which the kernel reports once.
             const ssize_t last = stream::read_now(c, fd, parts, flags);
             done += last > 0 ? last : 0;
             return done != 0 ? later(s, done, slept) : slept;
@@ -290,7 +290,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
 
 namespace {
 
-// 0: look again; else -errno.
+// 0: check again; else -errno.
 ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     ConnectionState& s = *c.state.load();
     const int limit = s.time_limits ? time_limit_ms(fd, SO_SNDTIMEO) : -1;
@@ -315,7 +315,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
         if (n == 0) {
             s.ended = true;
         }
-        return n >= 0 || n == -EAGAIN ? 0 : n; // a time limit for receiving is none for sending
+        return n >= 0 || n == -EAGAIN ? 0 : n; // a receive timeout does not apply to sending
     }
     pollfd one{fd, r.kernel, 0};
     const int n = cancellable([&] { return real::poll(&one, 1UL, limit); }, [&] { asleep.end(); });
@@ -328,10 +328,10 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     return n == 0 ? -EAGAIN : 0;
 }
 
-// A shutdown ends a call that sleeps, also if there has come space on the way to it. The kernel says so, and raises
-// SIGPIPE. 0: there was none.
+// A shutdown ends a call that sleeps, even if space has become available meanwhile. The kernel returns the error, and
+// raises SIGPIPE. 0: there was none.
 ssize_t look_for_shutdown(const ConnectionState& s, int fd, int flags) {
-    constexpr int max_pauses = 100000; // who shuts down may have been killed in the middle
+    constexpr int max_pauses = 100000; // the thread that shuts down may have been killed midway
     for (int i = 0; i < max_pauses && s.write_shut == WriteShut::begun; ++i) {
         const timespec pause{0, 100000};
         sys::call(SYS_nanosleep, &pause, nullptr);
@@ -375,7 +375,7 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
         }
         if (s.write_shut != WriteShut::no) [[unlikely]] {
             if (done != 0) {
-                return done; // the next call hears of it
+                return done; // the next call reports it
             }
             if (const ssize_t shut = look_for_shutdown(s, fd, flags); shut < 0) {
                 return shut;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Sending and receiving as a program does it: on the kernel's connection, which is counted, or by the path, with the
-// waiting, the time limits, the signals and the cancellation of TCP sockets. kernel() makes the program's own call.
+// Sends and receives for the program: on the kernel's connection, which is counted, or by the path, with the blocking,
+// timeouts, signals and cancellation of TCP sockets. kernel() makes the program's own call.
 #pragma once
 
 #include "preload/base/system.hpp"
@@ -14,18 +14,18 @@
 
 namespace preload::io {
 
-// A call was made that moved bytes: is the connection worth an upgrade?
+// Counts a call that moved bytes; requests an upgrade when the connection is worth one.
 void count(Connection& c, ConnectionState& s);
 
-// Careful calls. Results as system calls have them, -errno; gone: find the number anew. elsewhere: see foreign().
+// Careful calls. Results are those of system calls, with -errno; gone: look fd up again; elsewhere: see foreign().
 ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags);
 ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags);
 ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t count);
-// Another process of this end has upgraded the connection, and this one has no memory of it: that one is asked to
+// Another process of this end has upgraded the connection, and this one does not have its memory: asks that process to
 // return. False: it does not answer.
 bool foreign(Connection& c, int fd);
 
-// Flags that only the kernel understands.
+// Flags that only the kernel can handle.
 inline constexpr int kernel_receive_flags = MSG_OOB | MSG_ERRQUEUE;
 inline constexpr int kernel_send_flags = stream::kernel_send_flags;
 
@@ -78,7 +78,7 @@ ssize_t move(Connection* c, int fd, int flags, Careful&& careful, Kernel&& kerne
     }
 }
 
-// What the kernel answers with EFAULT, as far as that can be seen.
+// Whether the kernel would answer with EFAULT, as far as that can be detected.
 inline bool is_fault(const iovec* parts, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         if (parts[i].iov_base == nullptr && parts[i].iov_len != 0) {
@@ -88,7 +88,7 @@ inline bool is_fault(const iovec* parts, size_t count) {
     return false;
 }
 
-// kernel(): the program's call as it is.
+// kernel(): makes the program's call unchanged.
 template <class Kernel> ssize_t receive(int fd, const iovec* parts, size_t count, int flags, Kernel&& kernel) {
     Connection* c = table::connection(fd);
     if (c == nullptr || (parts == nullptr && count != 0)) [[likely]] {
@@ -101,7 +101,7 @@ template <class Kernel> ssize_t receive(int fd, const iovec* parts, size_t count
     return move<true>(
         c, fd, flags,
         [&](Connection& found) -> ssize_t {
-            if ((flags & MSG_TRUNC) == 0 && is_fault(parts, count)) { // which copies nothing
+            if ((flags & MSG_TRUNC) == 0 && is_fault(parts, count)) { // MSG_TRUNC copies nothing
                 return -EFAULT;
             }
             Parts buffers(parts, count);
@@ -117,7 +117,7 @@ template <class Kernel> ssize_t send(int fd, const iovec* parts, size_t count, i
     }
     if ((flags & kernel_send_flags) != 0) [[unlikely]] {
         pin_for(*c, fd, (flags & MSG_OOB) != 0 ? Reason::urgent : Reason::option);
-        // What is due goes first, in a careful call of no bytes; the connection is the kernel's then.
+        // A careful call of no bytes sends what is due first; then the connection is the kernel's.
     }
     return move<false>(
         c, fd, flags,

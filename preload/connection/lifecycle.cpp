@@ -37,7 +37,7 @@ constinit std::atomic<bool> filtered{false};
 #if defined(__x86_64__)
 constinit std::atomic<bool> unseen_children{false};
 #else
-constinit std::atomic<bool> unseen_children{true}; // vfork is not seen, see calls/children.cpp
+constinit std::atomic<bool> unseen_children{true}; // vfork is not detected, see calls/children.cpp
 #endif
 
 Connection* new_connection() {
@@ -91,10 +91,10 @@ void put(int fd, uintptr_t what) {
     (void)table::put(fd, what, before);
 }
 
-// This process is about to close it. True: it is the last one. Said once.
+// This process is about to close it. True, once: it is the last one.
 bool leave(Connection& c) { return !c.left.exchange(true) && c.state.load()->open.fetch_sub(1) == 1; }
 
-// It was not closed in the end.
+// The close did not take place.
 void stay(Connection& c) {
     if (c.left.exchange(false)) {
         c.state.load()->open.fetch_add(1);
@@ -104,7 +104,7 @@ void stay(Connection& c) {
     }
 }
 
-// The last number of this process is gone.
+// The last fd of this process is closed.
 void end(Connection& c) {
     ConnectionState* s = c.state.load();
     (void)leave(c);
@@ -116,7 +116,7 @@ void end(Connection& c) {
         area = nullptr;
     }
     release_state(s);
-    for (;;) { // the service may be done with it just now
+    for (;;) { // the service may finish with it at the same time
         uint8_t idle = 0;
         if (c.requested.compare_exchange_strong(idle, 3)) {
             free_connection(c);
@@ -145,7 +145,7 @@ Connection* began(int fd, Role role) {
             stats::began(*known, fd);
             return known;
         }
-        forget(fd); // closed behind the library's back
+        forget(fd); // closed past the library
     }
     Connection* c = new_connection();
     if (c == nullptr) {
@@ -199,7 +199,7 @@ void adopt(int fd) {
     }
     Positions now;
     if (table::connection(fd) != nullptr || !read_positions(fd, now) || !now.established) {
-        made_sockets::note(fd, table::connection(fd) == nullptr); // to be connected, perhaps
+        made_sockets::note(fd, table::connection(fd) == nullptr); // may be connected later
         return;
     }
     if (Connection* c = began(fd, Role::adopted); c != nullptr) {
@@ -227,8 +227,8 @@ void forget(int fd) {
 
 namespace {
 
-// SO_LINGER with a time: until the peer's kernel has all, whose receive buffer's part the ring plays. It has space once
-// the peer reads. The kernel does the same for what it has itself.
+// SO_LINGER with a timeout: until the peer's kernel has all bytes. The ring plays the part of its receive buffer, which
+// has space once the peer reads. The kernel does the same for the bytes that it has.
 void linger_in_ring(Connection& c, int fd) {
     linger how{};
     socklen_t length = sizeof(how);
@@ -240,15 +240,15 @@ void linger_in_ring(Connection& c, int fd) {
     (void)wait::poll(&one, 1, how.l_linger * int64_t{1000000000}, nullptr);
 }
 
-// Of a careful connection that this process is about to close.
+// For a careful connection that this process is about to close.
 void finish(Connection& c, int fd, bool last) {
     if (!last) {
-        // A frame is for those who go on. They may not know yet that they are asked, or be killed.
+        // Frames go to the other holders, which may not have seen a request yet, or be killed.
         (void)stream::finish_out(c, fd);
         return;
     }
     if (stream::prepare_close(c, fd)) {
-        // The kernel resets a connection that is closed with bytes unread.
+        // The kernel resets a connection that is closed with unread bytes.
         const linger reset{1, 0};
         sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     }
@@ -277,7 +277,7 @@ Closing before_close(int fd) {
     if (c->numbers.load() == 1) {
         const bool careful = (s.gate.load() & gate::careful) != 0;
         if (careful && s.open.load() == 1) {
-            linger_in_ring(*c, fd); // the thread may be cancelled there, and the connection is open as before
+            linger_in_ring(*c, fd); // the thread may be cancelled there, with the connection still open
         }
         const bool last = leave(*c);
         explain::record(*c, fd);
@@ -288,12 +288,12 @@ Closing before_close(int fd) {
             watches_leave_kernel(*c);
         }
         if (c->mirrored && last && c->segment.load() != nullptr) {
-            uint32_t open = 0; // or with a reset
+            uint32_t open = 0; // 2 stays: closed with a reset
             c->shared().mirror.closed.compare_exchange_strong(open, 1);
             stream::changed(*c);
         }
         wakeup::wake_own(c->guarded.load());
-        // Who works on it by its number does so under these.
+        // Threads that use it by its fd hold these locks.
         if (c->segment.load() != nullptr || c->requested.load()) {
             closing.locked = s.read_lock.acquire();
             if (closing.locked && !s.write_lock.acquire()) {
@@ -302,7 +302,7 @@ Closing before_close(int fd) {
             }
         }
     }
-    if (table::take(fd) != reinterpret_cast<uintptr_t>(c)) { // another thread was quicker
+    if (table::take(fd) != reinterpret_cast<uintptr_t>(c)) { // another thread was first
         if (closing.locked) {
             s.write_lock.release();
             s.read_lock.release();
@@ -316,8 +316,7 @@ Closing before_close(int fd) {
 
 namespace {
 
-// A server that was started with it as its descriptor 0 has moved it to another number: libc's streams are no matter
-// any more.
+// A server that was started with the connection as fd 0 has moved it to another fd: libc's streams no longer matter.
 void leave_standard_number(Connection& c) {
     if (!c.standard || table::connection(STDIN_FILENO) == &c || table::connection(STDOUT_FILENO) == &c ||
         table::connection(STDERR_FILENO) == &c) {
@@ -348,9 +347,9 @@ void after_close(int fd, Closing& closing) {
         end(*c);
         return;
     }
-    stay(*c); // another thread has duplicated the number meanwhile
+    stay(*c); // another thread has duplicated the fd meanwhile
     leave_standard_number(*c);
-    // Its memberships stay, as in the kernel, as long as another number keeps the connection open.
+    // Its memberships stay, as in the kernel, as long as another fd keeps the connection open.
     if (c->fd.load() == fd) {
         table::for_each_connection([&](int other, Connection& one) {
             if (&one == c) {
@@ -392,7 +391,7 @@ void leave_everything_to_the_kernel() {
         if (c.role == Role::listen || c.fd.load() != fd) {
             return;
         }
-        s.uncounted = Uncounted::yes; // who has it after this process may upgrade it
+        s.uncounted = Uncounted::yes; // a later holder may upgrade it
         if ((s.gate.load() & (gate::careful | gate::wanted)) != 0) {
             (void)stream::hand_over(c, fd, Reason::sandboxed);
         } else {
@@ -407,7 +406,7 @@ void note_unseen_child() { unseen_children = true; }
 
 bool in_vfork_child() {
     if (filtered.load(std::memory_order_relaxed)) {
-        return true; // as there, only the kernel is to see its calls
+        return true; // as there, its calls go to the kernel only
     }
     if (!unseen_children.load(std::memory_order_relaxed)) [[likely]] {
         return false;
@@ -416,7 +415,7 @@ bool in_vfork_child() {
     return known != 0 && static_cast<pid_t>(sys::call(SYS_getpid)) != known;
 }
 
-// Children share connections: each is held by one process more. By numbers, since several stand for one connection.
+// Children share connections: one more process holds each. Counted by one fd each: several may refer to one.
 void before_fork() {
     table::for_each_set([](int, EpollSet& set) {
         set.leave_wakeup();
@@ -465,7 +464,7 @@ void after_fork_in_child() {
                 (void)stream::undo_close(c);
             }
             c.attached = false;
-            c.guard = Guard::none; // the child's service does not see it
+            c.guard = Guard::none; // the child's service does not watch it
             c.guarded = 0;
         }
     });
@@ -475,7 +474,7 @@ void after_fork_in_child() {
     service::after_fork_in_child();
 }
 
-// Those that another process of this end has, too, and only this one has the memory of, go back to the kernel.
+// Connections that other processes of this end have, too, but only this one has the memory of, return to the kernel.
 void leave_to_others() {
     table::for_each_connection([](int fd, Connection& c) {
         const ConnectionState& s = *c.state.load();
@@ -522,7 +521,7 @@ void stay_in_process() {
 
 namespace {
 
-// Nobody of this process uses the connections any more; children may.
+// This process does not use the connections any more; children may.
 __attribute__((destructor)) void at_exit() {
     explain::record_all();
     leave_process();
@@ -544,7 +543,7 @@ void atfork_child() {
 __attribute__((constructor(102))) void prepare() {
     owner = getpid();
     pthread_atfork(atfork_before, atfork_parent, atfork_child);
-    // Standard input and output of a server that inetd starts, and a few more numbers that programs pass on.
+    // Standard input and output of a server that inetd starts, and a few more fds that programs pass on.
     constexpr int looked_at = 32;
     std::array<ino_t, looked_at> inodes{};
     for (int fd = 0; fd < looked_at; ++fd) {
@@ -554,13 +553,12 @@ __attribute__((constructor(102))) void prepare() {
             continue;
         }
         inodes[static_cast<size_t>(fd)] = info.st_ino;
-        if (fd <= STDERR_FILENO &&
-            !settings::stdio_is_unused()) { // libc's own streams write to them, where nobody comes between
+        if (fd <= STDERR_FILENO && !settings::stdio_is_unused()) { // libc's streams write to them, past the library
             table::connection(fd)->state.load()->reason = Reason::stdio;
             table::connection(fd)->standard = true;
             (void)gate::pin(*table::connection(fd)->state.load());
         }
-        // One connection may have several of them.
+        // One connection may have several fds.
         for (int before = 0; before < fd; ++before) {
             if (inodes[static_cast<size_t>(before)] == info.st_ino) {
                 duplicate(before, fd);

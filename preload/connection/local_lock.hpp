@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A lock of this process alone, for a few instructions. A signal handler that interrupts its owner is told so.
+// A lock private to this process, held for a few instructions. It fails in a signal handler that interrupts its owner.
 #pragma once
 
 #include "preload/connection/owner_lock.hpp"

@@ -19,7 +19,7 @@ void tell_sets(int fd) {
     Connection* c = table::connection(fd);
     table::for_each_set([&](int, EpollSet& set) {
         if (c != nullptr && !set.note_connected(fd)) {
-            (void)gate::pin(*c->state.load()); // a handler has interrupted the set's own functions
+            (void)gate::pin(*c->state.load()); // a signal handler has interrupted the set's own functions
         }
     });
 }

@@ -30,9 +30,9 @@ uint64_t own_word() {
     return self.word;
 }
 
-// A process that has ended exists until its parent has waited for it: perhaps the parent waits for the lock.
+// A process that has ended exists until its parent has waited for it, and the parent may wait for the lock.
 bool has_ended(pid_t process) {
-    const numbers::Making making; // what is asked takes no longer than to move it away
+    const numbers::Making making; // polling the fd takes no longer than moving it away
     const int fd = static_cast<int>(real::syscall(SYS_pidfd_open, process, 0));
     if (fd < 0) {
         return false;
@@ -56,7 +56,7 @@ bool is_alive(uint64_t word) {
 uintptr_t frame() { return reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); }
 
 constexpr int spins = 200;
-constexpr int yields = 100; // before it is asked whether the owner lives, each time
+constexpr int yields = 100; // before each check whether the owner is alive
 
 } // namespace
 
@@ -80,7 +80,7 @@ bool OwnerLock::acquire() {
 }
 
 void OwnerLock::give_way() {
-    waited_.store(0, std::memory_order_relaxed); // who still waits says so again
+    waited_.store(0, std::memory_order_relaxed); // threads that still wait set it again
     sched_yield();
 }
 

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // A lock in memory that a process shares with its children, for sections of some microseconds in which nothing sleeps.
-// It knows its owner: a process that is killed in such a section does not block the others, and a signal handler that
-// interrupts the owner is told so instead of waiting for itself.
+// It records its owner: a process that is killed in such a section does not block the others, and acquire() fails in a
+// signal handler that interrupts the owner, instead of a deadlock.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace preload {
 
-// The calling thread's id, without a system call but for the first time and after fork.
+// The calling thread's id, without a system call except the first time and after fork.
 pid_t thread_id();
 void forget_thread_id(); // in a child after fork
 
@@ -21,7 +21,7 @@ class OwnerLock {
   public:
     // False: the calling thread holds it already, in the code that the caller has interrupted.
     [[nodiscard]] bool acquire();
-    // False: somebody holds it.
+    // False: it is held.
     [[nodiscard]] bool try_acquire();
     void release() {
         word_.store(0, std::memory_order_release);
@@ -29,7 +29,7 @@ class OwnerLock {
             give_way();
         }
     }
-    // In a private copy that a child has after fork.
+    // For the private copy in a child after fork.
     void forget() {
         word_.store(0, std::memory_order_relaxed);
         waited_.store(0, std::memory_order_relaxed);
@@ -40,8 +40,8 @@ class OwnerLock {
     void give_way();
 
     std::atomic<uint64_t> word_{0};   // process id << 32 | thread id of the owner
-    std::atomic<uint32_t> waited_{0}; // somebody waits: who takes it again and again lets others go first
-    uintptr_t frame_ = 0;             // where the owner's stack was
+    std::atomic<uint32_t> waited_{0}; // a thread waits: the owner yields after release, to let it go first
+    uintptr_t frame_ = 0;             // the owner's stack frame
 };
 
 } // namespace preload

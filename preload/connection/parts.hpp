@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The buffers of a call, gone through once from the beginning.
+// The buffers of a call, traversed once from the beginning.
 #pragma once
 
 #include <algorithm>
@@ -22,10 +22,10 @@ class Parts {
         skip(0);
     }
 
-    [[nodiscard]] uint64_t size() const { return size_; } // what is left
+    [[nodiscard]] uint64_t size() const { return size_; } // remaining bytes
     [[nodiscard]] bool empty() const { return size_ == 0; }
 
-    // Bytes into the buffers, or out of them. None: they are skipped.
+    // Copy bytes into the buffers or out of them, or skip them.
     void put(const uint8_t* from, uint64_t count) {
         advance(count, [&](char* at, size_t length) {
             memcpy(at, from, length);
@@ -42,7 +42,7 @@ class Parts {
         advance(count, [](const char*, size_t) {});
     }
 
-    // As iovecs for the kernel, at most so many bytes. Returns how many iovecs.
+    // Fills iovecs for the kernel with at most `limit` bytes. Returns how many iovecs.
     template <size_t N> size_t fill(std::array<iovec, N>& out, uint64_t limit) const {
         size_t used = 0;
         size_t offset = offset_;
@@ -78,7 +78,7 @@ class Parts {
 
     const iovec* part_;
     size_t left_;
-    size_t offset_ = 0; // within the first of them
+    size_t offset_ = 0; // within the first remaining part
     uint64_t size_ = 0;
 };
 

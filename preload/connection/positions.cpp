@@ -20,7 +20,7 @@ constexpr uint8_t tcp_established = 1; // of the kernel's states
 
 bool tcp_info_of(int fd, tcp_info& info) {
     socklen_t length = sizeof(info);
-    // Linux 4.1 and later tell the bytes.
+    // Linux 4.1 and later report the bytes.
     return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 &&
            length >= offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received);
 }
@@ -52,7 +52,7 @@ bool read_positions(int fd, Positions& out) {
         if (sys::ioctl(fd, SIOCOUTQ, &unsent) < 0 || sys::ioctl(fd, SIOCINQ, &unread) < 0 || !tcp_info_of(fd, after)) {
             return false;
         }
-        // Between two equal answers nothing was acknowledged and nothing came.
+        // Between two equal samples nothing was acknowledged and nothing arrived.
         if (before.tcpi_bytes_acked == after.tcpi_bytes_acked &&
             before.tcpi_bytes_received == after.tcpi_bytes_received) {
             out.received = after.tcpi_bytes_received - static_cast<uint64_t>(unread);

@@ -13,13 +13,13 @@ namespace preload {
 
 namespace {
 
-// States are made by chunks. A process gives out and takes back those of its own chunks only; a child keeps the
-// mappings of its parent's as long as it runs.
+// States are allocated in chunks. A process hands out and recycles states of its own chunks only; a child keeps its
+// parent's mappings as long as it runs.
 constexpr size_t chunk_states = 256;
 
 constinit LocalLock lock;
 constinit ConnectionState* unused = nullptr;
-// Closed here, and open in a child: used again once that one has closed it too.
+// Closed here, and open in a child: recycled once the child has closed it too.
 constinit ConnectionState* waiting = nullptr;
 constinit ConnectionState* chunk = nullptr; // the newest
 constinit size_t chunk_used = 0;
@@ -27,7 +27,7 @@ constinit size_t chunk_used = 0;
 struct Chunk {
     ConnectionState* begin;
 };
-// A table of the chunks of this process, to tell a state of its own from one of its parent's.
+// The chunks of this process, to distinguish its own states from its parent's.
 constexpr size_t max_chunks = 4096;
 constinit Chunk* own_chunks = nullptr;
 constinit size_t own_count = 0;
@@ -72,7 +72,7 @@ void collect_waiting() {
     waiting = rest;
 }
 
-// All but the gate's count, which calls still in flight take back.
+// Resets all but the gate's count, which calls still in flight decrement.
 ConnectionState* renew(ConnectionState* state) {
     const ConnectionState fresh;
     constexpr size_t kept = sizeof(fresh.gate);
@@ -86,7 +86,7 @@ ConnectionState* renew(ConnectionState* state) {
 ConnectionState* new_state() {
     const LocalLock::Hold hold(lock);
     if (!hold) {
-        return nullptr; // a handler that has interrupted this very function
+        return nullptr; // a signal handler has interrupted this function
     }
     if (unused == nullptr && (chunk == nullptr || chunk_used == chunk_states)) {
         collect_waiting();
@@ -125,7 +125,7 @@ void states_after_fork() {
     waiting = nullptr;
     chunk = nullptr;
     chunk_used = 0;
-    own_count = 0; // the table's memory is private, and is used again
+    own_count = 0; // the table's memory is private, and is reused
 }
 
 } // namespace preload

@@ -55,10 +55,10 @@ void follow_to(Connection& c, uint32_t epoch) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
     if ((epoch & 1) != 0 && s.recovery.load() == Recovery::sent && !s.says_nothing) [[unlikely]] {
-        s.awaits_resume = true; // the record has said that nothing of the ring was read: all of it is sent again
+        s.awaits_resume = true; // by the record, nothing of the ring was read: all of it is resent
     }
     s.in_epoch.store(epoch, std::memory_order_release);
-    if (s.taken == 0) { // else the peer still has to send something again
+    if (s.taken == 0) { // else the peer still has to resend something
         ring.reader.epoch.store(epoch, std::memory_order_release);
     }
     if ((epoch & 1) == 0) {
@@ -71,14 +71,14 @@ void follow_to(Connection& c, uint32_t epoch) {
     changed(c);
 }
 
-// The reader frees space: whoever writes may sleep for it.
+// The reader frees space: a writer may sleep for it.
 void space_made(Connection& c, int fd) {
     Direction& ring = c.in_ring();
     ConnectionState& s = *c.state.load();
     if (ring.wake.space_wanted.load() == path::nobody) {
         return;
     }
-    // Not for every byte: as the kernel, which wakes writers when a third is free.
+    // Not for every byte: like the kernel, which wakes writers when a third is free.
     const uint64_t left = ring.writer.head.load(std::memory_order_relaxed) - s.in.position;
     if (left > s.in.capacity() / 2) {
         return;
@@ -98,7 +98,7 @@ void space_made(Connection& c, int fd) {
     } // else its owner sends the frame as it releases the lock
 }
 
-// The reader's part, with the read lock held.
+// The reader's part, under the read lock.
 
 ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count) {
     ConnectionState& s = *c.state.load();
@@ -107,7 +107,7 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
     const bool peeks = (flags & MSG_PEEK) != 0;
     path::Cursor at = s.in;
     uint64_t total = 0;
-    do { // also what is in the next area, where the ring has grown
+    do { // also bytes in the next area, after a resize
         const uint64_t now = std::min(count, parts.size());
         for (uint64_t left = now; left != 0;) {
             const size_t n = at.contiguous(left);
@@ -124,7 +124,7 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
             s.in = at;
             ring.reader.tail.store(at.position);
         }
-    } while (!parts.empty() && readable(ring, at, count) && count != 0); // a lie is met by the next read
+    } while (!parts.empty() && readable(ring, at, count) && count != 0); // the next read handles invalid values
     if (peeks) {
         return static_cast<ssize_t>(total);
     }
@@ -132,7 +132,7 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
     stats::moved_by_path(c, true, total, s.in.capacity());
     if (ring.writer.frames.load(std::memory_order_relaxed) != s.frames_seen) {
         ssize_t ignored = 0;
-        (void)take_frames(c, fd, true, ignored); // an unread frame would make a later close a reset
+        (void)take_frames(c, fd, true, ignored); // an unread frame would turn a later close into a reset
     }
     if (s.sleepers.load() != 0 || s.holders.load(std::memory_order_relaxed) > 1) { // in other processes, too
         want_frame(ring.wake.data_wanted);
@@ -143,19 +143,19 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
 
 namespace {
 
-// In a kernel epoch. -ERESTART: the epoch has changed, look again. more: there may be some behind that, which a read of
-// the kernel's would have taken as well.
+// In a kernel epoch. -ERESTART: the epoch has changed, try again. more: there may be bytes behind these that a read of
+// the kernel would have returned as well.
 ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_t epoch, bool& more) {
     ConnectionState& s = *c.state.load();
     const Direction& ring = c.in_ring();
     uint64_t limit = 0;
     if (s.far_record_seen && is_recovering(c)) [[unlikely]] {
-        return -EAGAIN; // what follows may belong behind what is sent again
+        return -EAGAIN; // what follows may belong behind resent bytes
     }
     if (is_proving(c)) [[unlikely]] {
         hear(c, fd);
     }
-    const uint64_t position = s.received.load(std::memory_order_relaxed); // an urgent byte that was heard counts
+    const uint64_t position = s.received.load(std::memory_order_relaxed); // includes a received urgent byte
     if (const uint32_t published = published_epoch(c); published != epoch) {
         const uint64_t at = ring.writer.switch_at.load(std::memory_order_acquire);
         if (published - epoch > 2 || at < position) {
@@ -167,8 +167,8 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
         }
         limit = at - position;
     } else {
-        // The writer may switch at any moment, and what it sends behind that are frames. What is there before it was
-        // seen not to have switched are bytes.
+        // The writer may switch at any moment, and what it sends behind the switch are frames. What is there before a
+        // check finds no switch are bytes.
         long there = unread_in_kernel(fd);
         if (there < 0) {
             return there;
@@ -180,7 +180,7 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
             uint8_t byte = 0;
             const long n = sys::recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
             if (n <= 0 && n != -EAGAIN) {
-                s.ended = true; // never false again: the service, which has no lock, may have seen it just now
+                s.ended = true; // never false again: the service, without a lock, may have just set it
             }
             const bool switched = published_epoch(c) != epoch;
             if (n > 0) {
@@ -198,7 +198,7 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
                     return -ERESTART;
                 }
             } else if (switched) {
-                // What was written to the ring meanwhile comes before the end, or the error.
+                // Bytes written to the ring meanwhile come before EOF or the error.
                 if (n < 0 && n != -EAGAIN) {
                     s.pending_error = static_cast<int>(-n);
                 }
@@ -226,8 +226,8 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
     return n;
 }
 
-// The ring is empty, and nothing says that the kernel has more than that. It alone knows that the peer has ended, so
-// that it is asked from time to time.
+// The ring is empty, and nothing indicates that the kernel has more. Only the kernel reports that the peer has ended,
+// so it is polled from time to time.
 bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
     ConnectionState& s = *c.state.load();
     const Direction& ring = c.in_ring();
@@ -238,7 +238,7 @@ bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
     if (will_sleep) {
         return true;
     }
-    // A program that reads in vain once and then waits is told of an end by waiting. One that polls by reading is not.
+    // A program that reads in vain once and then waits sees EOF by waiting. One that polls by reading does not.
     constexpr uint32_t polls_by_reading = 4;
     constexpr uint64_t longer_for_others = 20;
     const uint64_t now = sys::now_ns();
@@ -251,8 +251,7 @@ bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
     return false;
 }
 
-// further: something has been read by this call, which ends at the mark of an urgent byte then, as the kernel's
-// (tcp(7)).
+// further: this call has read something, so it ends at the mark of an urgent byte, like the kernel's (tcp(7)).
 ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sleep, bool further, bool& more) {
     ConnectionState& s = *c.state.load();
     for (;;) {
@@ -269,7 +268,7 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
         }
         const uint32_t epoch = s.in_epoch.load(std::memory_order_relaxed);
         if ((epoch & 1) == 0) {
-            if (further && !c.mirrored && is_at_mark(fd)) { // a mirrored one has marks of its own
+            if (further && !c.mirrored && is_at_mark(fd)) { // a mirrored one's marks are the library's
                 return -EAGAIN;
             }
             const ssize_t n = read_from_kernel(c, fd, parts, flags, epoch, more);
@@ -289,7 +288,7 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
         if (count != 0) {
             s.empty_reads = 0;
             const ssize_t n = read_ring(c, fd, parts, flags, count);
-            more = (flags & MSG_PEEK) == 0 && published_epoch(c) != epoch; // by the kernel
+            more = (flags & MSG_PEEK) == 0 && published_epoch(c) != epoch; // in the kernel
             return n;
         }
         if (const int error = s.pending_error.load(); error != 0) {
@@ -299,7 +298,7 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
         ssize_t error = -EAGAIN;
         const Taken taken =
             kernel_has_nothing(c, epoch, will_sleep) ? Taken::nothing : take_frames(c, fd, false, error);
-        // What was written before the end, or before the frame, is there now.
+        // Bytes written before EOF, or before the frame, are visible now.
         if (!s.awaits_resume && ring.writer.head.load() != s.in.position) {
             if (taken == Taken::failed && !s.broken) {
                 s.pending_error = static_cast<int>(-error);
@@ -312,7 +311,7 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
         }
         switch (taken) {
         case Taken::end:
-            return is_recovering(c) ? -EAGAIN : 0; // of what the peer has sent, some may be missing: see recover()
+            return is_recovering(c) ? -EAGAIN : 0; // bytes of the peer may be missing: see recover()
         case Taken::failed:
             return reset_or_end(c, error);
         case Taken::frames:
@@ -331,15 +330,15 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
 
 } // namespace
 
-// A program that is told once of what is there (edge-triggered, epoll(7)) takes a short read for the end of it. So a
-// read goes on where a switch or an urgent byte lies between.
+// An edge-triggered program (epoll(7)) takes a short read as the end of the data. So a read continues behind a switch
+// or an urgent byte.
 ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sleep) {
     bool more = false;
     ssize_t total = read_piece(c, fd, parts, flags, will_sleep, false, more);
     while (total > 0 && std::exchange(more, false) && !parts.empty()) {
         const ssize_t n = read_piece(c, fd, parts, flags, false, true, more);
         if (n < 0 && n != -EAGAIN) {
-            c.state.load()->pending_error = static_cast<int>(-n); // which the kernel tells once
+            c.state.load()->pending_error = static_cast<int>(-n); // which the kernel reports once
         }
         total += std::max(n, ssize_t{0});
     }
@@ -351,13 +350,13 @@ ssize_t reset_or_end(const Connection& c, ssize_t error) {
     if (error != -ECONNRESET || s.broken || c.segment.load() == nullptr || c.in_ring().writer.resets.load() != 0) {
         return error;
     }
-    // Of what the peer has sent by TCP last, its kernel may have dropped some.
+    // The peer's kernel may have dropped some of the peer's last bytes by TCP.
     const Direction& in = c.in_ring();
     if (const uint32_t epoch = s.in_epoch.load();
         ((epoch & 1) == 0 || in.writer.epoch.load() != epoch) && s.received.load() < in.writer.sent.load()) {
         return error;
     }
-    // The same of what this end has sent: then the peer has had all of it.
+    // The same for this end's bytes: then the peer has received all of them.
     const Direction& out = c.out_ring();
     const bool followed = (s.out_epoch.load() & 1) != 0 && out.reader.epoch.load() == s.out_epoch.load();
     const bool had_all = out.reader.tail.load() == out.writer.head.load() && !has_backlog(s) &&
@@ -377,7 +376,7 @@ ssize_t read_once(Connection& c, int fd, Parts& parts, int flags, bool will_slee
         if (const int error = s.pending_error.exchange(0); error != 0) {
             return -error;
         }
-        // Nothing can be read; that there is nothing, or an error, is told all the same.
+        // Nothing can be read, but EAGAIN or an error is reported all the same.
         uint8_t none = 0;
         follow(c, fd, false);
         return ring_has_bytes(c) ? 0 : sys::recv(fd, &none, 0, MSG_DONTWAIT);
@@ -422,13 +421,13 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
                                                                   : 0;
     }
     if (ring.writer.head.load() - s.in.position != static_cast<uint64_t>(peeked)) {
-        return 0; // some were written in between
+        return 0; // bytes were written in between
     }
     ssize_t error = 0;
     (void)take_frames(c, fd, true, error);
     const long there = s.resume_seen ? unread_in_kernel(fd) : 0;
     if (there <= 0 || published_epoch(c) != published) {
-        return 0; // what is there may be frames
+        return 0; // these may be frames
     }
     const ssize_t n = read_kernel(fd, parts, static_cast<uint64_t>(there), flags | MSG_PEEK);
     if (n > 0) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The bytes of a connection whose calls are careful: by the kernel or by the ring, each direction by itself, and from
-// one to the other at any byte. Nothing here sleeps.
+// The bytes of a connection in careful mode: they go by the kernel or by the ring, each direction independently, and
+// may switch between the two at any byte. Reads and writes here never block.
 //
-// A writer switches to the ring by declaring the TCP position N behind its last byte; the reader takes bytes from the
-// kernel up to N, then from the ring. It returns by declaring the ring ended and sending Frame::resume by TCP; the
-// reader takes what is left in the ring, then frames up to that one, then bytes from the kernel again.
+// A writer switches to the ring by publishing the TCP position N behind its last byte; the reader reads from the kernel
+// up to N, then from the ring. The writer returns by ending the ring's epoch and sending Frame::resume by TCP; the
+// reader drains the ring, consumes frames up to that one, then reads bytes from the kernel again.
 //
-// While the one direction is in the ring, the other end may need to be woken through it. So who waits for space in its
-// ring must follow the other direction in the ring as well; where that is not so, it returns to the kernel instead.
+// While one direction is in the ring, its writer may have to be woken by frames of the other direction. So a writer
+// that waits for space must have the other direction in the ring as well; otherwise it returns to the kernel.
 //
-// Results are as those of system calls, with -errno, or one of those below.
+// Results are those of system calls, with -errno, or one of the codes below.
 #pragma once
 
 #include <cstdint>
@@ -22,110 +22,110 @@
 
 namespace preload::stream {
 
-// Of a write that only the kernel can do.
+// Flags of a write that only the kernel can handle.
 inline constexpr int kernel_send_flags = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN | MSG_CONFIRM | MSG_DONTROUTE;
 
-inline constexpr int gone = -10001;        // the number is not this connection's, or it is not careful any more
-inline constexpr int elsewhere = -10002;   // another process of this end has the memory, and this one does not
-inline constexpr int interrupted = -10003; // a signal handler would have to wait for the call that it interrupts
+inline constexpr int gone = -10001;        // the fd is not this connection's, or it is not careful any more
+inline constexpr int elsewhere = -10002;   // another process of this end has the memory, this one does not
+inline constexpr int interrupted = -10003; // a signal handler would wait for the call that it interrupts
 
-// Bytes that are there, at least one; 0 at the end of the stream; -EAGAIN if there are none. flags: MSG_PEEK,
-// MSG_TRUNC. will_sleep: the caller sleeps on the kernel's socket if there are none, which tells of the end.
+// Reads available bytes, at least one. 0: EOF; -EAGAIN: there are none. flags: MSG_PEEK, MSG_TRUNC. will_sleep: if
+// there are none, the caller sleeps on the kernel's socket, which reports EOF.
 ssize_t read_now(Connection& c, int fd, Parts& parts, int flags, bool will_sleep = false);
-// Behind so many bytes that were peeked at in one place: what lies in the next one, before or behind a switch. flags:
-// as above. Negative: more than that cannot be peeked at.
+// After `peeked` bytes were peeked at on one side of a switch: peeks at those on its other side. flags: as above.
+// Negative: nothing further can be peeked at.
 ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t peeked);
-// Bytes that there is space for, at least one, or -EAGAIN. flags: MSG_NOSIGNAL, MSG_MORE.
+// Writes as many bytes as there is space for, at least one, or returns -EAGAIN. flags: MSG_NOSIGNAL, MSG_MORE.
 ssize_t write_now(Connection& c, int fd, Parts& parts, int flags);
-// The same from a file: the bytes are read into the ring itself. offset as in sendfile(2).
+// The same from a file, which is read directly into the ring. offset as in sendfile(2).
 ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t count);
 
-// How the connection can be waited for.
+// How to wait for the connection.
 struct Readiness {
-    short events = 0;     // of POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR, POLLPRI: there now
-    short kernel = 0;     // what to ask the kernel about; it has been, for events
-    bool ring = false;    // what is waited for comes by the ring alone, and the end
-    bool soon = false;    // bytes are given back: look again after give_back_pause_ms
-    bool blocked = false; // the number is not this connection's, or cannot be looked at now: ask the kernel alone
+    short events = 0;     // of POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR, POLLPRI: ready now
+    short kernel = 0;     // what to poll the kernel for; `events` includes its present answer
+    bool ring = false;    // what is waited for, except EOF, comes by the ring only
+    bool soon = false;    // a give-back or a recovery runs: poll again after give_back_pause_ms
+    bool blocked = false; // the fd is not this connection's, or a lock cannot be taken: use the kernel only
 };
-// wanted: what the caller waits for. sleeper, a path::Sleeper: the peer is told to wake it, and what there is is looked
-// at again afterwards; if nothing is there, the caller may sleep on the kernel's socket for Readiness::kernel, and on
-// the descriptor of the id if it gave one. arrived: how many bytes of the program's have come so far, by the ring and
-// by the kernel, for edges; it counts what events tell of.
+// wanted: the events that the caller waits for. sleeper, a path::Sleeper: armed for the peer to wake, and readiness is
+// checked once more afterwards; if nothing is ready, the caller may sleep on the kernel's socket for Readiness::kernel,
+// and on the descriptor of the id if it passed one. arrived: how many bytes of the program have arrived so far, by the
+// ring and by the kernel, for edge-triggered epoll; it includes all that `events` reports.
 Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived = nullptr);
 
-// The same without any lock or system call, while all of both directions is in the ring, which is as a rule. False:
-// look.
+// The same without locks or system calls, in the common case: all of both directions is in the ring. False: use look().
 bool look_in_memory(const Connection& c, short wanted, short& events);
 
-// The peer is to wake the sleeper with the next bytes, or with space: for who waits for what comes, not for what is
-// there.
+// Arms the sleeper: the peer wakes it with the next bytes, or with space. For a waiter that needs new events, not
+// present ones.
 void arm(Connection& c, short wanted, uint64_t sleeper);
 // Whether the peer can wake by an eventfd.
 bool takes_ids(const Connection& c);
-// The peer was told to wake the sleeper of this id, and has not been seen to do so; sleeps by frames from now on.
-// False: it wakes it just now.
+// Rearms the waiter of this id, which the peer has not been seen to wake: it sleeps by frames from now on. False: the
+// peer is waking it.
 bool withdraw(Connection& c, short wanted, uint64_t id);
-// The sleeper of this id is awake, and looks itself.
+// The waiter of this id is awake and polls itself.
 void disarm(Connection& c, uint64_t id);
 bool is_armed(const Connection& c, short wanted, uint64_t id);
-// Those who sleep on are woken by another frame, which the peer's service sends if there is reason to wake.
+// Wakes threads that still sleep by another frame, which the peer's service sends if there is reason to wake.
 void wake_again(Connection& c);
-// What comes next is to wake somebody, who has not said how.
+// The next bytes wake a waiter that has armed no id.
 void want_wakeup(Connection& c);
 
-// The worker that plays the far end, if there is one, is to look at what was changed.
+// Notifies the worker that plays the far end, if there is one, of a change.
 void changed(Connection& c);
 
 // Whether there are bytes in the ring: for spinning, without any lock.
 bool ring_has_bytes(const Connection& c);
 bool ring_has_space(const Connection& c);
-// All that there is was seen, and it is the ring's: n bytes are in it, and the peer has not ended.
+// Whether all available bytes were seen, all are in the ring (n bytes), and the peer has not ended.
 bool more_may_come(const Connection& c, ssize_t n);
 
-// Bytes are given back (stream_hand_over.cpp): for some milliseconds, what is unread is nobody's to see, and nothing
-// tells when it is again. A peer that never answers breaks the protocol.
+// A give-back runs (stream_hand_over.cpp): for some milliseconds, no caller sees the unread bytes, and no event reports
+// its end. A peer that never answers violates the protocol.
 bool gives_back(Connection& c, int fd);
-inline constexpr int give_back_pause_ms = 1; // until the next look
-// Whether the calling thread counts as a sleeper of the connections that it looks at.
+inline constexpr int give_back_pause_ms = 1; // until the next poll
+// Whether the calling thread counts as a sleeper of the connections that it polls.
 extern thread_local uint32_t own_sleeps;
 
-// A peer that is killed with a frame unread resets the connection, which it would not without the library: its end is
-// an end if it had read all of the program's bytes. Of a receiving call's result.
+// A peer that is killed with a frame unread resets the connection, which it would not do without the library: if it had
+// read all of the program's bytes, the reset counts as EOF. error: the result of a receiving call.
 ssize_t reset_or_end(const Connection& c, ssize_t error);
 
 // How many bytes can be read, as FIONREAD has it; negative: -errno.
 long unread(Connection& c, int fd);
 
-// The same as TCP_INQ has it after a receiving call: 0 only if a further one would find nothing. More than there is
-// does no harm, since that one says so, as where the stream has ended (1, as the kernel has it) or moves between paths.
+// The same as TCP_INQ reports it after a receiving call: 0 only if a further call would find nothing. Too large a value
+// does no harm, since a further call corrects it: so at EOF (1, as in the kernel), or while the path changes.
 int inq_hint(Connection& c, int fd);
 
-// Both directions go back to the kernel: the own one now, the peer's as soon as it is told. The connection stays with
-// the kernel, for the reason given.
+// Returns both directions to the kernel: this end's now, the peer's as soon as it handles the request. The connection
+// stays with the kernel, for the given reason.
 void pin(Connection& c, int fd, Reason reason);
-// The same, and waits until nothing of the stream is in the ring: what is unread there comes by the kernel again. For a
-// descriptor that goes to somebody who knows nothing of the ring. False: the peer has not answered in time, and it was
-// reset.
+// The same, and waits until nothing of the stream is in the ring: unread bytes there come by the kernel again. For a
+// descriptor that goes to a holder that does not use the ring. False: the peer has not answered in time, and the
+// connection was reset.
 bool hand_over(Connection& c, int fd, Reason reason);
-// The peer's request to return, or to send again, and frames that are due: what the service does for a busy program.
+// Handles the peer's requests to return or to resend, and sends frames that are due: called by the service for a busy
+// program.
 void attend(Connection& c, int fd);
-// attend() is to be called again when the kernel's connection has space, or has ended.
+// Whether attend() must be called again when the kernel's connection has space, or has ended.
 bool wants_service(const Connection& c);
-// The last process that has the connection is about to close it: takes frames off the kernel's queue that would make
-// closing a reset, sends what the peer has asked for again, and lets no frame come any more. True: there are unread
-// bytes in the ring, or some of what was asked for could not be sent, and TCP would reset.
+// The last process that has the connection is about to close it: consumes frames in the kernel's queue that would turn
+// the close into a reset, resends what the peer has requested, and lets no further frame come. True: TCP would reset,
+// since the ring has unread bytes or some of the requested bytes could not be sent.
 bool prepare_close(Connection& c, int fd);
-// Sends what the peer has asked for again, before the connection is closed; waits for space for at most 100 ms.
-// False: some of it could not be sent.
+// Resends what the peer has requested, before the connection is closed; waits for space for at most 100 ms. False: some
+// of it could not be sent.
 bool finish_out(Connection& c, int fd);
-// It is not closed in the end: another process has it, or exec has failed. True: the peer may have been told that it
-// was.
+// The close does not take place: another process has the connection, or exec has failed. True: the peer may have seen
+// the close announced.
 bool undo_close(Connection& c);
-// The number is about to be closed: a reset that the program wants (SO_LINGER), or TCP would make, is told as one.
+// The fd is about to be closed: publishes a reset that the program wants (SO_LINGER), or that TCP would make.
 void note_reset(Connection& c, int fd);
 void prepare_shutdown(Connection& c, int fd, int how);
-// Leaves careful mode if nothing speaks against it: both directions are the kernel's, for good.
+// Leaves careful mode if nothing prevents it: both directions are the kernel's from then on.
 void settle(Connection& c, int fd);
 
 } // namespace preload::stream

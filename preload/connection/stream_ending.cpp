@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Before the kernel is told to close or to shut down: nothing of the stream is left where the peer could not get it any
-// more, and nothing of the library's comes where it would make a reset.
+// Before a close or a shutdown in the kernel: nothing of the stream may be left where the peer could not get it any
+// more, and no frame of the library may arrive where it would cause a reset.
 #include "preload/connection/stream_internal.hpp"
 
 #include <linux/sockios.h>
@@ -19,7 +19,7 @@ using path::Direction;
 
 namespace {
 
-// Frames that the peer has counted by now come, or it finds that this end is closed, see send_frame(): it does one or
+// Frames that the peer has counted by now arrive, or it finds that this end is closed, see send_frame(): it does one or
 // the other without waiting for anything.
 void await_frames_under_way(Connection& c, int fd) {
     constexpr uint64_t patience_ns = 100000000U;
@@ -33,7 +33,7 @@ void await_frames_under_way(Connection& c, int fd) {
                 return;
             }
             follow(c, fd, true);
-            // In an even epoch, what is unread are bytes, which make a reset in any case.
+            // In an even epoch, unread data is bytes, which cause a reset in any case.
             if ((s.in_epoch.load() & 1) == 0 || c.in_ring().writer.frames.load() == s.frames_seen.load() || s.ended) {
                 return;
             }
@@ -44,7 +44,7 @@ void await_frames_under_way(Connection& c, int fd) {
         }
         pollfd ended{fd, POLLRDHUP, 0};
         if (sys::poll(&ended, 1, 1) > 0) {
-            return; // perhaps it was killed in between
+            return; // the peer may have been killed in between
         }
     }
 }
@@ -67,7 +67,7 @@ bool prepare_close(Connection& c, int fd) {
     }
     c.out_ring().writer.ends = path::ends_soon;
     if (!finish_out(c, fd)) {
-        unread = true; // of what this end has sent, something is lost
+        unread = true; // some of what this end has sent is lost
     }
     {
         const WriteSection section(c, fd);
@@ -82,7 +82,7 @@ bool prepare_close(Connection& c, int fd) {
     if (!c.mirrored && !unread) {
         await_frames_under_way(c, fd);
     }
-    if (s.open.load() != 0) { // a fork meanwhile
+    if (s.open.load() != 0) { // a fork took place meanwhile
         (void)undo_close(c);
     }
     return unread;
@@ -110,7 +110,7 @@ void note_reset(Connection& c, int fd) {
 
 namespace {
 
-// Whether what the peer has not read has space in TCP, also if it reads no more.
+// Whether TCP has space for what the peer has not read, even if it reads no more.
 bool fits_in_tcp(const Connection& c, int fd) {
     constexpr uint64_t always = 64 << 10;
     const ConnectionState& s = *c.state.load();
@@ -123,7 +123,7 @@ bool fits_in_tcp(const Connection& c, int fd) {
     int buffer = 0;
     int queued = 0;
     socklen_t length = sizeof(buffer);
-    // The kernel counts its own overhead, too, which is less than the bytes.
+    // The kernel also counts its own overhead, which is less than the bytes.
     return sys::getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, &length) == 0 &&
            sys::ioctl(fd, SIOCOUTQ, &queued) == 0 &&
            in_ring + in_tcp <= static_cast<uint64_t>(std::max(buffer - queued, 0)) / 2;
@@ -133,7 +133,7 @@ bool fits_in_tcp(const Connection& c, int fd) {
 
 namespace {
 
-// Whether the far end may write to its ring, or has and may not be done. It is asked to return.
+// Whether the far end may write to its ring, or has and may not be done. Requests it to return.
 bool far_end_returns(Connection& c, int fd) {
     const ConnectionState& s = *c.state.load();
     const ReadSection section(c, fd);
@@ -161,10 +161,10 @@ bool far_end_returns(Connection& c, int fd) {
     return true;
 }
 
-// The end goes by TCP: everything in front of it has to be where the far end finds it. Behind it, this end cannot say
-// any more how far it has read, if the fabric fails: so the far end returns first, if its program's service answers.
+// EOF goes by TCP: everything in front of it must be where the far end finds it. Behind it, this end cannot report any
+// more how far it has read if the fabric fails: so the far end returns first, if its program's service answers.
 void wait_for_far_end(Connection& c, int fd) {
-    constexpr uint64_t patience_ns = 30000000000U; // a failure of the fabric is found sooner
+    constexpr uint64_t patience_ns = 30000000000U; // a failure of the fabric is detected sooner
     constexpr uint64_t patience_for_service_ns = 1000000000U;
     const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
@@ -185,19 +185,19 @@ void prepare_shutdown(Connection& c, int fd, int how) {
         return;
     }
     c.out_ring().writer.ends = path::ends_soon;
-    // The peer could not be woken any more when there is space for what it writes.
+    // Afterwards, the peer could not be woken when there is space for what it writes.
     pin(c, fd, Reason::half_closed);
     if (c.mirrored) {
         wait_for_far_end(c, fd);
     }
-    // After the end of the stream, nothing can be sent again: the peer may hand the connection over.
-    // Where TCP has no space for that, this call is not to wait until the peer reads.
+    // Nothing can be resent after EOF, and the peer may hand the connection over. If TCP has no space for the ring's
+    // bytes, this call must not wait until the peer reads.
     pollfd space{fd, POLLOUT, 0};
     if ((c.state.load()->gate.load() & gate::careful) != 0 && c.segment.load() != nullptr &&
         (is_awaited(c) || fits_in_tcp(c, fd)) && sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
         if (!clear_out(c, fd)) {
             const ReadSection section(c, fd);
-            (void)(section ? violation(c, fd) : 0); // rather than an end in the middle
+            (void)(section ? violation(c, fd) : 0); // rather than EOF in the middle of the data
         }
     }
 }

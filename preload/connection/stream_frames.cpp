@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The bytes that TCP carries while a direction is in the ring: taken by whoever reads, counted, and given to those who
-// sleep for them.
+// The bytes that TCP carries while a direction is in the ring: any reader consumes and counts them; they wake threads
+// that sleep on the socket.
 #include "preload/connection/stream_internal.hpp"
 
 #include <algorithm>
@@ -28,8 +28,8 @@ bool others_sleep(const Connection& c) {
 
 } // namespace
 
-// A frame wakes all threads that sleep on the socket; one that finds it taken sleeps on. They are given some time to
-// wake, which on a busy machine is over after a yield or two: the lock is held, and who comes late is woken again.
+// A frame wakes all threads that sleep on the socket; one that finds it consumed sleeps on. They get some time to wake,
+// on a busy machine only a yield or two: the lock is held, and a thread that is late is woken again.
 void let_others_wake(const Connection& c, int fd) {
     constexpr uint64_t patience_ns = 1000000U;
     if (others_sleep(c) && (unread_in_kernel(fd) > 0 || (c.mirrored && is_at_mark(fd)))) {
@@ -52,14 +52,14 @@ void count_received(Connection& c, uint64_t n) {
 
 namespace {
 
-// Those that the writer has counted while it stays in the ring: no Frame::resume is among them, and no bytes follow, so
-// one call takes them all. Returns how many.
+// Frames that the writer has counted while it stays in the ring: no Frame::resume is among them, and no bytes follow,
+// so one call consumes them all. Returns how many.
 ssize_t take_counted_frames(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     const Direction& ring = c.in_ring();
     std::array<uint8_t, 16> bytes{};
     const uint32_t there = ring.writer.frames.load(std::memory_order_acquire) - s.frames_seen.load();
-    // What a worker says of the far end's frames is late.
+    // The worker reports the far end's frames late.
     if (there == 0 || c.mirrored || ring.writer.epoch.load(std::memory_order_acquire) != s.in_epoch.load()) {
         return 0;
     }
@@ -67,7 +67,7 @@ ssize_t take_counted_frames(Connection& c, int fd) {
     if (n <= 0) {
         if (n != -EAGAIN) {
             s.ended = true;
-            s.pending_error = static_cast<int>(-n); // which the kernel tells once
+            s.pending_error = static_cast<int>(-n); // which the kernel reports once
         }
         return 0;
     }
@@ -84,7 +84,7 @@ ssize_t take_counted_frames(Connection& c, int fd) {
 } // namespace
 
 Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
-    // Each frame answers a wish of this end, so there are a few. A peer that sends them without an end would keep this
+    // Each frame answers a request of this end, so there are few. A peer that sends them endlessly would keep this
     // thread here.
     constexpr int max_frames = 1024;
     ConnectionState& s = *c.state.load();
@@ -96,7 +96,7 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
             if (taken && c.watched.load(std::memory_order_relaxed)) {
                 watches_frames_taken(c);
             }
-            if (wanted || (taken && others_sleep(c))) { // who sees the former does not sleep
+            if (wanted || (taken && others_sleep(c))) { // a waiter that sees watches_frames_taken() does not sleep
                 wake_again(c);
             }
         }
@@ -123,7 +123,7 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
         const bool marked = c.mirrored && is_at_mark(fd);
         if (marked) [[unlikely]] {
             if (s.far_record_seen) {
-                return taken; // what follows is not frames
+                return taken; // no frames follow
             }
             if (const ssize_t record = take_record(c, fd); record != 0) {
                 error = record > 0 ? -EAGAIN : record;
@@ -133,13 +133,13 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
         if (s.far_record_seen && is_recovering(c)) [[unlikely]] {
             return taken;
         }
-        // Behind the mark of an urgent byte, SIOCINQ sees nothing (tcp(7)); there is something, as was just seen.
+        // Behind the mark of an urgent byte, SIOCINQ reports nothing (tcp(7)); there is data, as was just seen.
         const bool nothing = !marked && (quietly || c.mirrored) && unread_in_kernel(fd) <= 0;
         if (quietly && nothing) {
             return taken;
         }
         uint8_t byte = 0;
-        // A read would step over an urgent byte that comes only now, and take the first byte behind it.
+        // A read would skip an urgent byte that arrives only now, and consume the first byte behind it.
         const long n = sys::recv(fd, &byte, 1, MSG_DONTWAIT | (nothing ? MSG_PEEK : 0));
         if (nothing && n > 0) {
             continue;
@@ -160,12 +160,12 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
         }
         taken = Taken::frames;
         again.taken = true;
-        again.wanted = again.wanted || others_sleep(c); // they did not come about, or are dead
+        again.wanted = again.wanted || others_sleep(c); // they have not run, or are dead
         if (byte == static_cast<uint8_t>(Frame::resume) &&
             ring.writer.epoch.load(std::memory_order_acquire) != s.in_epoch.load()) {
             s.resume_seen = true;
             if (is_recovering(c)) {
-                s.awaits_resume = false; // all in front of it is in the ring, and is not sent again
+                s.awaits_resume = false; // all in front of it is in the ring, and is not resent
             }
         } else if (byte != static_cast<uint8_t>(Frame::wake)) {
             s.reason = Reason::past_library;

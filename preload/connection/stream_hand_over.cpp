@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Handing a connection over to somebody who knows nothing of the ring: another program after exec, another process that
-// gets the descriptor. All that is unread is to come by the kernel, in order.
+// Hands a connection over to a holder that does not use the ring: another program after exec, another process that
+// gets the descriptor. All unread bytes must come by the kernel, in order.
 //
-// Only the peer can put bytes into the kernel's connection. So the reader takes all that is in front of the ring's
-// bytes (what TCP has carried up to the switch), writes it to the give-back area, and asks the peer to send that, and
-// then what is unread in the ring, by TCP (Request::resend). If the peer has returned to the kernel already, it has to
-// stop first, at a position that both know: Request::halt makes it switch to the ring once more.
+// Only the peer can put bytes into the kernel's connection. So the reader takes all bytes in front of the ring's (what
+// TCP has carried up to the switch), writes them to the give-back area, and requests the peer to send these, and then
+// the unread ones in the ring, by TCP (Request::resend). If the peer has returned to the kernel already, it must stop
+// first, at a position that both ends know: Request::halt makes it switch to the ring once more.
 #include "preload/connection/stream_internal.hpp"
 
 #include <netinet/in.h>
@@ -27,7 +27,7 @@ namespace {
 constexpr uint64_t patience_ns = 5000000000U;
 constexpr int pause_ms = 1;
 
-// Null: there is no memory.
+// Null: no memory.
 uint8_t* area_of_taken(Connection& c) {
     const unsigned direction = 1 - c.out_index();
     uint8_t*& area = c.give_back[direction];
@@ -37,7 +37,7 @@ uint8_t* area_of_taken(Connection& c) {
     return area;
 }
 
-// Where the next bytes are taken to, and how many there is space for. Null: there is none.
+// Where the next bytes are taken to, and how many there is space for. Null: no space or no memory.
 uint8_t* space_for_taken(Connection& c, uint64_t& space) {
     const ConnectionState& s = *c.state.load();
     uint8_t* area = area_of_taken(c);
@@ -89,7 +89,7 @@ ssize_t take_from_ring(Connection& c, int fd) {
     }
 }
 
-// 0: Frame::resume was taken.
+// 0: Frame::resume was consumed.
 ssize_t take_resume(Connection& c, int fd) {
     const ConnectionState& s = *c.state.load();
     ssize_t error = -EAGAIN;
@@ -104,7 +104,7 @@ bool peer_has_ended(int fd) {
     return sys::poll(&one, 1, 0) > 0;
 }
 
-// What the peer was asked for may come, unless it has ended in the epoch in which it was asked.
+// The peer may still answer a request, unless it has ended in the epoch in which the request was made.
 ssize_t wait_for_peer(const Direction& ring, int fd, uint32_t epoch) {
     if (!peer_has_ended(fd)) {
         return -EAGAIN;
@@ -132,7 +132,7 @@ bool ask_seldom(Connection& c) {
 bool ask_for_step(Connection& c) { return c.mirrored ? ask_seldom(c) : service::ask(c.shared(), 1 - c.out_index()); }
 
 ssize_t give_back_step(Connection& c, int fd) {
-    constexpr int max_epochs = 16; // at once: a peer that goes on and on keeps this thread
+    constexpr int max_epochs = 16; // at once: a peer that switches endlessly would keep this thread here
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
     for (int turn = 0;; ++turn) {
@@ -179,7 +179,7 @@ ssize_t give_back_step(Connection& c, int fd) {
             }
         }
         if (const ssize_t error = take_resume(c, fd); error < 0) {
-            // It waits for the peer's next byte, see flush_if_awaited(), but for an epoch that was asked to end.
+            // It waits for the peer's next byte, see flush_if_awaited(), unless the epoch was requested to end.
             const uint32_t request = ring.reader.request.load();
             if (error == -EAGAIN &&
                 (path::requested_epoch(request) != epoch || path::requests(request, epoch, path::return_quietly))) {
@@ -190,7 +190,7 @@ ssize_t give_back_step(Connection& c, int fd) {
         if (resent) {
             s.taken = 0;
             ring.reader.given_back = 0;
-            s.in.position = ring.writer.head.load(); // what was sent again
+            s.in.position = ring.writer.head.load(); // behind what was resent
             ring.reader.tail.store(s.in.position);
         }
         follow_to(c, epoch + 1);
@@ -199,7 +199,7 @@ ssize_t give_back_step(Connection& c, int fd) {
 
 namespace {
 
-// The peer's direction where it can say nothing more: with nothing in the ring, only frames are in front of the end.
+// The peer's direction when the peer cannot send any more: with nothing in the ring, only frames are in front of EOF.
 ssize_t end_of_peer(Connection& c, int fd, ssize_t step) {
     const ConnectionState& s = *c.state.load();
     if (s.taken != 0 || c.in_ring().writer.head.load() != s.in.position || s.broken || (s.in_epoch.load() & 1) == 0) {
@@ -209,8 +209,8 @@ ssize_t end_of_peer(Connection& c, int fd, ssize_t step) {
     return take_frames(c, fd, false, error) == Taken::end ? 0 : step;
 }
 
-// Where the peer's direction has ended: it may have been shut down alone. What such a peer has not read in the ring is
-// still to go by the kernel, and it answers for that.
+// The peer's direction has ended: it may have been shut down alone. What such a peer has not read in the ring must
+// still go by the kernel, and the peer answers requests for that.
 bool peer_may_read(Connection& c, int fd) {
     pollfd one{fd, 0, 0};
     if (sys::poll(&one, 1, 0) > 0) { // POLLHUP, POLLERR
@@ -266,7 +266,7 @@ ssize_t clear_step(Connection& c, int fd) {
 
 ssize_t hand_over_step(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
-    // What the peer has not read in the ring goes by the kernel as well: there is nobody to ask later on.
+    // What the peer has not read in the ring goes by the kernel as well: no process can be asked later on.
     const ssize_t out = clear_step(c, fd);
     if (out <= gone) {
         return out;
@@ -285,8 +285,8 @@ ssize_t hand_over_step(Connection& c, int fd) {
         const bool all_sent = !has_backlog(s) && !s.resume_due && (s.out_epoch.load() & 1) == 0;
         const bool ended = in == 0 && all_sent && ((s.in_epoch.load() & 1) != 0 || peer_has_ended(fd)) &&
                            (out == 0 || !peer_may_read(c, fd));
-        if (in == 0 && (ended || s.pending_error != 0 ||
-                        (out != 0 && out != -EAGAIN))) { // the program hears of it from the kernel
+        if (in == 0 &&
+            (ended || s.pending_error != 0 || (out != 0 && out != -EAGAIN))) { // the kernel reports it to the program
             s.giving_back = false;
             leave_careful(c, fd);
             return 0;
@@ -315,12 +315,12 @@ bool gives_back(Connection& c, int fd) {
     if (!section || !s.giving_back) {
         return s.giving_back;
     }
-    if (!s.handed_over) { // the service may have other things to do
+    if (!s.handed_over) { // the service may be busy
         if (const ssize_t step = give_back_step(c, fd); step != -EAGAIN) {
             give_back_ended(c, fd, step);
             return false;
         }
-        (void)ask_seldom(c); // a busy service may not have got what it was asked
+        (void)ask_seldom(c); // a busy service may have missed a request
     }
     if (static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(patience_ns)) {
         s.giving_back = false;
@@ -353,7 +353,7 @@ void give_back_ended(Connection& c, int fd, ssize_t result) {
         (void)violation(c, fd);
         return;
     }
-    s.awaits_resume = false; // nothing is sent again any more: what was taken is read from where it is
+    s.awaits_resume = false; // nothing is resent any more: taken bytes are read from the area
 }
 
 ssize_t read_taken(Connection& c, Parts& parts, int flags) {
@@ -382,7 +382,7 @@ ssize_t read_taken(Connection& c, Parts& parts, int flags) {
 
 namespace {
 
-// What the peer has taken it asks for again, or reads itself if nobody can send it.
+// The peer requests bytes again that it has taken, or reads them itself if no process can resend them.
 bool peer_has_taken(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     return !s.recovered && c.out_ring().reader.given_back.load() != 0;
@@ -392,7 +392,7 @@ bool peer_has_taken(const Connection& c) {
 
 bool clear_out(Connection& c, int fd) {
     constexpr uint64_t limit_ns = 100000000U;
-    constexpr uint64_t limit_of_far_end_ns = 1000000000U; // two workers and the fabric are in between
+    constexpr uint64_t limit_of_far_end_ns = 1000000000U; // with two workers and the fabric in between
     const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
     while (clear_step(c, fd) == -EAGAIN) {
@@ -462,7 +462,7 @@ bool hand_over(Connection& c, int fd, Reason reason) {
             return io::foreign(c, fd);
         }
         if ((step != -EAGAIN && step != interrupted) || sys::now_ns() > end) {
-            // Whoever goes on with it would take frames for bytes: it is reset instead.
+            // The new holder would read frames as bytes: the connection is reset instead.
             const sockaddr none_at_all{AF_UNSPEC, {}};
             s.broken = true;
             c.out_ring().writer.resets = 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What the files of stream.hpp have in common: reading, writing, waiting, ending, handing over.
+// Shared by the files that implement stream.hpp: reading, writing, waiting, ending, handing over.
 #pragma once
 
 #include "preload/connection/stream.hpp"
@@ -14,7 +14,7 @@ namespace preload::stream {
 // Releases the write lock; frames that came due meanwhile are sent first.
 void release_write(Connection& c, int fd);
 
-// The lock of one direction, and the certainty that the number is still this connection's.
+// Holds the lock of one direction, and ensures that the fd is still this connection's.
 class Section {
   public:
     Section(const Section&) = delete;
@@ -51,51 +51,50 @@ class WriteSection : public Section {
     }
 };
 
-// With the read lock.
+// Under the read lock.
 ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sleep);
-// Follows the writer's switches as far as that takes no byte of the program's; takes frames where the ring is empty, or
-// in any case.
+// Follows the writer's switches as far as possible without consuming a byte of the program; consumes frames if the ring
+// is empty, or, with all_frames, in any case.
 void follow(Connection& c, int fd, bool all_frames);
 long unread_in_kernel(int fd); // negative: -errno
-// The same of the program's bytes, also those behind an urgent byte of the proof. With the read lock.
+// The same for the program's bytes, including those behind an urgent byte of the proof. Under the read lock.
 long unread_with_hidden(const Connection& c, int fd);
 
-// Bytes taken from the kernel, frames included; the peer knows by it what it need not miss. With the read lock.
+// Counts bytes read from the kernel, frames included; the count shows the peer what was not lost. Under the read lock.
 void count_received(Connection& c, uint64_t n);
 
 enum class Taken { nothing, frames, end, failed };
-// Takes frames from TCP, only ever up to Frame::resume, since bytes follow it. Quietly: without asking for more than is
-// there, so that an error, which the kernel tells once, stays to be told. With the read lock.
+// Consumes frames from TCP, at most up to Frame::resume, since bytes follow it. quietly: reads no more than is there,
+// so that an error, which the kernel reports once, stays pending. Under the read lock.
 Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error);
-// A byte that TCP has brought is about to be taken: those who sleep on the socket, and are woken by it, are given some
-// time to wake.
+// Gives threads that sleep on the socket some time to wake, before a byte from TCP that wakes them is consumed.
 void let_others_wake(const Connection& c, int fd);
-// The peer has broken the protocol: whatever it says is not believed any more.
+// The peer has violated the protocol: its values are not trusted any more.
 ssize_t violation(Connection& c, int fd);
-// Goes on to the next epoch of the peer's direction.
+// Advances to the next epoch of the peer's direction.
 void follow_to(Connection& c, uint32_t epoch);
 
-// One step towards a peer's direction of which nothing is in the ring, see stream_hand_over.cpp. With the read lock.
-// 0: so it is; -EAGAIN: the peer's service has to be asked; else an error, and bytes are lost.
+// One step towards a peer's direction with nothing in the ring, see stream_hand_over.cpp. Under the read lock. 0: done;
+// -EAGAIN: the peer's service must be asked; else an error, and bytes are lost.
 ssize_t give_back_step(Connection& c, int fd);
 void begin_to_give_back(Connection& c);
-// The peer's service is to take its next step. A worker tells the far end of each change by itself, so that this is
-// seldom said: two ends that wait for each other would have their services, and the workers, do nothing but ask and
-// answer. False: the peer's process has ended.
+// Asks the peer's service to take its next step. A worker reports each change to the far end by itself, so requests are
+// rate-limited there: two ends that wait for each other would keep their services and the workers busy with nothing
+// else. False: the peer's process has ended.
 bool ask_for_step(Connection& c);
-void give_back_ended(Connection& c, int fd, ssize_t result); // of give_back_step()
-// What was taken, if the peer has ended before it could send it again.
+void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()
+// Reads what was taken, if the peer has ended before it could resend it.
 ssize_t read_taken(Connection& c, Parts& parts, int flags);
-// By Request::halt, for as long as the peer can be expected to ask for the kernel next.
+// Whether Request::halt has begun this epoch, and the peer can still be expected to request the kernel next.
 bool is_halted(const ConnectionState& s, uint32_t epoch);
-// Whether the peer has read all of what was in the ring: then it follows Frame::resume by itself.
+// Whether the peer has read all of the ring: then it follows Frame::resume by itself.
 bool is_clear(const path::Direction& ring, uint32_t epoch);
-// One step towards an own direction of which nothing is in the ring any more, after return_out(). Results as above.
+// One step towards an own direction with nothing in the ring, after return_out(). Results as above.
 ssize_t clear_step(Connection& c, int fd);
-// Steps until then, for some milliseconds: what is left is the peer's to read from the ring. False: what was asked for
-// again could not be sent in seconds.
+// Repeats the step until done, or for some milliseconds: the peer reads the rest from the ring. False: a requested
+// resend could not be sent within seconds.
 bool clear_out(Connection& c, int fd);
-// Whether the peer waits for something to be sent again, or some of that has not been.
+// Whether the peer waits for a resend, or part of one is still unsent.
 bool is_awaited(const Connection& c);
 // One step of handing over; results as of give_back_step(), or the section's error.
 ssize_t hand_over_step(Connection& c, int fd);
@@ -104,49 +103,49 @@ inline bool has_backlog(const ConnectionState& s) {
     return s.backlog_from.load() != s.backlog_to.load() || s.give_from.load() != s.give_to.load();
 }
 
-// Of a connection to another host (stream_mirrored.cpp, stream_recovery.cpp).
-// Whether the far end knows the own epoch, and has all in front of it: else nothing of it may go by TCP.
+// For a connection to another host (stream_mirrored.cpp, stream_recovery.cpp).
+// Whether the far end has seen the own epoch, and has all bytes in front of it: else nothing of it may go by TCP.
 bool far_end_knows(const Connection& c);
-// The epoch that the peer's direction is in, as far as is known here. Of a connection that goes on without the fabric,
-// the worker may still write into the segment what it had heard before.
+// The epoch of the peer's direction, as far as it is known here. After recovery it is the one followed: the worker may
+// still write stale values into the segment.
 uint32_t published_epoch(const Connection& c);
-bool is_at_mark(int fd);     // TCP's next byte is an urgent one, which a read steps over
-void step_over_mark(int fd); // where nothing is behind it: an urgent byte that is unread makes a reset of a close
+bool is_at_mark(int fd);     // TCP's next byte is an urgent one, which a read skips
+void step_over_mark(int fd); // if nothing is behind it: an unread urgent byte turns a close into a reset
 bool is_proving(const Connection& c);
-void hear(Connection& c, int fd); // an urgent byte of the far end's; with the read lock
+void hear(Connection& c, int fd); // receives an urgent byte of the far end; under the read lock
 bool has_to_say(const Connection& c);
-void say(Connection& c, int fd);               // one of this end's; with the write lock
-void send_wanted_frame(Connection& c, int fd); // with the write lock
+void say(Connection& c, int fd);               // sends one of this end; under the write lock
+void send_wanted_frame(Connection& c, int fd); // under the write lock
 bool is_recovering(const Connection& c);
 void begin_recovery(Connection& c); // the fabric has failed
 ssize_t take_record(Connection& c, int fd);
-void recover(Connection& c, int fd); // a step; without a lock
-void leave_mirror(Connection& c);    // it is the kernel's, for somebody who knows nothing of the ring
+void recover(Connection& c, int fd); // one step; called without locks
+void leave_mirror(Connection& c);    // only the kernel is used from now on, by a holder that does not use the ring
 void count_sent(Connection& c, uint64_t n);
 
-// With the write lock.
+// Under the write lock.
 ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags);
-// Goes back to the kernel: Frame::resume is due from now on.
+// Returns to the kernel: Frame::resume is due from now on.
 void return_out(Connection& c, bool resend);
-// Requests of the peer's, and the switch to the ring where that is possible.
+// Handles requests of the peer, and switches to the ring if possible.
 void advance_out(Connection& c);
-// Asks the peer's service to do the same, the more seldom the longer it does not.
+// Asks the peer's service to do the same, with exponential backoff.
 void ask_to_switch(Connection& c);
-// What is due before the program's next byte: 0, or -errno.
+// Sends what is due before the program's next byte. 0, or -errno.
 ssize_t flush_due(Connection& c, int fd);
-// Frame::resume waits for the program's next byte: a peer that closes is not to get anything that the program has not
-// sent, since that resets the connection, and what the peer's kernel has not yet sent is lost. A peer that asks for
-// what is in the ring waits for it, and is there.
+// Frame::resume waits for the program's next byte: a peer that closes must not receive anything that the program has
+// not sent, since that resets the connection and loses what the peer's kernel has not yet sent. It is sent at once to a
+// peer that requests the ring's bytes: that one waits for it, and is alive.
 void flush_if_awaited(Connection& c, int fd);
-// Somebody sleeps who has not said how: in another process, or since before.
+// Arms a frame for a waiter without an id: in another process, or from before.
 void want_frame(std::atomic<uint64_t>& wanted);
-// The peer's sleeper, which it has named. False: it cannot be woken so.
+// Wakes the peer's waiter by the id that it has armed. False: it cannot be woken that way.
 bool wake_by_id(Connection& c, uint64_t sleeper);
-// Bytes were written: the reader is woken if it says that it sleeps.
+// Bytes were written: wakes the reader if it is armed.
 void data_written(Connection& c, int fd);
-// Bytes were read: the peer's writer is woken if it says that it sleeps. With the read lock.
+// Bytes were read: wakes the peer's writer if it is armed. Under the read lock.
 void space_made(Connection& c, int fd);
-// Whether a frame of the peer's can reach a writer that sleeps.
+// Whether a frame of the peer can reach a writer that sleeps.
 bool can_wait_for_space(const Connection& c);
 
 } // namespace preload::stream

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a connection has for the program, without taking any of it: how many bytes, and whether there are some at all.
+// What a connection has for the program, without consuming it: how many bytes, and whether there are any.
 #include "preload/connection/stream_internal.hpp"
 
 #include <algorithm>
@@ -24,8 +24,8 @@ long unread_in_kernel(int fd) {
     return result < 0 ? result : count;
 }
 
-// SIOCINQ ends at the mark of an urgent byte (tcp(7)), while poll(2), and the edges of epoll(7), tell of what is behind
-// it: a program that is told of it must find it.
+// SIOCINQ ends at the mark of an urgent byte (tcp(7)), while poll(2), and the edges of epoll(7), report bytes behind
+// it: a program must find what was reported.
 long unread_with_hidden(const Connection& c, int fd) {
     const long there = unread_in_kernel(fd);
     if (there < 0 || !c.mirrored.load(std::memory_order_relaxed) || (!is_proving(c) && !is_at_mark(fd))) {
@@ -35,7 +35,7 @@ long unread_with_hidden(const Connection& c, int fd) {
     uint8_t byte = 0;
     const long urgent = sys::recv(fd, &byte, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT);
     uint64_t arrived = 0;
-    // Without EINVAL there is one that was not taken, or is to come; after the proof it is in front of a record.
+    // Without EINVAL, an urgent byte is unread, or still to come; after the proof it is in front of a record.
     if (urgent == -EAGAIN || (urgent == 1 && !is_proving(c)) || !read_arrived(fd, arrived)) {
         return there;
     }
@@ -63,12 +63,12 @@ long unread(Connection& c, int fd) {
     if (there < 0 || steady) {
         return there < 0 ? there : static_cast<long>(taken) + there;
     }
-    // On both sides of a switch: whoever has been told of it by an edge may read as much as this says, and no more.
+    // On both sides of a switch: after an edge, a program may read as much as this returns, and no more.
     if (!c.mirrored && !s.recovered) {
         const uint32_t frames = ring.writer.frames.load(std::memory_order_acquire) - s.frames_seen.load();
         return static_cast<long>(readable) + std::max(there - static_cast<long>(frames), 0L);
     }
-    // The worker tells of frames late, see arrived_of().
+    // The worker reports frames late, see arrived_of().
     const bool from_kernel = (epoch & 1) == 0;
     return static_cast<long>(readable + (from_kernel     ? ring.writer.switch_at.load() - s.received.load()
                                          : s.resume_seen ? static_cast<uint64_t>(there)
@@ -93,7 +93,7 @@ bool ring_has_bytes(const Connection& c) {
 
 namespace {
 
-// By what both ends have published: a lie misleads who waits for the liar.
+// By the values that both ends publish: a false one misleads only waiters for the end that publishes it.
 bool ring_is_half_empty(const Direction& ring) {
     const uint32_t area = std::min(ring.writer.grow_area.load(std::memory_order_relaxed), path::areas - 1);
     return ring.writer.head.load(std::memory_order_relaxed) - ring.reader.tail.load() <= path::area_sizes[area] / 2;

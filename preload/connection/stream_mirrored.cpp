@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What is different for a connection to another host, whose far end a worker plays (see path::MirrorFields): the worker
-// has to be told of changes, and what it knows comes later than what TCP carries, so that nothing goes by TCP before
-// the far end can understand it. Besides, the proof that the worker has found the right far end, by urgent bytes.
+// What differs for a connection to another host, whose far end a worker plays (see path::MirrorFields): the worker must
+// be notified of changes, and its knowledge lags behind what TCP carries, so nothing goes by TCP before the far end can
+// interpret it. Also the proof, by urgent bytes, that the worker has found the right far end.
 #include "preload/connection/stream_internal.hpp"
 
 #include "preload/base/system.hpp"
@@ -55,14 +55,14 @@ bool is_proving(const Connection& c) {
     return c.mirrored.load(std::memory_order_relaxed) && c.shared().mirror.stage.load() < MirrorFields::moving;
 }
 
-// An urgent byte can be taken from when it comes until the bytes in front of it were read and the next one behind it is
-// taken: then the kernel forgets it. It is said back when it is the next one, so that another one may come: of two that
-// are unread, the first would become one of the program's bytes (tcp_check_urg() of Linux).
+// An urgent byte can be read from its arrival until the bytes in front of it were read and the next one behind it is
+// consumed: then the kernel discards it. It is acknowledged when it is the next one, so that another one may come: of
+// two unread ones, the first would become one of the program's bytes (tcp_check_urg() of Linux).
 void hear(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     uint8_t byte = 0;
     if (s.heard_number == MirrorFields::urgent_bytes) {
-        return; // what comes now is in front of a record
+        return; // a later one is in front of a record
     }
     if (s.heard_byte == 0 && sys::recv(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT) == 1) {
         s.heard_byte = 0x100U | byte;
@@ -71,7 +71,7 @@ void hear(Connection& c, int fd) {
         return;
     }
     count_received(c, 1);
-    s.frames_seen.fetch_add(1, std::memory_order_relaxed); // it is none of the program's
+    s.frames_seen.fetch_add(1, std::memory_order_relaxed); // it is not the program's
     const uint32_t number = ++s.heard_number;
     c.shared().mirror.heard.store(MirrorFields::say_of(number, static_cast<uint8_t>(s.heard_byte)),
                                   std::memory_order_release);
@@ -92,7 +92,7 @@ void say(Connection& c, int fd) {
     MirrorFields& mirror = c.shared().mirror;
     const uint32_t wanted = mirror.say.load(std::memory_order_acquire);
     const auto byte = static_cast<uint8_t>(wanted);
-    // After the peer's end it would be answered by a reset.
+    // After the peer's end, it would be answered with a reset.
     if (pollfd one{fd, POLLRDHUP, 0}; sys::poll(&one, 1, 0) != 0) {
         return;
     }

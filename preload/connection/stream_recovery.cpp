@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// When the fabric fails, a connection goes on by TCP. What was under way between the two segments may be lost, and what
-// each end knows of the other may be old. So each end stops, and sends a record of its state by TCP, behind an urgent
-// byte that says where in the stream it is: the reader stops there, whatever it takes the bytes in front for. When an
-// end has the other one's record, it knows what that has read, sends the rest by TCP, and goes on.
+// When the fabric fails, a connection continues by TCP. Data in flight between the two segments may be lost, and what
+// each end knows of the other may be stale. So each end stops, and sends a record of its state by TCP, behind an urgent
+// byte that marks its place in the stream: the reader stops there, whatever it takes the bytes in front for. From the
+// other end's record, an end knows what that end has read, sends the rest by TCP, and continues.
 //
-// The record is behind all that TCP has carried before, and in front of what is sent again. An epoch that had ended
-// before had its Frame::resume only if all of it was in the far segment, see far_end_knows(): then nothing of that is
-// sent again, and the reader has read it before it comes to the record.
+// The record is behind all that TCP has carried before, and in front of what is resent. An epoch that had ended before
+// had its Frame::resume only if all of it was in the far segment, see far_end_knows(): then nothing of it is resent,
+// and the reader has read it before it reaches the record.
 #include "preload/connection/stream_internal.hpp"
 
 #include <cstring>
@@ -30,7 +30,7 @@ struct Record {
     static constexpr uint64_t expected_magic = 0x64726365'52737372; // "rssRecrd"
     uint64_t magic = expected_magic;
     uint64_t head = 0; // of the ring that the sender writes
-    uint64_t tail = 0; // and of the one that it reads
+    uint64_t tail = 0; // of the ring that it reads
     uint32_t epoch = 0;
     uint32_t followed = 0;
     uint32_t resumed = 0; // the epoch is even, and all in front of it is in the far segment
@@ -38,8 +38,8 @@ struct Record {
 };
 constexpr uint8_t mark = 0xb3;
 
-// Those who sleep on a descriptor alone; the others were woken by the record, see may_take_record(). A worker that was
-// killed may have taken the words and woken nobody.
+// Wakes waiters on an eventfd; the record has woken the others, see may_take_record(). A worker that was killed may
+// have taken the ids without waking their waiters.
 void wake_everybody(Connection& c) {
     for (std::atomic<uint64_t>* word : {&c.in_ring().wake.data_wanted, &c.out_ring().wake.space_wanted}) {
         if (const uint64_t sleeper = word->exchange(path::nobody); sleeper > path::by_frame) {
@@ -53,9 +53,9 @@ void wake_everybody(Connection& c) {
     wakeup::wake_own(c.guarded.load());
 }
 
-// Whoever sleeps on the socket waits for something that comes by it, or for space that comes by the ring no more. The
-// record wakes them all, and nothing else may come for a long time: so it stays unread until they are awake. One that
-// was killed in its sleep never is.
+// A thread that sleeps on the socket waits for data there, or for space that the ring does not provide any more. The
+// record wakes all of them, and nothing else may come for a long time: so it stays unread until they are awake. A
+// thread that was killed in its sleep never wakes.
 bool may_take_record(Connection& c, int fd) {
     constexpr uint64_t patience_ns = 1000000000U;
     ConnectionState& s = *c.state.load();
@@ -73,7 +73,7 @@ enum class Said : uint8_t {
     nothing, // the own direction has ended
 };
 
-// With both locks.
+// Under both locks.
 Said send_record(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     pollfd space{fd, POLLOUT, 0};
@@ -89,13 +89,13 @@ Said send_record(Connection& c, int fd) {
     record.epoch = s.out_epoch.load();
     record.followed = s.in_epoch.load();
     record.resumed = (record.epoch & 1) == 0 && !s.resume_due ? 1 : 0;
-    // A socket that is writable has space for both, by far.
+    // A writable socket has more than enough space for both.
     if (const long n = sys::send(fd, &mark, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL); n != 1) {
         return n == -EAGAIN ? Said::later : Said::nothing;
     }
     count_sent(c, 1);
     if (sys::send(fd, &record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<long>(sizeof(record))) {
-        (void)violation(c, fd); // it has gone meanwhile, or nothing can be said any more
+        (void)violation(c, fd); // it was closed meanwhile, or nothing more can be sent
         return Said::record;
     }
     count_sent(c, sizeof(record));
@@ -103,10 +103,10 @@ Said send_record(Connection& c, int fd) {
     return Said::record;
 }
 
-// The far end has returned, as far as is known here: then the own segment has all of what it has written to its ring.
+// Whether the far end has returned, as far as it is known here: then the own segment has all bytes of its ring.
 bool has_whole_epoch(const Connection& c) { return (published_epoch(c) & 1) == 0; }
 
-// With both locks: the own record, once. False: later, or it is too late for one.
+// Under both locks: sends the own record, once. False: not yet, or not any more.
 bool say_record(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     if (s.recovery != Recovery::begun) {
@@ -119,17 +119,17 @@ bool say_record(Connection& c, int fd) {
     s.says_nothing = said == Said::nothing;
     s.recovery = Recovery::sent;
     if (!s.says_nothing) {
-        // Nothing of the ring is read any more; behind Frame::resume, all of it is.
+        // The ring is not read any more, unless Frame::resume was consumed: then it is drained.
         s.awaits_resume = (s.in_epoch.load() & 1) != 0 && !s.resume_seen;
     } else if (!has_whole_epoch(c)) {
-        (void)violation(c, fd); // what this end has not read, the far end cannot know
+        (void)violation(c, fd); // the far end cannot know what this end has not read
         return false;
     }
     return true;
 }
 
-// With both locks, where the far end has sent no record and can send none: it had shut down its direction before, and
-// so has all of what this end has written to the ring, and this one all of its.
+// Under both locks, if the far end has sent no record and can send none: it had shut down its direction before, so it
+// has all that this end has written to the ring, and this end has all that it has written.
 void take_end(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     uint8_t byte = 0;
@@ -137,7 +137,7 @@ void take_end(Connection& c, int fd) {
         return;
     }
     if (!has_whole_epoch(c) || (s.out_epoch.load() & 1) != 0) {
-        (void)violation(c, fd); // it was killed
+        (void)violation(c, fd); // the far end was killed
         return;
     }
     const uint32_t epoch = s.in_epoch.load();
@@ -148,7 +148,7 @@ void take_end(Connection& c, int fd) {
     s.far_record_seen = true;
 }
 
-// With the write lock, after both records.
+// Under the write lock, after both records.
 void resume_out(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     const uint32_t epoch = s.out_epoch.load();
@@ -166,7 +166,7 @@ void resume_out(Connection& c, int fd) {
         const uint32_t next = epoch + (epoch & 1);
         c.out_ring().writer.epoch.store(next, std::memory_order_release);
         s.out_epoch.store(next, std::memory_order_release);
-        c.out_ring().reader.tail.store(s.out.position); // nothing of the ring is anybody's any more
+        c.out_ring().reader.tail.store(s.out.position); // nothing of the ring is used any more
         s.returns.fetch_add(epoch & 1);
     }
     c.out_ring().reader.epoch.store(s.out_epoch.load());
@@ -174,7 +174,7 @@ void resume_out(Connection& c, int fd) {
 
 } // namespace
 
-// Under a lock of the connection's, or with nobody who could have begun: all of it may be done twice.
+// Under a lock of the connection, or when no other thread can have begun: all of it may be done twice.
 void begin_recovery(Connection& c) {
     ConnectionState& s = *c.state.load();
     Recovery none = Recovery::none;
@@ -184,20 +184,20 @@ void begin_recovery(Connection& c) {
     Reason no_reason = Reason::none;
     s.reason.compare_exchange_strong(no_reason, Reason::fabric_lost);
     s.hold = true;
-    c.shared().mirror.stage.store(MirrorFields::lost); // the far end may have seen it first
+    c.shared().mirror.stage.store(MirrorFields::lost); // the far end may have detected it first
     changed(c);
     stats::refresh(c);
 }
 
 bool is_recovering(const Connection& c) { return c.state.load()->recovery.load() != Recovery::none; }
 
-// With the read lock, at a mark. 1: a record was taken; 0: it is none; -EAGAIN: it has not come whole, or is to stay.
+// Under the read lock, at a mark. 1: a record was consumed; 0: there is none; -EAGAIN: it is incomplete, or must stay.
 ssize_t take_record(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     Record record;
     uint8_t urgent = 0;
     if (sys::recv(fd, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) != 1 || urgent != mark) {
-        return 0; // the last one of the proof, which was taken; behind it are the program's bytes, whatever they are
+        return 0; // the last one of the proof, which was consumed; the program's bytes follow, whatever they are
     }
     const long n = sys::recv(fd, &record, sizeof(record), MSG_PEEK | MSG_DONTWAIT);
     const size_t compared = std::min<size_t>(sizeof(record.magic), static_cast<size_t>(std::max(n, 0L)));
@@ -232,11 +232,11 @@ ssize_t take_record(Connection& c, int fd) {
             if (next != epoch + 1 || c.in_ring().writer.head.load() != record.head) {
                 return violation(c, fd);
             }
-            s.resume_seen = true; // the ring has all of it, and is read to its end
+            s.resume_seen = true; // the ring has all of it, and is drained
         } else if (again) {
-            s.skip_to = record.head; // once the own record has said how far this end has read
+            s.skip_to = record.head; // once the own record has reported how far this end has read
         } else {
-            return violation(c, fd); // its Frame::resume has not come
+            return violation(c, fd); // its Frame::resume has not arrived
         }
     }
     s.far_epoch = next;
@@ -250,16 +250,16 @@ void recover(Connection& c, int fd) {
         return;
     }
     const WriteSection writing(c, fd);
-    if (!writing || s.broken || s.recovered) { // another thread may have done all of it since the caller looked
+    if (!writing || s.broken || s.recovered) { // another thread may have done all of it since the caller checked
         return;
     }
     begin_recovery(c);
     if (s.giving_back || s.taken != 0 || has_backlog(s)) {
-        (void)violation(c, fd); // its program, or this one's, is about to be another one
+        (void)violation(c, fd); // one of the ends is handing the connection over to another program
         return;
     }
     const bool said = say_record(c, fd);
-    // The far end's is behind all that TCP has carried: of that, only frames are this function's to take.
+    // The far end's record is behind all that TCP has carried: in front of it, this function may consume only frames.
     follow(c, fd, true);
     if (!s.far_record_seen && (s.in_epoch.load() & 1) == 0 && is_at_mark(fd)) {
         (void)take_record(c, fd);
@@ -269,12 +269,12 @@ void recover(Connection& c, int fd) {
         follow(c, fd, true);
     }
     if (!said || !s.far_record_seen || s.broken || s.resume_seen) {
-        return; // the last: the ring is to be read to its end first
+        return; // the last: the ring must be drained first
     }
     const uint32_t epoch = s.far_epoch;
     if (epoch != s.in_epoch.load()) {
         s.in.position = s.skip_to;
-        c.in_ring().writer.head.store(s.in.position); // of the worker's, which has gone
+        c.in_ring().writer.head.store(s.in.position); // the worker's field, and the worker has gone
         c.in_ring().writer.epoch.store(epoch);
         c.in_ring().reader.tail.store(s.in.position);
         follow_to(c, epoch);

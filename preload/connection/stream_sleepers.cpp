@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Who sleeps for a direction, as its two ends tell each other. One thread or set is named by the id of its wake-up
+// The waiters of a direction, as its two ends publish them. A single thread or set is named by the id of its wake-up
 // descriptor; as soon as there may be several, frames wake them all.
 #include "preload/connection/stream_internal.hpp"
 
@@ -21,7 +21,7 @@ void arm_one(std::atomic<uint64_t>& wanted, uint64_t sleeper) {
         return;
     }
     before = wanted.exchange(path::by_frame);
-    // It may sleep where no frame comes; from now on it does not.
+    // It may sleep where no frame wakes it; after this wake-up it does not.
     if (before > path::by_frame && before != sleeper) {
         wakeup::wake_own(before);
     }
@@ -33,7 +33,7 @@ bool takes_ids(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     return s.holders.load(std::memory_order_relaxed) == 1 &&
            c.in_ring().writer.wakes.load(std::memory_order_relaxed) != 0 &&
-           // The peer asks the service of the process that has switched last: perhaps not this one, but its parent.
+           // The peer asks the service of the process that has switched last, which may be this one's parent.
            c.shared().service[c.out_index()].load(std::memory_order_relaxed) == service::own_name();
 }
 
@@ -41,7 +41,7 @@ void arm(Connection& c, short wanted, uint64_t sleeper) {
     if (sleeper == path::nobody || c.segment.load() == nullptr) {
         return;
     }
-    // Others may sleep on, since this process has taken the frame that was for them.
+    // Others may sleep on if this process has consumed the frame for them.
     if (sleeper != path::by_frame && (c.state.load()->sleepers.load() > own_sleeps || !takes_ids(c))) {
         sleeper = path::by_frame;
     }
@@ -99,7 +99,7 @@ bool wake_by_id(Connection& c, uint64_t sleeper) {
     if (wakeup::wake(sleeper, c.peer_user.load(std::memory_order_relaxed)) || service::ask_to_wake(c, sleeper)) {
         return true;
     }
-    // A child that has no service cannot be given the descriptor. A worker is no other sleeper's, and reads its inbox.
+    // A child without a service cannot get the descriptor. A worker is the only waiter, and reads its inbox.
     return c.mirrored.load(std::memory_order_relaxed) && service::ask(c.shared(), 1 - c.out_index());
 }
 

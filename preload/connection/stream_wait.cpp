@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How a connection stands for who waits for it, what the service does for it, and its way back to the kernel.
+// The readiness of a connection for waiters, the service's work on it, and its return to the kernel.
 #include "preload/connection/stream_internal.hpp"
 
 #include "preload/base/system.hpp"
@@ -24,7 +24,7 @@ void flush_if_awaited(Connection& c, int fd) {
 
 namespace {
 
-// The bytes that have come, of which head are in the ring: all that TCP carried except frames, which are counted before
+// The bytes that have arrived, `head` of them by the ring: all that TCP carried except frames, which are counted before
 // they are sent.
 uint64_t arrived_of(Connection& c, int fd, uint64_t head) {
     const ConnectionState& s = *c.state.load();
@@ -35,7 +35,7 @@ uint64_t arrived_of(Connection& c, int fd, uint64_t head) {
     }
     const long unread = std::max(unread_with_hidden(c, fd), 0L);
     if (c.mirrored || s.recovered) [[unlikely]] {
-        // The worker tells of frames late. There are none unread in front of a switch, nor behind Frame::resume.
+        // The worker reports frames late. None are unread in front of a switch, or behind Frame::resume.
         const bool switched = (epoch & 1) == 0 && published_epoch(c) != epoch;
         const uint64_t limit = switched                            ? ring.writer.switch_at.load() - s.received.load()
                                : (epoch & 1) == 0 || s.resume_seen ? UINT64_MAX
@@ -46,12 +46,12 @@ uint64_t arrived_of(Connection& c, int fd, uint64_t head) {
            ring.writer.frames.load(std::memory_order_acquire);
 }
 
-// How the reader's direction stands: POLLIN into events, or what to ask the kernel.
+// The readiness of the reader's direction: POLLIN in events, or what to poll the kernel for.
 void look_in(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrived) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
-    const uint64_t head = ring.writer.head.load(); // before the switch is looked for: this much is told of, too
-    // Where frames are told of late, what is behind Frame::resume has arrived for nobody before that is taken.
+    const uint64_t head = ring.writer.head.load(); // before the check for a switch: these bytes are reported, too
+    // Where frames are reported late, bytes behind Frame::resume have not arrived before it is consumed.
     follow(c, fd, (wanted & POLLIN) == 0 || (arrived != nullptr && c.mirrored));
     if (s.taken != 0) {
         r.events |= POLLIN;
@@ -61,7 +61,7 @@ void look_in(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrive
     }
     if ((s.in_epoch.load() & 1) == 0) {
         if (c.mirrored && !is_proving(c) && is_at_mark(fd) && take_record(c, fd) != 0) {
-            r.soon = true; // poll(2) takes it for bytes
+            r.soon = true; // poll(2) reports the record as bytes
             return;
         }
         r.kernel |= wanted & POLLIN;
@@ -90,13 +90,13 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
             s.broken = true;
             return;
         }
-        // As the kernel: not for every byte, so that who waits can write more than a little.
+        // Not for every byte, like the kernel, so that a waiter can write more than a little.
         if (space > s.out.capacity() / 3 || may_grow(c.out_ring(), s.out)) {
             r.events |= POLLOUT;
             return;
         }
-        // The peer cannot wake anybody: who waits looks again and again, if that is for a while only. It is about to
-        // ask for the kernel, or has still to read what came by TCP before the ring, and then to switch as well.
+        // The peer cannot wake waiters: they poll repeatedly, if only for a while. The peer is about to request the
+        // kernel, or has still to read bytes that came by TCP before the ring, and then to switch as well.
         if (!can_wait_for_space(c) && is_halted(s, s.out_epoch.load())) {
             r.soon = true;
             return;
@@ -113,7 +113,7 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
     if ((s.out_epoch.load() & 1) == 0) {
         flush_if_awaited(c, fd);
         if (has_backlog(s)) {
-            service::ask_holder(s.holder_service, s.token); // which goes on when there is space
+            service::ask_holder(s.holder_service, s.token); // which continues when there is space
         }
         if (s.resume_due && !far_end_knows(c) && !s.ended) {
             r.soon = true;
@@ -143,14 +143,14 @@ void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness&
         arm(c, wanted & POLLOUT, sleeper);
         look_out(c, fd, wanted, r);
     }
-    // Urgent data comes by TCP, once the writer has gone back to that.
+    // Urgent data comes by TCP, once the writer has returned to it.
     const bool may_be_urgent = (wanted & POLLPRI) != 0 && (published_epoch(c) & 1) == 0;
     if (r.kernel != 0 || may_be_urgent || s.ended || s.read_shut || s.broken || s.pending_error != 0) {
         pollfd one{fd, static_cast<short>(r.kernel | POLLRDHUP | POLLPRI), 0};
         if (sys::poll(&one, 1, 0) > 0) {
             short there = one.revents;
             if (c.mirrored && (is_proving(c) || is_recovering(c))) {
-                there = static_cast<short>(there & ~POLLPRI); // an urgent byte of the library's
+                there = static_cast<short>(there & ~POLLPRI); // an urgent byte of the library
             }
             if ((there & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
                 s.ended = true;
@@ -189,7 +189,7 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
     if (is_recovering(c)) [[unlikely]] {
         recover(c, fd);
         const ConnectionState& s = *c.state.load();
-        // Behind Frame::resume, the ring is read to its end first.
+        // Behind Frame::resume, the ring is drained first.
         const bool odd = (s.in_epoch.load() & 1) != 0;
         if (is_recovering(c) && !has_failed(fd) && (odd ? !ring_has_bytes(c) : s.far_record_seen.load())) {
             r.soon = true;
@@ -200,7 +200,7 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
     if (!r.blocked && sleeper != path::nobody && (r.events & (wanted | POLLHUP | POLLERR)) == 0) {
         r = {};
         look_once(c, fd, wanted, sleeper, r, arrived);
-        // Frames come as bytes, whatever the program waits for.
+        // Frames arrive as bytes, whatever the program waits for.
         const ConnectionState& s = *c.state.load();
         r.ring = r.kernel == 0 && !s.ended && !s.broken;
         if ((s.in_epoch.load() & 1) != 0) {
@@ -221,7 +221,7 @@ bool wants_service(const Connection& c) {
 
 namespace {
 
-// Of a connection to another host: its proof, or its end. False: there is nothing else to do for now.
+// For a connection to another host: its proof, or its end. False: nothing else can be done for now.
 bool attend_mirrored(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     const uint32_t stage = c.shared().mirror.stage.load(std::memory_order_acquire);
@@ -300,7 +300,7 @@ void attend_once(Connection& c, int fd) {
         const uint32_t request = c.out_ring().reader.request.load(std::memory_order_acquire);
         if (asked && path::requested_epoch(request) + 1 == s.out_epoch.load() &&
             !path::requests(request, s.out_epoch.load() - 1, path::return_quietly)) {
-            (void)flush_due(c, fd); // the peer has threads that sleep, and wake by it
+            (void)flush_due(c, fd); // the peer has threads that sleep, and this wakes them
         } else if ((s.out_epoch.load() & 1) == 0) {
             flush_if_awaited(c, fd);
         }
@@ -312,14 +312,14 @@ void attend_once(Connection& c, int fd) {
 void attend(Connection& c, int fd) {
     attend_once(c, fd);
     if (c.state.load()->recovered) {
-        settle(c, fd); // an end that only reads would not get there by itself
+        settle(c, fd); // an end that only reads would not settle by itself
     }
 }
 
 namespace {
 
-// The far end hears of a request a while later. An option that only the kernel has is to be true of what comes from
-// then on, as far as that end's service answers.
+// The far end sees a request with a delay. An option that only the kernel has must apply to what comes from then on, if
+// that end's service answers.
 void wait_for_return(const Connection& c) {
     constexpr uint64_t limit_ns = 50000000U;
     const uint64_t begin = sys::now_ns();
@@ -338,7 +338,7 @@ void wait_for_return(const Connection& c) {
 
 void pin(Connection& c, int fd, Reason reason) {
     if (c.role == Role::listen) {
-        return; // it is the kernel's in any case, and its options are looked at again with each that it accepts
+        return; // it is the kernel's in any case, and its options are checked again for each accepted socket
     }
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;
@@ -350,7 +350,7 @@ void pin(Connection& c, int fd, Reason reason) {
             if (section) {
                 const uint32_t theirs = published_epoch(c);
                 if ((theirs & 1) != 0) {
-                    if (!s.read_shut) { // else its frame would be answered by a reset
+                    if (!s.read_shut) { // else its frame would be answered with a reset
                         c.in_ring().reader.request.store(path::request_of(theirs, path::return_to_kernel));
                     }
                 } else if (uint32_t given = Consent::given; s.in_epoch.load() == theirs) {
@@ -374,8 +374,8 @@ void settle(Connection& c, int fd) {
     if (segment == nullptr || !s.hold || is_recovering(c)) {
         return;
     }
-    // Of the last that two workers say, one never knows whether it has come: this end goes on to understand what the
-    // other one may say by TCP about a failure.
+    // Of two workers, the sender of the last message has no proof that it has arrived: this end keeps processing what
+    // the far end may send by TCP about a failure.
     if (c.mirrored && !s.recovered && !s.handed_over && segment->mirror.stage.load() != path::MirrorFields::failed &&
         segment->mirror.stage.load() != path::MirrorFields::ended) {
         return;
@@ -390,7 +390,7 @@ void settle(Connection& c, int fd) {
     in.wake.consent.compare_exchange_strong(given, Consent::withheld);
     if (c.mirrored && in.wake.consent.load() == Consent::used) {
         if (segment->mirror.stage.load() >= path::MirrorFields::ended) {
-            in.wake.consent.store(Consent::withheld); // nobody is left who could use it
+            in.wake.consent.store(Consent::withheld); // no process is left that could use it
         } else {
             segment->mirror.withdraw = 1;
             changed(c);
@@ -402,7 +402,7 @@ void settle(Connection& c, int fd) {
     leave_mirror(c);
     gate::restore_options(s, fd);
     if (s.recovered && s.attempts.fetch_add(1) + 1 < policy::max_attempts) {
-        s.worth_at = std::max(s.calls.load(), 1U) * policy::retry_factor; // the fabric may be there again
+        s.worth_at = std::max(s.calls.load(), 1U) * policy::retry_factor; // the fabric may be available again
     } else {
         s.gate.fetch_or(gate::pinned);
     }

@@ -34,7 +34,7 @@ Section::Section(Connection& c, int fd, OwnerLock& lock) : c_(c), fd_(fd), lock_
     }
 }
 
-// Bytes given to the kernel. The peer knows by it, when the connection is reset, whether it has had all of them.
+// Counts bytes given to the kernel. After a reset, the count shows the peer whether it has received all of them.
 void count_sent(Connection& c, uint64_t n) {
     const uint64_t before = c.state.load()->sent.fetch_add(n, std::memory_order_relaxed);
     c.out_ring().writer.sent.store(before + n, std::memory_order_relaxed);
@@ -44,19 +44,19 @@ namespace {
 
 constexpr size_t max_kernel_parts = 16;
 
-// The same for bytes of the program's, not frames.
+// The same for the program's bytes, not frames.
 void count_bytes_sent(Connection& c, uint64_t n) {
     count_sent(c, n);
     ConnectionState& s = *c.state.load();
     s.bytes_sent_to.store(s.sent.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
-// A frame by TCP. The count goes first: who sees it looks for the frame. An end that is closed, and has read all bytes,
-// gets none: it waits for those that were counted before it had said so.
+// Sends a frame by TCP. The count goes first: a reader that sees it expects the frame. An end that is closed, and has
+// read all bytes, gets none: it waits for frames that were counted before it published that.
 ssize_t send_frame(Connection& c, int fd, Frame frame) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.out_ring();
-    // POLLHUP, POLLERR after the peer's end: sending would take an error that is the program's to hear.
+    // POLLHUP, POLLERR after the peer's end: sending would consume an error that the program must get.
     if (pollfd one{fd, 0, 0}; s.ended && sys::poll(&one, 1, 0) > 0) {
         return -EPIPE;
     }
@@ -76,7 +76,7 @@ ssize_t send_frame(Connection& c, int fd, Frame frame) {
     if (n != -EAGAIN) {
         s.ended = true;
         if (n != -EPIPE) {
-            s.pending_error = static_cast<int>(-n); // the program's to hear
+            s.pending_error = static_cast<int>(-n); // for the program
         }
     }
     return n;
@@ -96,7 +96,7 @@ void data_written(Connection& c, int fd) {
     stats::woke_peer(c, false);
     RSPRELOAD_PROBE(wake, fd, sleeper);
     if (!wake_by_id(c, sleeper) && (c.mirrored || send_frame(c, fd, Frame::wake) == -EAGAIN)) {
-        // Bytes of before the switch fill the kernel's queue: the reader has those to read, and is awake.
+        // Bytes from before the switch fill the kernel's queue: the reader has those to read, and is awake.
         want_frame(ring.wake.data_wanted);
     }
 }
@@ -114,11 +114,11 @@ bool may_switch(const Connection& c, bool halts) {
     if (halts) {
         return true;
     }
-    // What the reader has not yet taken from TCP, it may have to give back.
+    // The reader may have to give back what it has not yet taken from TCP.
     if (s.hold || s.sent.load() - ring.reader.received.load() > path::give_back_bytes) {
         return false;
     }
-    // The first end begins. The second one follows when it reads from the ring itself, so that it can wait for space.
+    // The first end switches first. The second follows when it reads from the ring, so that it can wait for space.
     return c.out_index() == 0 || (s.in_epoch.load() & 1) != 0;
 }
 
@@ -138,11 +138,11 @@ void advance_out(Connection& c) {
     const uint32_t epoch = s.out_epoch.load(std::memory_order_relaxed);
     const uint32_t request = ring.reader.request.load(std::memory_order_acquire);
     if (s.recovered) {
-        return; // for good; what the worker still writes is old
+        return; // for good; what the worker still writes is stale
     }
     if ((epoch & 1) != 0) {
         const bool resends = path::requests(request, epoch, path::resend);
-        // After the peer's FIN nothing can wake this end any more, and the kernel knows what a write does then.
+        // After the peer's FIN nothing can wake this end any more, and the kernel determines the result of a write.
         if (resends || path::requests(request, epoch, path::return_to_kernel) ||
             path::requests(request, epoch, path::return_quietly) || ((s.hold || s.ended) && !is_halted(s, epoch))) {
             return_out(c, resends);
@@ -155,7 +155,7 @@ void advance_out(Connection& c) {
         !ring.wake.consent.compare_exchange_strong(given, Consent::used)) {
         return;
     }
-    if (const uint64_t own = service::own_name(); own != 0) { // else that of the process that has made this one
+    if (const uint64_t own = service::own_name(); own != 0) { // else the parent's stays
         c.segment.load()->service[c.out_index()].store(own, std::memory_order_relaxed);
     }
     ring.writer.switch_at.store(s.sent.load(std::memory_order_relaxed), std::memory_order_release);
@@ -197,7 +197,7 @@ void return_out(Connection& c, bool resend) {
         s.backlog_from = std::min(tail, s.out.position);
         s.backlog_to = s.out.position;
         if (s.out.position - s.backlog_from.load() > path::ring_bytes) {
-            s.backlog_from = s.out.position; // no such tail: the peer loses its own bytes
+            s.backlog_from = s.out.position; // invalid tail: the peer loses its own bytes
         }
         s.give_from = 0;
         s.give_to = std::min<uint64_t>(ring.reader.given_back.load(std::memory_order_acquire), path::give_back_bytes);
@@ -211,12 +211,12 @@ void return_out(Connection& c, bool resend) {
     }
     stats::refresh(c);
     RSPRELOAD_PROBE(fallback, c.fd.load(), static_cast<int>(s.reason.load()));
-    // Frames reach the peer no more, so it cannot wait for space in its own ring. Where reading is shut down, the
-    // kernel answers its frame by a reset.
+    // Frames no longer reach the peer, so it cannot wait for space in its own ring. If reading is shut down, the kernel
+    // answers its frame with a reset.
     Direction& in = c.in_ring();
     const uint32_t theirs = in.writer.epoch.load(std::memory_order_acquire);
     uint32_t request = in.reader.request.load();
-    if ((theirs & 1) != 0 && !s.giving_back && !s.handed_over && !s.read_shut && // which ask for more than that
+    if ((theirs & 1) != 0 && !s.giving_back && !s.handed_over && !s.read_shut && // these request more than that
         path::requested_epoch(request) != theirs) {
         in.reader.request.compare_exchange_strong(request, path::request_of(theirs, path::return_quietly));
     }
@@ -225,7 +225,7 @@ void return_out(Connection& c, bool resend) {
 
 namespace {
 
-// What the reader has given back goes in front of what it has not read in the ring.
+// Given-back bytes go in front of those that the reader has not read in the ring.
 ssize_t flush_given_back(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     uint8_t*& area = c.give_back[c.out_index()];
@@ -242,7 +242,7 @@ ssize_t flush_given_back(Connection& c, int fd) {
         count_bytes_sent(c, static_cast<uint64_t>(n));
         s.give_from += static_cast<uint64_t>(n);
     }
-    sys::call(SYS_madvise, area, path::give_back_bytes, MADV_REMOVE); // the memory is free again
+    sys::call(SYS_madvise, area, path::give_back_bytes, MADV_REMOVE); // frees the memory
     return 0;
 }
 
@@ -255,7 +255,7 @@ ssize_t flush_due(Connection& c, int fd) {
     }
     if (s.resume_due) {
         if (!far_end_knows(c)) {
-            return -EAGAIN; // which the worker tells
+            return -EAGAIN; // until the worker reports it
         }
         if (const ssize_t result = send_frame(c, fd, Frame::resume); result < 0) {
             return result;
@@ -291,7 +291,7 @@ void release_write(Connection& c, int fd) {
             if ((s.out_epoch.load() & 1) != 0) {
                 if (!far_end_knows(c) || is_recovering(c)) {
                     c.shared().mirror.frames = 1; // until it does
-                    send_wanted_frame(c, fd);     // if that was just now, nobody tells of it again
+                    send_wanted_frame(c, fd);     // if it just did, no notification follows
                 } else {
                     (void)send_frame(c, fd, Frame::wake);
                 }
@@ -313,7 +313,7 @@ void send_wanted_frame(Connection& c, int fd) {
     }
     wanted = 0;
     if (pollfd one{fd, POLLRDHUP, 0}; c.shared().mirror.far_closed.load() != 0 || sys::poll(&one, 1, 0) != 0) {
-        return; // it would be answered by a reset
+        return; // it would be answered with a reset
     }
     if ((c.state.load()->out_epoch.load() & 1) != 0) {
         (void)send_frame(c, fd, Frame::wake);
@@ -330,7 +330,7 @@ bool can_wait_for_space(const Connection& c) {
 
 namespace {
 
-// The space in the ring, which grows if there is none. Negative: -errno.
+// The space in the ring, which is resized if there is none. Negative: -errno.
 ssize_t space_of(Connection& c, uint64_t& space) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.out_ring();
@@ -356,7 +356,7 @@ ssize_t space_of(Connection& c, uint64_t& space) {
 
 void publish(Connection& c, int fd, uint64_t position) {
     ConnectionState& s = *c.state.load();
-    const uint64_t before = s.bytes_out.load(std::memory_order_relaxed); // the write lock is held
+    const uint64_t before = s.bytes_out.load(std::memory_order_relaxed); // under the write lock
     s.bytes_out.store(before + position - s.out.position, std::memory_order_relaxed);
     stats::moved_by_path(c, false, position - s.out.position, s.out.capacity());
     s.out.position = position;
@@ -364,8 +364,8 @@ void publish(Connection& c, int fd, uint64_t position) {
     data_written(c, fd);
 }
 
-// With Frame::resume in front, if it is due: in one call, so that after the peer's end the program's own bytes are what
-// the kernel answers for.
+// With Frame::resume in front, if it is due: in one call, so that after the peer's end the kernel's result is about the
+// program's own bytes.
 ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     ConnectionState& s = *c.state.load();
     if (s.resume_due && (flags & MSG_ZEROCOPY) != 0) [[unlikely]] { // its byte would be sent from a stack that is gone
@@ -408,7 +408,7 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     return n != 0 || parts.empty() ? n : -EAGAIN;
 }
 
-// Of the second end to switch, whose program only sends: nobody may ever write at the first one, nor read at this one.
+// For the second end to switch, if its program only sends: the first end may never write, and this one may never read.
 void help_to_switch(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     if (c.out_index() == 0 || ((s.out_epoch.load() | s.in_epoch.load()) & 1) != 0 || s.hold || c.mirrored) {
@@ -510,8 +510,8 @@ ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t co
         if (const ssize_t due = flush_due(c, fd); due < 0) {
             return due;
         }
-        // With nothing in the kernel's queue but what was there, this does not block for longer than the file's
-        // reading: it is asked for no more than there is space for.
+        // Only this call fills the kernel's queue, and it requests no more than there is space for: it blocks no longer
+        // than reading the file takes.
         pollfd space{fd, POLLOUT, 0};
         if (sys::poll(&space, 1, 0) <= 0) {
             c.state.load()->blocked.fetch_add(1);

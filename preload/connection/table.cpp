@@ -20,7 +20,7 @@ Slot* make(int fd) {
     auto& place = chunks[number / chunk_size];
     Chunk* chunk = place.load(std::memory_order_acquire);
     if (chunk == nullptr) {
-        // Not from malloc, which may be what is calling.
+        // Not from malloc, which may be the caller.
         void* memory = mmap(nullptr, sizeof(Chunk), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) {
             return nullptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a descriptor's number stands for, found without a lock: a TCP connection, an epoll set, or nothing that the
-// library has to do with, which is one load.
+// What an fd refers to, found without a lock: a TCP connection, an epoll set, or nothing that concerns the library,
+// which costs one load.
 #pragma once
 
 #include <array>
@@ -47,12 +47,12 @@ inline EpollSet* set(int fd) {
     return (found & set_bit) != 0 ? reinterpret_cast<EpollSet*>(found & ~set_bit) : nullptr;
 }
 
-// The number stands for this from now on. What it stood for before is returned. False: no memory, or a number beyond
-// the table; nothing is known of it then.
+// The fd refers to `what` from now on; `before` is set to the previous entry. False: no memory, or an fd beyond the
+// table, which is not tracked.
 bool put(int fd, uintptr_t what, uintptr_t& before);
-uintptr_t take(int fd); // the number stands for nothing any more
+uintptr_t take(int fd); // empties the entry
 
-// Calls body(fd, what) for each number that stands for something.
+// Calls body(fd, what) for each entry that is not empty.
 template <class Body> void for_each(Body&& body) {
     for (size_t i = 0; i < chunk_count; ++i) {
         Chunk* chunk = chunks[i].load(std::memory_order_acquire);

@@ -27,8 +27,8 @@ namespace {
 
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Where segments were. A thread that waits looks at a segment without a lock, while another one may close the
-// connection: the addresses stay mapped, to nothing, and are used again.
+// Addresses of former segments. A waiting thread reads a segment without a lock, while another one may close the
+// connection: the addresses stay mapped, to empty memory, and are reused.
 constinit std::array<std::atomic<void*>, 1024> unused{};
 
 void* take_unused() {
@@ -57,14 +57,14 @@ Segment* map(int fd) {
     void* at = mmap(wanted, segment_bytes, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_NORESERVE | (wanted != nullptr ? MAP_FIXED : 0), fd, 0);
     if (at == MAP_FAILED) {
-        return nullptr; // what was mapped there may be gone: the address is not used again
+        return nullptr; // the old mapping there may be gone: the address is not reused
     }
     madvise(at, segment_bytes, MADV_DONTDUMP);
     return static_cast<Segment*>(at);
 }
 
 bool populate_range(void* at, size_t length) {
-    // Older kernels say EINVAL: there, want of memory shows as SIGBUS, as for any mapping.
+    // Older kernels return EINVAL: there, lack of memory shows as SIGBUS, as for any mapping.
     return madvise(at, length, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
 }
 
@@ -119,8 +119,8 @@ void unmap_segment(Segment* segment) {
 }
 
 uint8_t* map_give_back(Segment* segment, unsigned direction) {
-    // No descriptor of the file is open any more. A mapping can be made from another one, though, which it has to begin
-    // in: here its last page.
+    // No descriptor of the file is open any more. A mapping can be made from another one, though, in which it must
+    // begin: here in its last page.
     char* last = reinterpret_cast<char*>(segment) + segment_bytes - page;
     const size_t behind = page + direction * give_back_bytes;
     void* at = mremap(last, 0, behind + give_back_bytes, MREMAP_MAYMOVE);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A file descriptor that is closed by its owner.
+// Owns a file descriptor: the destructor closes it.
 #pragma once
 
 #include <utility>
@@ -26,7 +26,7 @@ class Descriptor {
 
     [[nodiscard]] int get() const { return fd_; }
     [[nodiscard]] bool open() const { return fd_ >= 0; }
-    // Its owner is the caller from now on.
+    // Transfers ownership to the caller.
     [[nodiscard]] int release() { return std::exchange(fd_, -1); }
     void reset() { Descriptor gone(std::exchange(fd_, -1)); }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Mutexes whose use clang checks (-Wthread-safety, `make check-thread-safety`): a member names the lock that guards it,
-// and a function names the locks that it needs. To other compilers the words mean nothing.
+// Mutexes that clang checks with -Wthread-safety (`make check-thread-safety`): a member names the mutex that guards it,
+// and a function names the mutexes that it requires. With other compilers the annotations expand to nothing.
 #pragma once
 
 #include <mutex>
@@ -14,14 +14,14 @@
 #endif
 
 #define BASE_GUARDED_BY(mutex) BASE_CHECKED(guarded_by(mutex))
-// The caller holds it.
+// The caller holds the mutex.
 #define BASE_REQUIRES(...) BASE_CHECKED(requires_capability(__VA_ARGS__))
-// The caller does not hold it: the function locks it.
+// The caller does not hold the mutex: the function locks it.
 #define BASE_EXCLUDES(...) BASE_CHECKED(locks_excluded(__VA_ARGS__))
-// Taken before the other, or after it, where both are held.
+// Lock order where both mutexes are held.
 #define BASE_ACQUIRED_BEFORE(...) BASE_CHECKED(acquired_before(__VA_ARGS__))
 #define BASE_ACQUIRED_AFTER(...) BASE_CHECKED(acquired_after(__VA_ARGS__))
-// Not checked; the reason is beside it.
+// Not checked; a comment at each use gives the reason.
 #define BASE_UNCHECKED BASE_CHECKED(no_thread_safety_analysis)
 
 namespace base {
@@ -43,7 +43,7 @@ template <class Lockable> class BASE_CHECKED(capability("mutex")) CheckedMutex {
 using Mutex = CheckedMutex<std::mutex>;
 using RecursiveMutex = CheckedMutex<std::recursive_mutex>;
 
-// Holds a mutex during its life.
+// Scoped lock.
 template <class Kind> class BASE_CHECKED(scoped_lockable) Guard {
   public:
     explicit Guard(Kind& mutex) BASE_CHECKED(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Owners of libfabric's objects.
+// Smart pointers that own libfabric objects.
 #pragma once
 
 #include <memory>

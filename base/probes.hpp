@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// USDT probes, for bpftrace(8) and the like: notes in the library's file, and a nop in the code, until somebody traces.
-// Arguments are described in rsstat(1). They need <sys/sdt.h> when the library is built, and nothing when it runs.
+// USDT probes for bpftrace(8) and similar tools. A probe is an ELF note in the library's file and a nop in the code
+// until a tracer attaches. rsstat(1) describes the arguments. Building needs <sys/sdt.h>, running needs nothing.
 #pragma once
 
 #if HAVE_SYS_SDT_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How a library makes its page of counters (stats_page.hpp), and the steps in which a row begins and ends, so that a
-// reader never takes half of one for a whole. Nothing here takes a lock or memory.
+// Creates a library's page of counters (stats_page.hpp), and begins and ends its rows in steps that keep a reader from
+// taking half a row for a whole one. Nothing here takes a lock or allocates memory.
 #pragma once
 
 #include <new>
@@ -23,8 +23,8 @@ inline uint64_t clock_ns(clockid_t clock) {
     return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// The page, at `wanted`, where it replaces what is there, or anywhere. Null: there is none to be had. `call` makes
-// system calls, and gives -errno.
+// Creates the page at `wanted`, replacing the mapping there, or anywhere if `wanted` is null. Null on failure. `call`
+// makes a system call, and returns its result or -errno.
 template <class Call> Header* make_page(Library library, Header* wanted, Call&& call) {
     const size_t bytes = page_bytes_of(library);
     const long id = call(SYS_shmget, IPC_PRIVATE, bytes, IPC_CREAT | SHM_NORESERVE | 0600);
@@ -32,11 +32,11 @@ template <class Call> Header* make_page(Library library, Header* wanted, Call&& 
         return nullptr;
     }
     const long at = call(SYS_shmat, id, wanted, wanted != nullptr ? SHM_REMAP : 0);
-    call(SYS_shmctl, id, IPC_RMID, static_cast<void*>(nullptr)); // it goes with the last process that has it attached
+    call(SYS_shmctl, id, IPC_RMID, static_cast<void*>(nullptr)); // freed with the last process that has it attached
     if (at <= 0 && at >= -4095) {
         return nullptr;
     }
-    auto* header = reinterpret_cast<Header*>(at); // NOLINT(performance-no-int-to-ptr): as shmat(2) has it
+    auto* header = reinterpret_cast<Header*>(at); // NOLINT(performance-no-int-to-ptr): shmat(2) returns an address
     call(SYS_madvise, header, bytes, MADV_DONTDUMP);
     new (header) Header;
     header->version = version;
@@ -48,15 +48,15 @@ template <class Call> Header* make_page(Library library, Header* wanted, Call&& 
     return header;
 }
 
-// In a child: empty memory in the place of its parent's page. No row is described in it, and whoever is about to write
-// to one may. False: there is none.
+// In a child: replaces the parent's page with empty private memory. It describes no row, and pointers to rows stay
+// valid for writing. False: the mapping failed.
 template <class Call> bool leave_to_parent(Library library, Header* parents, Call&& call) {
     const long at = call(SYS_mmap, parents, page_bytes_of(library), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0L);
     return at == reinterpret_cast<long>(parents);
 }
 
-// Null: the page has no space for so many.
+// Null: `ordinal` is beyond the capacity.
 template <class RowType> RowType* place_of(Header* header, uint32_t ordinal) {
     auto* rows = reinterpret_cast<RowType*>(reinterpret_cast<char*>(header) + header_bytes);
     return ordinal < max_rows ? rows + ordinal : nullptr;
@@ -68,11 +68,11 @@ inline void note_used(Header& header, uint32_t ordinal) {
     }
 }
 
-// A row changes during its life: readers leave it alone.
+// Marks a row as being written for the lifetime of this object: readers skip it.
 class Change {
   public:
     explicit Change(Row& row) : row_(row), odd_(row.generation.load(std::memory_order_relaxed) | 1) {
-        row_.generation.exchange(odd_, std::memory_order_acq_rel); // nothing that follows comes before it
+        row_.generation.exchange(odd_, std::memory_order_acq_rel); // no later write moves ahead of it
     }
     Change(const Change&) = delete;
     Change& operator=(const Change&) = delete;
@@ -83,7 +83,7 @@ class Change {
     const uint32_t odd_;
 };
 
-inline void add(Word& word, uint64_t n) { // the owner alone writes
+inline void add(Word& word, uint64_t n) { // single writer
     word.store(word.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
 
@@ -100,8 +100,8 @@ inline void renew(Row& row) {
     renew(row.out);
 }
 
-// A socket is closed, and counted with all that were. It is made before the socket's row ends, and goes once all is
-// counted: a reader sees by the two counts of sockets whether it came in between.
+// Adds a closed socket to the totals. It is constructed before the socket's row ends, and destroyed once all is
+// counted: a reader detects an addition in progress by comparing the two counts of sockets.
 class Ending {
   public:
     explicit Ending(Ended& ended) : ended_(ended) { ended_.closing.fetch_add(1, std::memory_order_relaxed); }

@@ -9,7 +9,7 @@ namespace rsockets {
 
 namespace {
 
-// Copies, since the storage has another type than what is in it.
+// Copies, since the storage has another type than its contents.
 template <class T> T as(const sockaddr_storage& storage) {
     T out;
     memcpy(&out, &storage, sizeof(T));
@@ -40,7 +40,7 @@ Address Address::any(int family) {
 }
 
 uint16_t Address::port() const {
-    // The port is at the same place in both families.
+    // The port is at the same offset in both families.
     return ntohs(as<sockaddr_in>(storage).sin_port);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Socket addresses as values: of IPv4, of IPv6, and the IPv4 ones that IPv6 sockets know by another name.
+// Socket addresses as values: IPv4, IPv6, and IPv4-mapped IPv6.
 #pragma once
 
 #include <netinet/in.h>
@@ -23,14 +23,14 @@ struct Address {
     [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
     [[nodiscard]] sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 
-    // ::ffff:a.b.c.d as a.b.c.d; every other as it is.
+    // ::ffff:a.b.c.d as a.b.c.d; any other unchanged.
     [[nodiscard]] Address unmapped() const;
-    // As a socket of that family tells it.
+    // As a socket of that family reports it.
     [[nodiscard]] Address for_family(int family) const;
-    // A connect to the wildcard address means the loopback one.
+    // connect(2) to the wildcard address means the loopback address.
     [[nodiscard]] Address wildcard_as_loopback() const;
 
-    // As accept(2) and getsockname(2) give addresses: cut to the room, with the whole length.
+    // As accept(2) and getsockname(2) store addresses: truncated to `room`, which receives the full length.
     void give(sockaddr* to, socklen_t* room) const;
 
     sockaddr_storage storage{};

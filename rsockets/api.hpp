@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The seam between the calls of C and the objects: how a number becomes one, how an error becomes errno, and that no
-// exception leaves.
+// Helpers of the C entry points: find the object behind a descriptor, turn an error into errno, let no exception out.
 #pragma once
 
 #include <cerrno>
@@ -20,9 +19,9 @@
 #include "rsockets/log.hpp"
 #include "rsockets/socket.hpp"
 
-// The calls that the header declares are defined as ofi_NAME and exported as NAME under our version; those that
-// rdma-core has too also under the version that its library gives them, so that a program which is linked to that one
-// runs on this one when it is preloaded.
+// The calls that the header declares are defined as ofi_NAME and exported as NAME under our symbol version. Those that
+// rdma-core has too are also exported under its symbol version, so that a program linked to rdma-core's library runs on
+// this one when it is preloaded.
 #define RSOCKET_API extern "C" __attribute__((visibility("default")))
 #define RSOCKET_EXPORT(name)                                                                                           \
     static_assert(std::is_same_v<decltype(ofi_##name), decltype(name)>);                                               \
@@ -34,10 +33,10 @@
 
 namespace rsockets {
 
-// Calls which wait, as POSIX has it, are cancellation points.
+// Blocking calls are cancellation points, as in POSIX.
 constexpr auto waits = Call::Kind::cancellation_point;
 
-// What a body returns: a result, or -errno. The only one that passes is the cancellation of the thread.
+// Runs `body`, which returns a result or -errno, and sets errno. The only exception that passes is thread cancellation.
 template <class Body> auto answer(Body&& body, Call::Kind kind = Call::Kind::plain) -> decltype(body()) {
     decltype(body()) ret = -ENOMEM;
     {
@@ -48,7 +47,7 @@ template <class Body> auto answer(Body&& body, Call::Kind kind = Call::Kind::pla
                 ret = body();
             } catch (const std::bad_alloc&) {
                 ret = -ENOMEM;
-            } catch (const std::exception&) { // not all: the cancellation of the thread passes
+            } catch (const std::exception&) { // not `...`: the cancellation of the thread passes
                 ret = -EIO;
             }
         }
@@ -60,7 +59,7 @@ template <class Body> auto answer(Body&& body, Call::Kind kind = Call::Kind::pla
     return ret;
 }
 
-// Why a number is not that of a socket of ours.
+// The error for a descriptor that is not one of our sockets.
 inline int not_a_socket(int fd, const Use& use) {
     if (use.as<Inherited>() != nullptr) {
         log(Level::warn, "descriptor %d: a connection cannot be used in a child of the process that made it", fd);
@@ -69,7 +68,7 @@ inline int not_a_socket(int fd, const Use& use) {
     return fcntl(fd, F_GETFD) < 0 ? -EBADF : -ENOTSOCK;
 }
 
-// Calls `body` with the socket of a number.
+// Calls `body` with the socket behind `fd`.
 template <class Body> auto with_socket(int fd, Body&& body, Call::Kind kind = Call::Kind::plain) {
     using Result = decltype(body(std::declval<Socket&>()));
     return answer(
@@ -81,7 +80,7 @@ template <class Body> auto with_socket(int fd, Body&& body, Call::Kind kind = Ca
         kind);
 }
 
-// What a call that sent gives. Its signal comes behind the call, so that no handler is refused.
+// The result of a sending call. SIGPIPE is raised after the end of the call, so that its handler may make calls.
 inline ssize_t with_signal(ssize_t sent, int flags) {
     if (sent < 0 && errno == EPIPE && (flags & MSG_NOSIGNAL) == 0) {
         raise(SIGPIPE); // to this thread, as the kernel does

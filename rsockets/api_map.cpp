@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Memory beside the stream: the calls that sockets do not have.
+// Iomaps: calls that sockets do not have.
 #include "rsockets/api.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Making, naming, connecting, ending.
+// Creating, naming, connecting and closing sockets; their options.
 #include "rsockets/api.hpp"
 
 #include <cstdarg>
@@ -23,7 +23,7 @@ constexpr int type_mask = 0xf; // of socket(2): the type without its flags
 constexpr int type_flags = SOCK_NONBLOCK | SOCK_CLOEXEC;
 constexpr int last_type = SOCK_PACKET;
 
-// 0, or what the kernel says of a socket that it has no protocol for.
+// 0, or the kernel's error for a socket without a protocol.
 int unsupported(int domain, int type, int protocol) {
     if ((type & ~type_mask & ~type_flags) != 0 || (type & type_mask) > last_type) {
         return EINVAL;
@@ -40,7 +40,7 @@ int unsupported(int domain, int type, int protocol) {
     return protocol != 0 && protocol != IPPROTO_TCP ? EPROTONOSUPPORT : 0;
 }
 
-// A number for an object; `set_up` may still refuse it. The number, or -errno.
+// Creates a descriptor for an object; `set_up` may fail. The descriptor, or -errno.
 template <class SetUp> int give_number(const Ref<Object>& object, int flags, SetUp&& set_up) {
     const int fd = epoll_create1((flags & SOCK_CLOEXEC) != 0 ? EPOLL_CLOEXEC : 0);
     if (fd < 0) {
@@ -62,7 +62,7 @@ int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
             }
             Ref<Socket> accepted;
             if (const int ret = socket.accept((flags & SOCK_NONBLOCK) != 0, accepted); ret != 0) {
-                // The kernel looks for a number before it looks for a connection.
+                // The kernel allocates a descriptor before it takes a connection.
                 return ret == -EAGAIN && !base::Descriptor(dup(fd)).open() ? -errno : ret;
             }
             const int number =
@@ -71,13 +71,13 @@ int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
                 accepted->set_number(number);
             }
             if (number < 0) {
-                socket.put_back(accepted); // for when there are descriptors again
+                socket.put_back(accepted); // until a descriptor is available
                 return number;
             }
             if (address != nullptr) {
                 const int error = length == nullptr ? -EFAULT : accepted->came_from(address, length);
                 if (error == -EFAULT || error == -EINVAL) {
-                    const Use gone = fd_table::take(number); // first: the number may be someone else's after that
+                    const Use gone = fd_table::take(number); // first: the descriptor may be reused after the close
                     ::close(number);
                     return error;
                 }
@@ -87,7 +87,7 @@ int accept_on(int fd, sockaddr* address, socklen_t* length, int flags) {
         waits);
 }
 
-// Puts the object of `fd` under another number that the kernel has just made a duplicate of it.
+// Assigns the object to `number`, a new duplicate of its descriptor. The descriptor, or -errno.
 int share(const Ref<Object>& object, int number) {
     if (number < 0) {
         return -errno;
@@ -140,7 +140,7 @@ RSOCKET_API int ofi_rshutdown(int fd, int how) {
 }
 
 RSOCKET_API int ofi_rclose(int fd) {
-    if (Call::exiting()) { // all sockets are closed by then, and objects stay
+    if (Call::exiting()) { // all sockets are closed by then, and objects are kept
         return fd_table::find(fd) ? ::close(fd) : (errno = EBADF, -1);
     }
     return answer(
@@ -149,7 +149,7 @@ RSOCKET_API int ofi_rclose(int fd) {
             if (!use) {
                 return fcntl(fd, F_GETFD) < 0 ? -EBADF : -ENOTSOCK;
             }
-            ::close(fd); // the number may be someone else's from here on
+            ::close(fd); // another thread may get the descriptor from here on
             return 0;
         },
         waits);
@@ -195,7 +195,7 @@ RSOCKET_API int ofi_rdup2(int fd, int onto) {
 RSOCKET_API int ofi_rfcntl(int fd, int cmd, ...) {
     va_list args;
     va_start(args, cmd);
-    const long arg = va_arg(args, long); // as the kernel takes it, whatever its type was
+    const long arg = va_arg(args, long); // as the kernel reads it, regardless of its type
     va_end(args);
     return answer([&] {
         const Use use = fd_table::find(fd);

@@ -13,7 +13,7 @@ using namespace rsockets;
 
 namespace {
 
-// 0, or what is wrong with a list of segments. `too_many`: what the call says if there are more than IOV_MAX.
+// 0, or the error of a list of segments. `too_many`: the error for more than IOV_MAX segments.
 int invalid(const iovec* iov, size_t count, int too_many) {
     if (count > IOV_MAX) {
         return too_many;
@@ -42,24 +42,24 @@ ssize_t send_on(int fd, const iovec* iov, size_t count, int flags, int too_many)
     return with_signal(with_socket(fd, send, waits), flags);
 }
 
-// Of a message with room for a name, or with one.
+// Whether the length of the message's name is invalid.
 bool bad_name(const msghdr& message) {
     return message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0;
 }
 
-// read(2) and readv(2) of no bytes give 0 whatever there is; recv(2) does not.
+// read(2) and readv(2) of no bytes return 0 in any state; recv(2) does not.
 ssize_t recv_on(int fd, const iovec* iov, size_t count, int flags, int too_many) {
     return with_socket(
         fd,
         [&](Socket& socket) -> ssize_t {
-            const bool discards = (flags & MSG_TRUNC) != 0; // and needs no memory for it
+            const bool discards = (flags & MSG_TRUNC) != 0; // which needs no memory
             const int error = discards && count == 1 ? 0 : invalid(iov, count, too_many);
             return error != 0 ? -error : socket.recv(iov, count, flags);
         },
         waits);
 }
 
-// readv(2) and writev(2) have nothing to do, whatever the socket is.
+// Whether readv(2) or writev(2) has nothing to do, in any state of the socket.
 bool is_empty(const iovec* iov, int count) {
     if (count < 0 || count > IOV_MAX || (iov == nullptr && count != 0)) {
         return false;
@@ -73,7 +73,7 @@ bool is_empty(const iovec* iov, int count) {
 
 constexpr size_t file_piece = 65536;
 
-// Sends what a file has from `at` on; how far that came.
+// Sends a file from `at` on. The number of bytes sent, or -errno.
 ssize_t send_file(Socket& socket, int in_fd, off_t at, size_t count) {
     const std::unique_ptr<char[]> buffer(new char[file_piece]);
     size_t sent = 0;
@@ -139,11 +139,11 @@ RSOCKET_API ssize_t ofi_rrecvfrom(int fd, void* buf, size_t len, int flags, stru
                                   socklen_t* addrlen) {
     const ssize_t ret = ofi_rrecv(fd, buf, len, flags);
     if (ret >= 0 && src_addr != nullptr) {
-        if (addrlen == nullptr || static_cast<int>(*addrlen) < 0) { // which the kernel too finds out behind the bytes
+        if (addrlen == nullptr || static_cast<int>(*addrlen) < 0) { // checked after the bytes, as in the kernel
             errno = addrlen == nullptr ? EFAULT : EINVAL;
             return -1;
         }
-        *addrlen = 0; // a stream does not tell it here
+        *addrlen = 0; // a stream reports no address here
     }
     return ret;
 }
@@ -159,7 +159,7 @@ RSOCKET_API ssize_t ofi_rrecvmsg(int fd, struct msghdr* msg, int flags) {
     const ssize_t ret = recv_on(fd, msg->msg_iov, msg->msg_iovlen, flags, EMSGSIZE);
     if (ret >= 0) {
         if (msg->msg_name != nullptr) {
-            msg->msg_namelen = 0; // a stream does not tell it here
+            msg->msg_namelen = 0; // a stream reports no address here
         }
         msg->msg_controllen = 0;
         msg->msg_flags = flags & MSG_CMSG_CLOEXEC;
@@ -184,7 +184,7 @@ RSOCKET_API ssize_t ofi_rreadv(int fd, const struct iovec* iov, int iovcnt) {
 RSOCKET_API ssize_t ofi_rsendfile(int fd, int in_fd, off_t* offset, size_t count) {
     const auto send = [&](Socket& socket) -> ssize_t {
         if (fd_table::find(in_fd)) {
-            return -EINVAL; // pages of a file are needed
+            return -EINVAL; // the source must have pages, as a file has
         }
         const off_t at = offset != nullptr ? *offset : lseek(in_fd, 0, SEEK_CUR);
         if (at < 0) {

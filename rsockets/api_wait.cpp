@@ -25,7 +25,7 @@ bool valid(const timespec* time) {
 }
 
 int poll_until(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* mask) {
-    constexpr nfds_t usual = 1024; // no process has a lower limit that is worth a system call for each poll
+    constexpr nfds_t usual = 1024; // saves a system call per poll: lower limits are rare
     rlimit limit{};
     if (count > usual && getrlimit(RLIMIT_NOFILE, &limit) == 0 && count > limit.rlim_cur) {
         return -EINVAL;
@@ -73,14 +73,14 @@ RSOCKET_API int ofi_rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set*
                 return -EINVAL;
             }
             timespec time{};
-            if (timeout != nullptr) {                 // microseconds beyond a second are taken
-                constexpr time_t enough = 2000000000; // for ever, and no sum with it is too large
+            if (timeout != nullptr) {                 // more than a second of microseconds is valid
+                constexpr time_t enough = 2000000000; // no limit in effect, and sums with it do not overflow
                 time = {std::min(timeout->tv_sec, enough) + timeout->tv_usec / 1000000,
                         timeout->tv_usec % 1000000 * 1000};
             }
             const Deadline deadline = timeout != nullptr ? Deadline::in(time) : Deadline::never();
             const int ret = rsockets::select(nfds, readfds, writefds, exceptfds, deadline, nullptr);
-            if (timeout != nullptr && deadline.limited()) { // Linux tells what is left of it
+            if (timeout != nullptr && deadline.limited()) { // Linux stores the time that is left
                 timespec left{};
                 (void)deadline.left(left);
                 timeout->tv_sec = left.tv_sec;

@@ -43,14 +43,14 @@ void Bell::remove(Ear* ear) {
     const Guard lock(mutex_);
     if (const auto found = std::find(ears_.begin(), ears_.end(), ear); found != ears_.end()) {
         ears_.erase(found);
-        ear->let_go(); // while the bell is locked: whoever closes the descriptor comes before or after
+        ear->let_go(); // with the queue locked: a close of the descriptor comes before or after
     }
     count_.store(ears_.size());
 }
 
 namespace {
 
-// Made when a thread sleeps for the first time. A signal handler may sleep on top of a sleeper: it takes another.
+// Created when a thread sleeps for the first time. A signal handler that sleeps on top of a Sleeper creates another.
 struct ThreadFd {
     base::Descriptor fd;
     bool taken = false;
@@ -60,8 +60,8 @@ thread_local ThreadFd thread_fd;
 } // namespace
 
 void Sleeper::after_fork() {
-    const int fd = thread_fd.fd.release(); // the parent's thread sleeps on the same
-    if (!thread_fd.taken && fd >= 0) {     // else by a sleeper that this handler stands on, which closes it
+    const int fd = thread_fd.fd.release(); // the parent's thread sleeps on the same one
+    if (!thread_fd.taken && fd >= 0) {     // else an interrupted Sleeper owns it, and closes it
         ::close(fd);
     }
     thread_fd.taken = false;
@@ -106,14 +106,14 @@ void Sleeper::hear() {
 void Sleeper::rest() {
     if (heard_.load()) {
         uint64_t count = 0;
-        (void)!::read(fd_, &count,
-                      sizeof(count)); // before the note: a ring in between is a look too many, not one too few
+        // Before the flag: a notification in between causes one poll too many, not one too few.
+        (void)!::read(fd_, &count, sizeof(count));
         heard_.store(false);
     }
 }
 
 Deadline Deadline::in(const timespec& time) {
-    constexpr time_t longest = 1000000000; // seconds: far from what a clock can count
+    constexpr time_t longest = 1000000000; // seconds: far below the range of the clock
     return time.tv_sec > longest ? never()
                                  : in(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
 }
@@ -144,7 +144,7 @@ const timespec* Deadline::left(timespec& room, std::optional<std::chrono::nanose
 
 namespace {
 
-// Debian's libfabric is linked to a library of psm, which puts handlers of its own on SIGINT and SIGTERM.
+// Debian's libfabric is linked to a library of psm that installs its own handlers for SIGINT and SIGTERM.
 bool of_psm(const void* handler) {
     Dl_info info{};
     return dladdr(handler, &info) != 0 && info.dli_fname != nullptr &&
@@ -153,9 +153,8 @@ bool of_psm(const void* handler) {
 
 } // namespace
 
-// The kernel knows which handler ran, and we do not. If the program's handlers are all of one kind there is no doubt;
-// otherwise the caller is told, since a program that installs a handler without SA_RESTART waits for that. Handlers for
-// mistakes say nothing of what it waits for.
+// Only the kernel knows which handler ran. If all handlers of the program have SA_RESTART, the call goes on; otherwise
+// it fails, since a program that installs a handler without it expects that. Handlers of program errors do not count.
 bool restarts_after_signal() {
     for (int number = 1; number < NSIG; ++number) {
         struct sigaction action {};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How a change of a socket that no descriptor of the provider's tells of reaches those who wait for it: a connection
-// that was made or accepted, an end that another thread made. Data is not announced here.
+// Notification of waiters about changes of a socket that no descriptor of the provider signals: a connection is
+// established or accepted, another thread ends a direction. Data is not notified here.
 #pragma once
 
 #include <atomic>
@@ -16,17 +16,17 @@
 
 namespace rsockets {
 
-// Someone who hears a bell. Called with the bell locked: it takes a note and returns.
+// A waiter. Called with the wait queue locked: it records the notification and returns.
 class Ear {
   public:
     virtual void hear() = 0;
-    // The socket's descriptor is about to be closed: nothing may be left that names it, since its number is soon
-    // another's.
+    // The socket's provider descriptor is about to be closed: the waiter drops it, since its number will be reused.
     virtual void let_go() {}
 
     virtual ~Ear() = default;
 };
 
+// The wait queue of a socket.
 class Bell {
   public:
     void ring();
@@ -40,8 +40,8 @@ class Bell {
     std::atomic<size_t> count_{0};
 };
 
-// A thread that is about to sleep. It hears the bells that it is put on from then on; a ring is not lost between the
-// last look at a socket and the sleep. The descriptor that this takes is the thread's, not the sleeper's.
+// A thread that is about to sleep. The wait queues that it is added to notify it from then on: no notification is lost
+// between the last poll of a socket and the sleep. The eventfd belongs to the thread and is reused.
 class Sleeper final : public Ear {
   public:
     Sleeper();
@@ -49,14 +49,14 @@ class Sleeper final : public Ear {
     Sleeper& operator=(const Sleeper&) = delete;
     ~Sleeper() override;
 
-    // In a child: the thread's descriptor is none that the parent's thread sleeps on.
+    // In a child: drops the eventfd of the thread, which the parent's thread sleeps on.
     static void after_fork();
 
     void listen_to(Bell& bell);
     void hear() override;
 
-    [[nodiscard]] int fd() const { return fd_; } // readable once a bell was heard; -1 if there are none left
-    void rest();                                 // forgets what was heard
+    [[nodiscard]] int fd() const { return fd_; } // readable once notified; -1: out of descriptors
+    void rest();                                 // clears the notification
 
   private:
     int fd_;
@@ -71,18 +71,18 @@ class Deadline {
 
     static Deadline never() { return Deadline(); }
     static Deadline in(std::chrono::nanoseconds time);
-    static Deadline in(const timespec& time); // a valid one; what lasts thirty years and more is for ever
+    static Deadline in(const timespec& time); // a valid one; thirty years and more mean no limit
 
     [[nodiscard]] bool passed() const { return at_ && Clock::now() >= *at_; }
     [[nodiscard]] bool limited() const { return at_.has_value(); }
-    // For ppoll: null if there is no limit. At most `most`, if given.
+    // The time left, for ppoll: null if there is no limit. At most `most`, if given.
     const timespec* left(timespec& room, std::optional<std::chrono::nanoseconds> most = {}) const;
 
   private:
     std::optional<Clock::time_point> at_;
 };
 
-// A sleep was ended by a signal. True if a call that the kernel restarts after handlers with SA_RESTART is to go on.
+// After a signal has ended a sleep: true if the call goes on, as the kernel restarts calls after SA_RESTART handlers.
 bool restarts_after_signal();
 
 } // namespace rsockets

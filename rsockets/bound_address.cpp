@@ -31,7 +31,7 @@ int BoundAddress::hold(const KernelOptions& options, const sockaddr* address, so
     if (!made.open() || ::bind(made.get(), address, length) != 0) {
         return errno;
     }
-    // The core is to bind to the same address once there is something to listen or connect with.
+    // The core must be able to bind to the same address later, to listen or connect.
     (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     holder_ = std::move(made);
     return 0;

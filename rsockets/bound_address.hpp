@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The local address that a socket was bound to. Until the core holds it, by listening or connecting there, a socket of
-// the kernel's does: so the address is free and stays so, an unset port is chosen, and errors are bind(2)'s.
+// The local address that a socket is bound to. A kernel socket reserves it until the core listens or connects there: so
+// the address is free and stays so, an unset port is chosen, and errors are those of bind(2).
 //
 // Threads: the socket's mutex guards it.
 #pragma once
@@ -17,19 +17,18 @@ namespace rsockets {
 
 class BoundAddress {
   public:
-    // For the program. 0 or an errno.
+    // bind(2) of the program. 0 or an errno.
     int bind(const KernelOptions& options, const sockaddr* address, socklen_t length);
-    // Holds what was ours before, and where accepted connections may live on. 0 or an errno.
+    // Reserves an address again that was ours before, and that accepted connections may still use. 0 or an errno.
     int hold_again(const KernelOptions& options, const Address& address);
     void release() { holder_.reset(); }
 
     [[nodiscard]] bool held() const { return holder_.open(); }
     [[nodiscard]] const Address& asked() const { return asked_; } // not set: the program did not bind
-    // Of the kernel's socket that holds it; any address of the family if there is none.
+    // The address of the kernel socket that reserves it; the wildcard address if there is none.
     [[nodiscard]] Address name(int family) const;
 
-    // Whether something else than `holder_` listens there by a socket of the kernel's: the core, unless it has a port
-    // space of its own.
+    // Whether a kernel socket other than `holder_` listens there: the core's, unless the core has its own port space.
     [[nodiscard]] bool kernel_listens(const KernelOptions& options, int family) const;
 
   private:

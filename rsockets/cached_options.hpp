@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Options that calls need, where a call finds them without a lock: those whose effect is `cached` in option_table.hpp.
+// Options that calls read without a lock: those whose effect is `cached` in option_table.hpp.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct CachedOptions {
         corked = options.value<int>(IPPROTO_TCP, TCP_CORK) != 0;
         closing = options.value<linger>(SOL_SOCKET, SO_LINGER);
     }
-    // As `read` would, if those that it was read from were inherited: the kernel is not asked for what was not set.
+    // As `read` from inherited options, without system calls for those that were not set.
     void inherit(const CachedOptions& from) {
         receive_timeout = from.receive_timeout.load();
         send_timeout = from.send_timeout.load();
@@ -42,7 +42,7 @@ struct CachedOptions {
     }
 
   private:
-    static constexpr int64_t max_time = 1000000000; // seconds, some thirty years: more is for ever
+    static constexpr int64_t max_time = 1000000000; // seconds, some thirty years: more means no limit
     static int64_t nanoseconds(const timeval& time) {
         return time.tv_sec > max_time ? 0 : int64_t{1000000000} * time.tv_sec + int64_t{1000} * time.tv_usec;
     }

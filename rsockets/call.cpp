@@ -20,11 +20,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a process that exits waits for threads that are inside a call; one that is inside for longer waits within
-// libfabric.
+// How long an exiting process waits for threads inside calls; one that is inside for longer is blocked in libfabric.
 constexpr auto longest_inside = std::chrono::seconds(1);
-// How long calls of other threads do not return, once the process has done what there is to do at its exit: it is gone
-// by then, and they see nothing of it. If it still is there, a destructor may wait for them.
+// How long calls of other threads stay parked after the exit handler: normally the process is gone by then, and they
+// return no error. If it still exists, a destructor may wait for them.
 constexpr auto longest_park = std::chrono::seconds(1);
 constexpr timespec park_turn{0, 10000000};
 
@@ -32,15 +31,15 @@ enum Place : int { outside, inside, asleep };
 
 struct Thread {
     int place = outside;
-    int cancel_state = PTHREAD_CANCEL_ENABLE; // the program's, while it is inside
+    int cancel_state = PTHREAD_CANCEL_ENABLE; // the program's, while the thread is inside
     bool exits = false;
     unsigned stripe = 0; // of `threads_inside`; 0: none yet
 };
 
-// Of the model that a handler can use, too: others may allocate at the first use.
+// The TLS model that a signal handler can use: others may allocate at the first use.
 __attribute__((tls_model("initial-exec"))) constinit thread_local Thread self;
 
-// How many threads are inside, in parts that do not share a cache line: each call changes one twice.
+// The number of threads inside, in stripes of a cache line each: each call changes one twice.
 struct alignas(64) Stripe {
     std::atomic<int> count{0};
 };
@@ -49,12 +48,12 @@ constinit std::array<Stripe, stripe_count> threads_inside;
 constinit std::atomic<unsigned> next_stripe{0};
 
 constinit std::atomic<bool> exit_begun{false};
-constinit std::atomic<int64_t> exit_ended{0}; // of the clock
+constinit std::atomic<int64_t> exit_ended{0}; // in ticks of `Clock`; 0: not yet
 
-// What calls and libfabric's tcp core need; see the man page.
+// The stack that calls and libfabric's tcp core need; see the man page.
 constexpr size_t least_stack = size_t{24} << 10;
 
-// At a thread's first call: the next thing that its user sees may be SIGSEGV.
+// At a thread's first call: a stack that is too small may end in SIGSEGV.
 void look_at_stack() {
     pthread_attr_t attributes;
     if (!logs(Level::warn) || gettid() == getpid() || pthread_getattr_np(pthread_self(), &attributes) != 0) {
@@ -75,8 +74,8 @@ std::atomic<int>& count_of_this_thread() {
     return threads_inside[self.stripe - 1].count;
 }
 
-// Counted before the look at `exit_begun`, which the thread that exits sets before it counts: one of both sees the
-// other, all of these being sequentially consistent.
+// Counts the thread before it reads `exit_begun`, which the exiting thread sets before it reads the counts: one of them
+// sees the other, since all of these are sequentially consistent.
 void enter() {
     self.place = inside;
     count_of_this_thread().fetch_add(1);
@@ -89,7 +88,7 @@ void leave(int to) {
 
 bool must_park() { return exit_begun.load() && !self.exits; }
 
-// Until the process is gone, or something waits for this thread. It is not inside meanwhile.
+// Waits until the process is gone, or something may wait for this thread, which is not inside meanwhile.
 void park() {
     for (;;) {
         const int64_t ended = exit_ended.load();
@@ -171,7 +170,7 @@ void Call::after_fork() {
     if (self.place == inside) {
         count_of_this_thread().store(1);
     }
-    exit_begun.store(false); // of the parent: the child may fork for a purpose, in a handler of its exit
+    exit_begun.store(false); // the parent's: its exit handlers may fork a child to work in
     self.exits = false;
 }
 
@@ -198,7 +197,7 @@ HeldSignals::~HeldSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 namespace {
 
-// The time in which the thread sleeps. A cancelled one leaves it by unwinding.
+// Scope of a sleep. A cancelled thread leaves it by unwinding.
 class Asleep {
   public:
     Asleep() {
@@ -213,7 +212,7 @@ class Asleep {
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
         pthread_setcanceltype(type_, nullptr);
         enter();
-        self.cancel_state = state_; // a handler's calls have changed it
+        self.cancel_state = state_; // a handler's calls may have changed it
         if (must_park()) {
             leave(asleep);
             park();
@@ -226,7 +225,7 @@ class Asleep {
     int type_ = 0;
 };
 
-// Counts a sleep, also that of a thread that is cancelled in it. A look that does not wait is none.
+// Counts a sleep, also of a thread that is cancelled in it. A poll that does not wait is none.
 class Slept {
   public:
     explicit Slept(bool waits) : began_(waits ? base::stats::clock_ns(CLOCK_MONOTONIC) : 0) {}

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A call of the program's, from its entry to its return, as signals, cancellation and exit(3) see it.
+// A call of the program, from entry to return, with regard to signals, cancellation and exit(3).
 //
-// A thread is outside, inside a call, or asleep in one. Inside, it may hold locks of ours and of libfabric's. So it is
-// not cancelled there, a signal handler that interrupts it is refused with -EAGAIN, and a process that exits waits
-// until it is out: libfabric takes its providers apart at exit. Asleep it holds none. There it can be cancelled, a
-// handler may call anything, and an exit does not wait for it. A call that is about to sleep holds signals back while
-// it looks for the last time, so that none is handled between that and the sleep, which it would have to end.
+// A thread is outside, inside a call, or asleep in one. Inside, it may hold locks of ours and of libfabric. So it is
+// not cancelled there, calls of a signal handler that interrupts it fail with -EAGAIN, and an exiting process waits
+// until it has left: libfabric tears down its providers at exit. Asleep, it holds no lock: it can be cancelled, a
+// handler may make any call, and exit does not wait for it. A call that is about to sleep blocks signals during its
+// last poll, so that none is handled between that and the sleep, which the signal has to end.
 #pragma once
 
 #include <cerrno>
@@ -23,25 +23,24 @@ class Call {
   public:
     enum class Kind { plain, cancellation_point };
 
-    // A cancellation point acts on a request that is pending.
+    // A cancellation point acts on a pending request.
     explicit Call(Kind kind = Kind::plain);
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
-    ~Call() noexcept(false); // a thread with asynchronous cancellation may end here
+    ~Call() noexcept(false); // a thread with asynchronous cancellation may be cancelled here
 
-    // 0, or what the call is to return without touching anything: -EAGAIN if the thread is inside another, -ESHUTDOWN
-    // if the process exits.
+    // 0, or the error to return at once: -EAGAIN if the thread is inside another call, -ESHUTDOWN if the process exits.
     [[nodiscard]] int refusal() const { return refusal_; }
 
-    // The process exits: whoever is inside is to come out.
+    // The process exits: threads inside calls must leave them.
     [[nodiscard]] static bool exiting();
-    // This thread, in exit(3), is inside a call that it interrupted.
+    // exit(3) runs in a signal handler that interrupted a call of this thread.
     [[nodiscard]] static bool interrupted();
-    // For the thread that exits: no call begins from now on, or goes on after a sleep.
+    // For the exiting thread: from now on, no call begins, or goes on after a sleep.
     static void begin_exit();
-    // Waits until no other thread is inside; false if one stayed too long.
+    // Waits until no other thread is inside; false after a timeout.
     static bool others_are_out();
-    // Calls of other threads may return their errors soon.
+    // Lets parked calls of other threads return their errors after a delay.
     static void end_exit();
     // In a child, where there are no other threads.
     static void after_fork();
@@ -50,11 +49,11 @@ class Call {
     friend class HeldSignals;
 
     int refusal_ = 0;
-    int before_ = 0;       // where the thread was
-    int cancel_state_ = 0; // likewise
+    int before_ = 0;       // the previous place of the thread
+    int cancel_state_ = 0; // its previous cancellation state
 };
 
-// Holds signals back, but for those of mistakes, until the end of its life: a handler runs within `sleep` only.
+// Blocks signals, except those of program errors, for its lifetime: handlers run within `sleep` only.
 class HeldSignals {
   public:
     HeldSignals();
@@ -62,20 +61,20 @@ class HeldSignals {
     HeldSignals& operator=(const HeldSignals&) = delete;
     ~HeldSignals();
 
-    // ppoll(2) with the caller's mask, or another one: the number of descriptors, or -errno. No lock may be held, and a
-    // thread may be cancelled here.
+    // ppoll(2) with the caller's mask, or another one: the number of descriptors, or -errno. No lock may be held, since
+    // the thread may be cancelled here.
     int sleep(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask = nullptr) const;
-    // One has come that the program's mask lets in.
+    // A signal is pending that the program's mask does not block.
     [[nodiscard]] bool pending() const;
 
   private:
     sigset_t before_{};
 };
 
-// The same where there was no look before: nothing is held back.
+// The same where no poll precedes it: no signals are blocked.
 int sleep_at_once(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask);
 
-// The time in which a call looks without a sleep in between. A signal or an exit ends it.
+// Busy polling, without a sleep in between. A signal or an exit ends it.
 class Spin {
   public:
     Spin(const HeldSignals& signals, std::chrono::microseconds time)
@@ -84,13 +83,13 @@ class Spin {
 
   private:
     using Clock = std::chrono::steady_clock;
-    static constexpr std::chrono::microseconds look_each{50}; // a look at signals takes a system call
+    static constexpr std::chrono::microseconds look_each{50}; // checking for signals takes a system call
     const HeldSignals& signals_;
     const Clock::time_point end_;
     Clock::time_point next_;
 };
 
-// A signal that a thread sends itself by a mistake.
+// A signal that a thread raises by a program error.
 bool of_a_mistake(int number);
 
 } // namespace rsockets

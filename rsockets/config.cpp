@@ -16,7 +16,7 @@
 
 #include "rsockets/log.hpp"
 
-#ifndef RSOCKET_CONFIG_DIR // the build says where
+#ifndef RSOCKET_CONFIG_DIR // set by the build
 #define RSOCKET_CONFIG_DIR "/etc/rdma/rsocket"
 #endif
 
@@ -45,7 +45,7 @@ constexpr std::array values{
     Value{"wake_up_interval", "RS_WAKE_UP_INTERVAL", &Config::wake_up, 0, 86400000},
 };
 
-// One integer with nothing but blanks around it.
+// An integer, with nothing but blanks around it.
 std::optional<size_t> parse(const char* text) {
     while (isspace(static_cast<unsigned char>(*text)) != 0) {
         ++text;
@@ -81,7 +81,7 @@ bool one_core() {
 Config Config::load() {
     Config config;
     if (one_core()) {
-        config.polling_time = 0; // whom we wait for needs the core to answer
+        config.polling_time = 0; // the thread that we wait for needs the CPU
     }
     const char* named = getenv("RS_CONFIG_DIR");
     const std::string folder = named != nullptr ? named : RSOCKET_CONFIG_DIR;

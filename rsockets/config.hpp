@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The defaults of sockets: the library's own, under the administrator's files, under the environment.
+// Default settings of sockets: built in, overridden by the administrator's files, overridden by the environment.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@ struct Config {
     size_t send_queue = 384; // operations
     size_t recv_queue = 384;
     size_t inline_size = 64;  // bytes
-    size_t iomap_size = 0;    // mappings
+    size_t iomap_size = 0;    // iomaps
     size_t polling_time = 10; // microseconds to spin before a thread sleeps
-    size_t wake_up = 0;       // milliseconds after which a sleeper looks again; 0: never needed
+    size_t wake_up = 0;       // milliseconds after which a sleeping thread polls again; 0: never
 
     static Config load();
 };

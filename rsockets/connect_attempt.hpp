@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A connect under way and how it went, which the program is told once: by connect(2) itself, or after a non-blocking
-// one by poll and SO_ERROR. A thread may give an attempt up and begin the next one while another waits for it, so each
-// has a number.
+// A connect attempt and its result, which is reported once: by connect(2) itself, or after a non-blocking one by poll
+// and SO_ERROR. A thread may cancel an attempt and begin the next one while another waits for it, so each has a number.
 //
 // Threads: the socket's mutex guards all but `number` and `shown`.
 #pragma once
@@ -22,22 +21,22 @@ namespace rsockets {
 
 class ConnectAttempt {
   public:
-    [[nodiscard]] uint64_t number() const { return number_.load(); } // of the last one; from 1 on
+    [[nodiscard]] uint64_t number() const { return number_.load(); } // of the last attempt; from 1 on
     [[nodiscard]] bool told() const { return told_; }
 
-    // The next attempt, and its number.
+    // Begins the next attempt, and returns its number.
     uint64_t begin() {
         signal_.reset();
         told_ = false;
         return number_.fetch_add(1) + 1;
     }
-    // The program knows how it went, or has no need to.
+    // The result was reported, or needs no report.
     void tell() {
         told_ = true;
         signal_.reset();
     }
 
-    // ---- for who polls the kernel's descriptor of the socket, an epoll set
+    // ---- for programs that poll the kernel's descriptor of the socket, an epoll set
 
     // Makes the set readable once `finish` is called, until `seen`. 0 or an errno.
     int show_in(int epoll_fd) {
@@ -66,7 +65,7 @@ class ConnectAttempt {
     std::atomic<uint64_t> number_{0}; // changes with the socket's mutex held
     bool told_ = true;
     base::Descriptor signal_;
-    std::atomic<bool> shown_{false}; // there is that descriptor
+    std::atomic<bool> shown_{false}; // `signal_` is in the set
 };
 
 } // namespace rsockets

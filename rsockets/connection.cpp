@@ -25,10 +25,10 @@ constexpr Option options[] = {
     {FI_OPT_RSTREAM_MAPS, &Sizes::maps},
 };
 
-// Bytes written to maps after which the writer looks at what came: a look costs little beside moving so many.
+// Bytes written to iomaps after which the writer progresses incoming writes: cheap compared to moving so many bytes.
 constexpr size_t look_each = size_t{256} << 10;
 
-constexpr auto longest_linger = std::chrono::seconds(3600); // that the provider takes
+constexpr auto longest_linger = std::chrono::seconds(3600); // the limit of the provider
 
 fi_msg message_of(const iovec* iov, size_t count) {
     fi_msg message{};
@@ -37,7 +37,7 @@ fi_msg message_of(const iovec* iov, size_t count) {
     return message;
 }
 
-// What the user may want to know of a failure.
+// Logs the cause of a failure.
 int told(int ret) {
     rlimit limit{};
     if (ret == -FI_ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
@@ -49,7 +49,7 @@ int told(int ret) {
     return ret;
 }
 
-// Nothing moves on a connection any more that was looked at with this result.
+// Whether no data moves any more on a connection that was polled with this result.
 bool is_over(ssize_t result, const fi_rstream_status& status) {
     return (result < 0 && result != -FI_EAGAIN) || (status.flags & (FI_RSTREAM_LOST | FI_RSTREAM_PEER_RESET)) != 0;
 }
@@ -129,7 +129,7 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
     return fi_sendmsg(ep_.get(), &message, more ? FI_MORE : 0);
 }
 
-// Each look moves what the peer writes to maps too.
+// Counts a poll, which also progresses the peer's writes to iomaps.
 void Connection::note_look() {
     const int maps = maps_.load(std::memory_order_relaxed);
     if (maps == 0 || !by_calls_) {
@@ -144,7 +144,7 @@ void Connection::note_look() {
     }
 }
 
-// Who writes much attends to its maps too: the library's own thread would be in its way.
+// A thread that writes much also progresses its iomaps: the service thread would contend with it.
 void Connection::look_after(size_t written) {
     if (!by_calls_ || maps_.load(std::memory_order_relaxed) == 0) {
         return;
@@ -190,7 +190,7 @@ int64_t Connection::map(void* buffer, size_t length, bool writable, int64_t offs
     uint64_t at = offset == -1 ? FI_RSTREAM_MAP_ANY : static_cast<uint64_t>(offset);
     const int ret = map_ops_->map(ep_.get(), buffer, length, writable ? FI_REMOTE_WRITE : 0, &at);
     if (ret != 0) {
-        return ret == -FI_ENOSPC ? -ENOMEM : ret; // as rdma-core says that the table is full
+        return ret == -FI_ENOSPC ? -ENOMEM : ret; // rdma-core's error for a full table
     }
     note_maps(1);
     return static_cast<int64_t>(at);
@@ -210,7 +210,7 @@ ssize_t Connection::write_map(const void* buffer, size_t length, int64_t offset,
     }
     const ssize_t n = map_ops_->write(ep_.get(), buffer, length, static_cast<uint64_t>(offset), more ? FI_MORE : 0);
     if (n == -FI_EAGAIN) {
-        note_look(); // the provider has looked for room
+        note_look(); // the provider has polled for space
     } else if (n > 0) {
         look_after(static_cast<size_t>(n));
     }
@@ -231,7 +231,7 @@ bool Connection::delivered() {
     const ssize_t more = look_for_bytes();
     const auto now = status();
     const bool awaited = (now.flags & FI_RSTREAM_UNACKED) != 0 &&
-                         (now.flags & FI_RSTREAM_PEER_CLOSED) == 0; // who has closed reads nothing
+                         (now.flags & FI_RSTREAM_PEER_CLOSED) == 0; // a closed peer reads nothing
     return (now.unsent == 0 && !awaited) || is_over(more, now);
 }
 

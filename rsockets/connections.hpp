@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A socket's connection, and those before it. A call that sends or receives looks at the present one once, without a
-// lock, and may go on with it after it was given up: so they stay until the socket is closed. Only those of attempts to
-// connect that failed go before that, since a program may try for hours.
+// A socket's current connection, and its earlier ones. A call that sends or receives loads the current one once,
+// without a lock, and may still use it after it was given up: so connections exist until the socket is closed. Only
+// those of failed connect attempts are destroyed earlier, since a program may retry for hours.
 //
-// Threads: any, at any time. Its lock is a leaf. Whoever takes connections out destroys them without a lock of his own:
-// their events may be under way.
+// Thread safe. Its mutex is a leaf. The caller of take_failed or take_all destroys the connections without holding a
+// lock: their event handlers may be running.
 #pragma once
 
 #include <atomic>
@@ -21,12 +21,12 @@
 
 namespace rsockets {
 
-// One: Connection, or what has its `sizes`.
+// One: Connection, or another type with `sizes`.
 template <class One> class ConnectionsOf {
   public:
     using List = std::vector<std::unique_ptr<One>>;
 
-    // A call that handles connections which are not connected yet: they stay as long as there is another one.
+    // Scope of a call on connections that are not established yet: they are kept while there is another such call.
     class Handling {
       public:
         explicit Handling(ConnectionsOf& all) : all_(all) { all_.handling_.fetch_add(1); }
@@ -38,38 +38,37 @@ template <class One> class ConnectionsOf {
         ConnectionsOf& all_;
     };
 
-    // Null: there is none, or it was given up.
+    // Null: none, or it was given up.
     [[nodiscard]] One* present() const { return present_.load(std::memory_order_acquire); }
-    // In bytes, of the last one that was added; SIZE_MAX before the first.
+    // In bytes, of the last connection added; SIZE_MAX before the first.
     [[nodiscard]] size_t receive_buffer() const { return receive_buffer_.load(std::memory_order_relaxed); }
-    // The last one, also if it was given up. Null: there was none.
+    // The last connection, even if it was given up. Null: there was none.
     [[nodiscard]] One* last() const {
         const Guard lock(mutex_);
         return all_.empty() ? nullptr : all_.back().get();
     }
 
-    // From here on it is the present one.
+    // Makes it the current connection.
     void add(std::unique_ptr<One> made) {
         receive_buffer_.store(made->sizes().recv_buffer, std::memory_order_relaxed);
         const Guard lock(mutex_);
         present_.store(made.get(), std::memory_order_release);
         all_.push_back(std::move(made));
     }
-    // The present one has come about.
+    // The current connection is established.
     void note_connected() {
         const Guard lock(mutex_);
         any_connected_ = true;
     }
-    // The present one until now.
+    // Returns the current connection, and leaves none.
     One* give_up() { return present_.exchange(nullptr); }
 
-    // For a call that holds a Handling, after give_up: those of attempts that failed, where nobody else can be within a
-    // call on any.
+    // For a call that holds a Handling, after give_up: connections of failed attempts, unless another call may use one.
     [[nodiscard]] List take_failed() {
         const Guard lock(mutex_);
         return !any_connected_ && handling_.load() == 1 ? std::exchange(all_, List()) : List();
     }
-    // All, the last one at the end: nobody is within a call on any.
+    // All, the last one at the end. No call may be using one.
     [[nodiscard]] List take_all() {
         const Guard lock(mutex_);
         present_.store(nullptr);

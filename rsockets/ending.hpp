@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What has ended of a socket's connection, and the error of it that the program was not told yet. Any thread may look
-// and change at any time.
+// Ended directions of a socket's connection, and its unreported error. Any thread may read and change it at any time.
 #pragma once
 
 #include <atomic>
@@ -13,11 +12,11 @@ struct Ending {
     std::atomic<int> error{0};             // SO_ERROR
     std::atomic<bool> receive_shut{false}; // by the program
     std::atomic<bool> send_shut{false};    // by the program
-    std::atomic<bool> lost{false};         // the connection was reset, or never came about
+    std::atomic<bool> lost{false};         // the connection was reset, or never established
 
-    // Tells of the error, which is told once. 0: there is none.
+    // Returns the error and clears it, so that it is reported once. 0: none.
     int take_error() { return error.exchange(0); }
-    // True for the first loss: what comes after that tells nothing new.
+    // True for the first loss: a later error adds nothing.
     bool lose(int why) {
         if (lost.exchange(true)) {
             return false;
@@ -25,7 +24,7 @@ struct Ending {
         error.store(why);
         return true;
     }
-    // For the next connection of the socket. An error stays to be told.
+    // Reset for the next connection of the socket. An error stays to be reported.
     void begin_anew() {
         receive_shut.store(false);
         send_shut.store(false);

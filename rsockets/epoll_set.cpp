@@ -21,7 +21,7 @@ namespace rsockets {
 
 namespace {
 
-// What the kernel's events carry for our own two descriptors; interests count from 16.
+// Data of the kernel's events for our own two descriptors; ids of interests start at 16.
 constexpr uint64_t wake_id = 1;
 constexpr uint64_t others_id = 2;
 
@@ -32,7 +32,7 @@ constexpr uint32_t with_exclusive =
 constexpr int deepest_nesting = 4;
 constexpr int most_looks = 64;
 
-// Held while a set is put into another one, over the look for a cycle: then each set's own.
+// Held while a set is nested in another one, over the check for a cycle. Locked before the mutex of any set.
 constinit Mutex nesting;
 
 epoll_event watching(uint64_t id) {
@@ -51,7 +51,7 @@ EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
 void EpollSet::Interest::hear() {
     const Guard lock(set_.heard_mutex_);
     if (std::exchange(heard_, true)) {
-        return; // and nobody has waited since
+        return; // queued already
     }
     set_.heard_.push_back(id_);
     if (set_.heard_.size() == 1) {
@@ -95,7 +95,7 @@ EpollSet::~EpollSet() {
 void EpollSet::after_fork() { new (&nesting) Mutex; }
 
 void EpollSet::hang_up() {
-    std::map<Key, std::unique_ptr<Interest>> gone; // sockets may go with it: without our lock
+    std::map<Key, std::unique_ptr<Interest>> gone; // sockets may be destroyed with it: without our lock
     const Guard lock(mutex_);
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
@@ -135,7 +135,7 @@ int EpollSet::control(int set_fd, int operation, int fd, const epoll_event* even
         if ((event->events & EPOLLEXCLUSIVE) != 0) {
             return -EINVAL;
         }
-        const Guard alone(nesting); // or two threads that nest two sets in each other find no cycle, and make one
+        const Guard alone(nesting); // else two threads could nest two sets in each other, and find no cycle
         return nested->reaches(*this, deepest_nesting) ? -ELOOP : control_ours(operation, fd, object, event);
     }
     return control_ours(operation, fd, object, event);
@@ -177,7 +177,7 @@ int EpollSet::control_kernel(int operation, int fd, const epoll_event* event) {
     return epoll_ctl(others_.get(), operation, fd, &copy) != 0 ? -errno : 0;
 }
 
-// Whether `other` is this set or within it.
+// Whether `other` is this set or nested in it, or the nesting is too deep.
 bool EpollSet::reaches(const EpollSet& other, int depth) {
     if (this == &other || depth == 0) {
         return true;
@@ -212,7 +212,7 @@ int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
     if (interest.socket_ != nullptr) {
         interest.socket_->bell().add(&interest);
     }
-    interest.hear(); // whoever waits is to look at it
+    interest.hear(); // waiters must poll it
     return 0;
 }
 
@@ -240,7 +240,7 @@ void EpollSet::erase(const Key& key) {
     interests_.erase(found);
 }
 
-// What has no number left was closed, and leaves the set.
+// Removes closed objects, which have no descriptor left.
 void EpollSet::drop_closed() {
     for (auto at = interests_.begin(); at != interests_.end();) {
         const auto next = std::next(at);
@@ -299,7 +299,7 @@ uint32_t EpollSet::events_of(Interest& interest) {
     return static_cast<uint16_t>(interest.socket_->events(static_cast<short>(wanted & 0xffff))) & wanted;
 }
 
-// Whether there is something new since the last look, or nothing was asked to be new.
+// Whether to report the events: with EPOLLET, only if something is new since the last poll.
 bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
     if ((interest.wanted_.events & EPOLLET) == 0) {
         return events != 0;
@@ -315,7 +315,7 @@ bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
     return fresh && events != 0;
 }
 
-// True if the kernel will tell when there is something to look at again.
+// True if the kernel signals when the interest must be polled again.
 bool EpollSet::arm(Interest& interest) {
     if (interest.socket_ == nullptr) {
         return true;
@@ -324,7 +324,7 @@ bool EpollSet::arm(Interest& interest) {
     if (fd != interest.watched_.load()) {
         interest.let_go();
         epoll_event watch = watching(interest.id_);
-        // Under two numbers, the same descriptor is watched once: the second look goes by the bell and by the first.
+        // A socket under two descriptors is watched once: the wait queue and the first interest trigger the second one.
         if (fd >= 0 && epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, fd, &watch) != 0 && errno != EEXIST) {
             return false;
         }
@@ -333,7 +333,7 @@ bool EpollSet::arm(Interest& interest) {
     return interest.disabled_ || interest.socket_->may_sleep();
 }
 
-// Fills in what candidates have to tell. Those that have nothing are left to the kernel to watch.
+// Stores the events of candidates. The kernel watches those that have none.
 int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
     take_heard();
     int count = 0;
@@ -344,7 +344,7 @@ int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
         const auto look = look_at(interest);
         if (count == most) {
             candidates_.insert(candidates_.begin(), looking_.begin() + static_cast<ptrdiff_t>(i), looking_.end());
-            break; // the others come first next time
+            break; // the rest comes first next time
         }
         interest.candidate_ = false;
         const uint32_t found = events_of(interest);
@@ -379,7 +379,7 @@ bool EpollSet::ready() {
             std::erase(candidates_, interest);
         }
     }
-    // What the kernel tells of our sockets is not gone for being looked at: their descriptors stay readable until then.
+    // Reading the kernel's events does not consume those of our sockets: their descriptors are level-triggered.
     std::array<epoll_event, 64> kernel;
     const int count = epoll_wait(kernel_.get(), kernel.data(), kernel.size(), 0);
     bool found = false;
@@ -422,8 +422,8 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
                     make_candidate(*known->second);
                 }
             }
-            // The others first get a part of the room, so that neither kind starves the other; where it is for one, by
-            // turns.
+            // Other descriptors first get part of the space, so that neither kind starves the other; with space for one
+            // event, they alternate.
             others_turn_ = !others_turn_;
             const int part = most > 1 ? most / 2 : others_turn_ ? 1 : 0;
             if (others >= 0 && part != 0) {
@@ -437,7 +437,7 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         if (count != 0 || deadline.passed()) {
             return count;
         }
-        if (!signals) { // from here on they end the sleep, and it has looked behind this
+        if (!signals) { // from here on signals end the sleep, and one more poll follows
             signals.emplace();
             spin.emplace(*signals, std::chrono::microseconds(config.polling_time));
             continue;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A set of epoll(7) over a mix of our sockets and any other descriptor. Its number is a kernel's epoll descriptor, in
-// which the kernel watches the others' descriptors with their own flags, and the provider's behind our sockets. Our
-// sockets are looked at only if something may have happened to them: their descriptor says so, their bell rang, or they
-// were ready when last looked at. So the cost of waiting goes with the ready ones, not with all.
+// An epoll(7) set over a mix of our sockets and any other descriptors. Its descriptor is an epoll descriptor of the
+// kernel, which watches the other descriptors with their own flags, and those of the provider behind our sockets. One
+// of our sockets is polled only if its state may have changed: its descriptor is readable, its wait queue has notified,
+// or it was ready at the last poll. So the cost of a wait grows with the ready sockets, not with all.
 #pragma once
 
 #include <atomic>
@@ -28,26 +28,26 @@ namespace rsockets {
 class EpollSet final : public Object {
   public:
     static constexpr Kind own_kind = Kind::epoll_set;
-    // `fd` is the set's number. Null, with errno, if the kernel refuses.
+    // `fd` receives the set's descriptor. Null, with errno, if the kernel refuses.
     static Ref<EpollSet> make(int flags, int& fd);
     ~EpollSet() override;
-    // In a child: whoever held a lock that all sets share is not there.
+    // In a child: resets the mutex that all sets share, whose holder does not exist here.
     static void after_fork();
 
     // As epoll_ctl(2) and epoll_wait(2); errors as -errno.
     int control(int set_fd, int operation, int fd, const epoll_event* event);
     int wait(epoll_event* events, int most, const Deadline& deadline, const sigset_t* mask);
 
-    // Whether `wait` would find something now, for those who poll the set. It takes nothing.
+    // Whether `wait` would find events now, for threads that poll the set. It consumes none.
     bool ready();
-    // The kernel's descriptor behind all numbers of the set.
+    // The kernel's descriptor behind all descriptors of the set.
     [[nodiscard]] int wait_fd() const { return kernel_.get(); }
 
   protected:
     void hang_up() override;
 
   private:
-    // One socket or nested set under one number.
+    // A socket or nested set under one descriptor.
     struct Interest final : public Ear {
         Interest(EpollSet& set, int fd, const Ref<Object>& object);
         void hear() override;
@@ -58,14 +58,14 @@ class EpollSet final : public Object {
         const Ref<Object> object_;
         Socket* const socket_;   // one of these is set
         EpollSet* const nested_; //
-        uint64_t id_ = 0;        // what the kernel's events for it carry
+        uint64_t id_ = 0;        // carried by the kernel's events for it
         epoll_event wanted_{};
-        bool heard_ = false;     // is in the set's `heard_`; with its mutex
-        bool candidate_ = false; // is to be looked at
-        bool disabled_ = false;  // EPOLLONESHOT has had its shot
-        uint32_t told_ = 0;      // edges: the events, and what had happened, at the last look
+        bool heard_ = false;     // is in the set's `heard_`; guarded by `heard_mutex_`
+        bool candidate_ = false; // must be polled
+        bool disabled_ = false;  // EPOLLONESHOT has fired
+        uint32_t told_ = 0;      // EPOLLET: the events and the progress at the last poll
         Socket::Progress seen_{};
-        std::atomic<int> watched_{-1}; // the descriptor of its that the kernel watches for us
+        std::atomic<int> watched_{-1}; // its descriptor that `kernel_` watches; -1: none
     };
     using Key = std::pair<int, const Object*>;
 
@@ -76,7 +76,7 @@ class EpollSet final : public Object {
     void drop_closed() RSOCKET_REQUIRES(mutex_);
     void make_candidate(Interest& interest) RSOCKET_REQUIRES(mutex_);
     void take_heard() RSOCKET_REQUIRES(mutex_);
-    // For the time of a look at its socket, which may be closed at any moment.
+    // Held while the socket is polled, since it may be closed at any moment.
     static std::shared_lock<std::shared_mutex> look_at(const Interest& interest);
     uint32_t events_of(Interest& interest) RSOCKET_REQUIRES(mutex_);
     static bool edge(Interest& interest, uint32_t events, bool take);
@@ -87,18 +87,18 @@ class EpollSet final : public Object {
     bool reaches(const EpollSet& other, int depth);
 
     base::Descriptor kernel_; // watches `wake_`, `others_`, and descriptors of the provider
-    base::Descriptor others_; // watches what is not ours; made when there is any
+    base::Descriptor others_; // watches descriptors that are not ours; made on demand
     base::Descriptor wake_;   // readable once `heard_` is not empty
 
     Mutex mutex_;
     std::map<Key, std::unique_ptr<Interest>> interests_ RSOCKET_GUARDED_BY(mutex_);
     std::unordered_map<uint64_t, Interest*> by_id_ RSOCKET_GUARDED_BY(mutex_);
     std::vector<Interest*> candidates_ RSOCKET_GUARDED_BY(mutex_);
-    std::vector<Interest*> looking_
-        RSOCKET_GUARDED_BY(mutex_); // candidates_ and heard_ of the present look: kept, so that no look takes memory
+    // candidates_ and heard_ of the current poll: members, so that polling allocates no memory.
+    std::vector<Interest*> looking_ RSOCKET_GUARDED_BY(mutex_);
     std::vector<uint64_t> hearing_ RSOCKET_GUARDED_BY(mutex_);
     uint64_t next_id_ RSOCKET_GUARDED_BY(mutex_) = 16;
-    bool others_turn_ RSOCKET_GUARDED_BY(mutex_) = false; // of the room for one event
+    bool others_turn_ RSOCKET_GUARDED_BY(mutex_) = false; // to get the space, where it is for one event
 
     Mutex heard_mutex_; // a leaf: nothing else is locked under it
     std::vector<uint64_t> heard_ RSOCKET_GUARDED_BY(heard_mutex_);

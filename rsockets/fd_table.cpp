@@ -13,7 +13,7 @@ namespace rsockets::fd_table {
 namespace {
 
 constexpr size_t chunk_size = 1024;
-constexpr size_t chunk_count = 1024; // the kernel's own limit of numbers, fs.nr_open, is 2^20 by default
+constexpr size_t chunk_count = 1024; // the kernel's limit of descriptors, fs.nr_open, is 2^20 by default
 
 struct Slot {
     std::atomic_flag locked;
@@ -119,7 +119,7 @@ void forget_all(const std::function<void(int)>& inherited) {
         Chunk* chunk = chunks[i].load(std::memory_order_acquire);
         for (size_t j = 0; chunk != nullptr && j < chunk_size; ++j) {
             Slot& slot = (*chunk)[j];
-            slot.locked.clear(); // whoever held it is not in this process
+            slot.locked.clear(); // its holder is not in this process
             if (std::exchange(slot.object, nullptr) != nullptr) {
                 inherited(static_cast<int>(i * chunk_size + j));
             }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What stands for a parent's socket in its child: the number can be closed, duplicated and asked for its flags, and is
-// otherwise a connection that was reset.
+// Placeholder in a child for a parent's socket: the descriptor can be closed, duplicated and queried for its flags, and
+// otherwise behaves as a connection that was reset.
 #pragma once
 
 #include "rsockets/object.hpp"

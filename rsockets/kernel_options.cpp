@@ -22,19 +22,19 @@ constexpr size_t largest_value = 256;
 constexpr size_t largest_kept = sizeof(timeval);
 constexpr size_t most_kept = 256;
 
-// A value that was set, or an option alone.
+// Cache key: an option with a value that was set, or alone.
 using Question = std::tuple<int, int, int, std::vector<char>>; // family, level, name
 
-// What the kernel has said before in this process: a server sets the same values on each connection.
+// Results of the kernel, cached for the process: a server sets the same values on each connection.
 struct Memory {
     Mutex mutex;
     std::map<Question, std::vector<char>> effective RSOCKET_GUARDED_BY(mutex);
     std::map<Question, std::vector<char>> defaults RSOCKET_GUARDED_BY(mutex);
 };
 
-// Never destroyed: sockets may be used until the last moment of the process.
+// Never destroyed: sockets may be used until the process ends.
 constinit std::atomic<Memory*> made{nullptr};
-constinit std::atomic<Memory*> left_behind{nullptr}; // for tools that look for leaks
+constinit std::atomic<Memory*> left_behind{nullptr}; // reachable for leak checkers
 
 Memory& memory() {
     Memory* present = made.load(std::memory_order_acquire);
@@ -88,7 +88,7 @@ int KernelOptions::set(int level, int name, const void* value, socklen_t length)
     std::vector<char> effective(largest_value);
     socklen_t size = largest_value;
     if (::getsockopt(scratch.get(), level, name, effective.data(), &size) != 0) {
-        return 0; // cannot be asked for, then
+        return 0; // the option cannot be read back
     }
     effective.resize(size);
     if (kept) {
@@ -141,7 +141,7 @@ std::vector<char> KernelOptions::default_of(int level, int name) const {
     return at->second;
 }
 
-// Another thread may have been at it in the parent.
+// Another thread may have held the mutex in the parent.
 void KernelOptions::after_fork() {
     if (Memory* parents = made.exchange(nullptr); parents != nullptr) {
         left_behind = parents;

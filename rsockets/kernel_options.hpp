@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Options that have nothing to do with the fabric, as the kernel has them: a TCP socket of the kernel's that lives for
-// one call says whether a value is valid and what becomes of it. So ranges, rounding, lengths and errors are TCP's.
+// Options unrelated to the fabric, with the kernel's semantics: a kernel TCP socket that lives for one call validates a
+// value and returns the effective one. So ranges, rounding, lengths and errors are those of TCP.
 #pragma once
 
 #include <map>
@@ -23,25 +23,25 @@ class KernelOptions {
     int set(int level, int name, const void* value, socklen_t length);
     int get(int level, int name, void* value, socklen_t* length) const;
 
-    // What was set there, of those that an accepted socket has from its listener.
+    // Copies those values set on the listener that an accepted socket inherits.
     void inherit(const KernelOptions& from);
 
     [[nodiscard]] bool was_set(int level, int name) const { return values_.contains({level, name}); }
-    // As the kernel has it, whether it was set or not; zeros if it has none. It takes no system call, but for the first
-    // one of an option that was not set, whose default is kept for the process.
+    // The effective value, set or default; zeros if the kernel has none. It makes no system call, except for the first
+    // read of an option that was not set, whose default is cached for the process.
     template <class T> [[nodiscard]] T value(int level, int name) const {
         T out{};
         read(level, name, &out, sizeof(out));
         return out;
     }
 
-    // A fresh socket of the kernel's on which the given ones of them are set.
+    // A new kernel socket with the given options set, as far as they were set here.
     [[nodiscard]] base::Descriptor socket(std::initializer_list<std::pair<int, int>> names) const;
 
-    // In a child: what this process has been told is forgotten.
+    // In a child: drops the cache of the process.
     static void after_fork();
 
-    // Whether the value of an option is kept here: option_table.hpp.
+    // Whether the value of an option is stored here: option_table.hpp.
     static bool known(int level, int name);
 
   private:

@@ -22,10 +22,10 @@ namespace rsockets {
 
 namespace {
 
-// What peers are given, all together, to take what this process has sent before it ends.
+// The time that all peers together get to take the data that this process has sent before it ends.
 constexpr auto longest_exit = std::chrono::seconds(3);
 
-// Never destroyed: sockets may be used until the last moment of the process.
+// Never destroyed: sockets may be used until the process ends.
 constinit std::atomic<Library*> library{nullptr};
 constinit Mutex making;
 
@@ -71,8 +71,8 @@ int Library::transport_for(fi_info& info, Transport*& out) {
         }
     }
     if (!service_.started()) {
-        // The first domain of verbs makes libfabric rewrite libc's munmap and others in place (its memhooks): no thread
-        // of ours is to be in one of them. Whether it opens is for those to say who need it.
+        // The first verbs domain makes libfabric rewrite libc's munmap and others in place (its memhooks): no thread of
+        // ours may run one of them meanwhile. A failure to open it is reported to later users.
         fid_domain* first = nullptr;
         (void)out->domain(info, first);
     }
@@ -95,13 +95,13 @@ std::vector<Transport*> Library::transports() {
     return all;
 }
 
-// libfabric takes its providers apart behind this. So no thread is to be within a call by then, nor to begin one.
+// libfabric tears down its providers after this handler: by then, no thread may be inside a call, or begin one.
 void Library::at_exit() {
     Library* made = library.load(std::memory_order_acquire);
     if (made == nullptr) {
         return;
     }
-    // A signal handler may end the process on top of a call, and finds locks taken that will never be given back.
+    // A signal handler may call exit(3) on top of a call: locks may be held that will never be released.
     const bool interrupted = Call::interrupted();
     Call::begin_exit();
     const bool alone = Call::others_are_out();
@@ -111,15 +111,15 @@ void Library::at_exit() {
     Call::end_exit();
 }
 
-// As the kernel does for a process that ends: all its sockets are closed, and what they have sent is delivered. Objects
-// stay, since the numbers do.
+// As the kernel does for a process that ends: closes all sockets, and delivers what they have sent. Objects are kept,
+// since their descriptors are open.
 void Library::finish(bool alone) {
     service_.stop();
     const Deadline deadline = Deadline::in(longest_exit);
     fd_table::for_each([&](int, Object& object) {
         if (auto* socket = as_kind<Socket>(&object)) {
             socket->close_at_exit();
-            socket->bell().ring(); // who sleeps on it returns, in case that a destructor waits for it
+            socket->bell().ring(); // wakes sleeping waiters, in case a destructor waits for them
         }
     });
     deliver(deadline);
@@ -130,7 +130,7 @@ void Library::finish(bool alone) {
     }
 }
 
-// Looks at all connections in turn: the two ends of one may both be in this process, and each needs the other's look.
+// Polls all connections in turn: both ends of one may be in this process, and each needs the progress of the other.
 void Library::deliver(const Deadline& deadline) {
     for (;;) {
         Ref<Socket> waits;
@@ -152,8 +152,8 @@ void Library::deliver(const Deadline& deadline) {
     }
 }
 
-// The parent's connections are out of reach here: their memory was copied, the adapter's was not. Its descriptors were
-// inherited, and the numbers keep their meaning as dead connections until the child closes them.
+// A child cannot use the parent's connections: their memory was copied, the adapter's was not. The inherited
+// descriptors stand for dead connections until the child closes them.
 void Library::after_fork_in_child() {
     Call::after_fork();
     Counters::after_fork_in_child();
@@ -163,7 +163,7 @@ void Library::after_fork_in_child() {
     if (library.exchange(nullptr) == nullptr) {
         return;
     }
-    new (&making) Mutex; // whoever held it is not here
+    new (&making) Mutex; // its holder does not exist here
     fd_table::forget_all([](int fd) { fd_table::put(fd, Ref<Object>::adopt(new Inherited)); });
 }
 

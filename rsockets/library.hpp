@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What all sockets of a process share, made at first use: nothing happens when the library is loaded. A child after a
-// fork starts anew.
+// State shared by all sockets of a process, created at first use: loading the library has no effect. A child starts
+// anew after a fork.
 #pragma once
 
 #include <atomic>
@@ -28,11 +28,11 @@ class Library {
     Service& service() { return service_; }
     Ways& ways() { return ways_; }
 
-    // The transport of an info's fabric, opened if need be; the service thread runs from then on. 0 or -FI_E*.
+    // The transport of an info's fabric, opened on first use; starts the service thread. 0 or -FI_E*.
     int transport_for(fi_info& info, Transport*& out);
     std::vector<Transport*> transports();
 
-    // Connections that are being made.
+    // Connections that are being set up.
     void setup_begins() { setups_.fetch_add(1); }
     void setup_ends() { setups_.fetch_sub(1); }
     [[nodiscard]] bool setting_up() const { return setups_.load() != 0; }
@@ -46,8 +46,7 @@ class Library {
 
     Config config_;
     Mutex mutex_;
-    std::vector<std::unique_ptr<Transport>>
-        transports_ RSOCKET_GUARDED_BY(mutex_); // none leaves before the process does
+    std::vector<std::unique_ptr<Transport>> transports_ RSOCKET_GUARDED_BY(mutex_); // never removed
     std::atomic<int> setups_{0};
     Ways ways_;
     Service service_;

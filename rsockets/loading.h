@@ -2,8 +2,8 @@
 /* SPDX-FileCopyrightText: The rstream authors */
 
 /*
- * What the worker of the preload library needs of librsocket-ofi beyond the calls of <rdma/rsocket.h>. Private to this
- * project; the name's number changes with its meaning.
+ * Calls of librsocket-ofi for the worker of the preload library, beyond those of <rdma/rsocket.h>. Private to this
+ * project; the number in the name changes with the meaning.
  */
 #ifndef RSOCKET_LOADING_H
 #define RSOCKET_LOADING_H
@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* libfabric loads its providers now, instead of with the first connection: some tenths of a second. If that fails, the
- * first connection says why. Thread-safe. */
+/* Loads libfabric's providers now instead of with the first connection, which takes some tenths of a second. If that
+ * fails, the first connection reports why. Thread safe. */
 void rsocket_load_providers_1(void);
 
 #ifdef __cplusplus

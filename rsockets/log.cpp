@@ -44,14 +44,14 @@ void log(Level level, const char* format, ...) {
         snprintf(line.data(), line.size(), "rsocket[%d] %s: ", getpid(), names[static_cast<size_t>(level)]);
     va_list args;
     va_start(args, format);
-    // One byte is kept for the end of the line.
+    // One byte is reserved for the newline.
     const auto room = line.size() - static_cast<size_t>(head) - 1;
     // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
     const int body = vsnprintf(line.data() + head, room, format, args);
     va_end(args);
     size_t length = static_cast<size_t>(head) + (body < 0 ? 0 : std::min<size_t>(static_cast<size_t>(body), room - 1));
     line[length++] = '\n';
-    (void)!::write(STDERR_FILENO, line.data(), length); // one call, so that lines of threads do not mix
+    (void)!::write(STDERR_FILENO, line.data(), length); // one call, so that lines of threads do not interleave
     errno = saved;
 }
 

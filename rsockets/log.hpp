@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What the library has to say, on standard error, and only if RS_LOG asks for it: error, warn, info or debug.
+// Log messages on standard error, only if RS_LOG sets a level: error, warn, info or debug.
 #pragma once
 
 namespace rsockets {
 
 enum class Level : int { error = 1, warn, info, debug };
 
-// Whether anything of that level is written at all.
+// Whether messages of that level are written.
 bool logs(Level level);
 
 [[gnu::format(printf, 2, 3)]] void log(Level level, const char* format, ...);

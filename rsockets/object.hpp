@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a descriptor number of ours can stand for: a socket, or a set of repoll_create(3). As with an open file of the
-// kernel's, it ends when the last number that names it is closed and the last call that uses it has returned. Who only
-// keeps a reference, as a set does to its sockets, does not delay that.
+// The object behind a descriptor of this library: a socket, or a set of repoll_create(3). Like an open file description
+// of the kernel, it is closed when its last descriptor is closed and the last call that uses it has returned. A mere
+// reference, as a set holds to its sockets, does not delay that.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace rsockets {
 
 class Object {
   public:
-    // What it is: each class has its own as `own_kind`. Every call asks, and dynamic_cast compares names.
+    // The type, `own_kind` in each class. Every call checks it, and dynamic_cast would compare names.
     enum class Kind : uint8_t { socket, epoll_set, inherited };
 
     explicit Object(Kind kind) : kind_(kind) {}
@@ -27,7 +27,7 @@ class Object {
     void retain() { counts_.fetch_add(one_use, std::memory_order_relaxed); }
     void release() {
         if (uses(counts_.fetch_sub(one_use, std::memory_order_acq_rel)) == 1) {
-#ifndef __clang_analyzer__ // which does not count
+#ifndef __clang_analyzer__ // the analyzer does not track the count
             delete this;
 #endif
         }
@@ -39,11 +39,11 @@ class Object {
             hang_up();
         }
     }
-    // A call has a reference too.
+    // A call also holds a reference.
     void call_begins() { counts_.fetch_add(one_use + one_hold, std::memory_order_relaxed); }
     void call_ends() {
         uint64_t counts = counts_.load(std::memory_order_relaxed);
-        while (holds(counts) > 1) { // and whoever else holds it has a reference
+        while (holds(counts) > 1) { // every other hold comes with a reference
             if (counts_.compare_exchange_weak(counts, counts - one_use - one_hold, std::memory_order_acq_rel,
                                               std::memory_order_relaxed)) {
                 return;
@@ -52,14 +52,14 @@ class Object {
         number_taken();
         release();
     }
-    // It has ended.
+    // No descriptor and no call is left.
     [[nodiscard]] bool closed() const { return holds(counts_.load(std::memory_order_acquire)) == 0; }
 
   protected:
     virtual void hang_up() = 0;
 
   private:
-    // In one word, since every call changes both: the uses are references, the holds numbers and calls under way.
+    // In one word, since every call changes both: uses are references, holds are descriptors and calls in progress.
     static constexpr uint64_t one_use = 1;
     static constexpr uint64_t one_hold = uint64_t{1} << 32;
     static uint32_t uses(uint64_t counts) { return static_cast<uint32_t>(counts); }
@@ -69,12 +69,12 @@ class Object {
     const Kind kind_;
 };
 
-// The object as what it is; none if it is something else.
+// Downcast; null if the object is of another kind.
 template <class T> T* as_kind(Object* object) {
     return object != nullptr && object->kind() == T::own_kind ? static_cast<T*>(object) : nullptr;
 }
 
-// Keeps an object. A new object comes with one use, which `adopt` takes over.
+// Counted reference. A new object starts with one use, which `adopt` takes over.
 template <class T> class Ref {
   public:
     Ref() = default;
@@ -110,7 +110,7 @@ template <class T> class Ref {
     T* object_ = nullptr;
 };
 
-// A call that uses an object.
+// Scope of a call that uses an object.
 class Use {
   public:
     Use() = default;

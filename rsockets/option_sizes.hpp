@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Where the sizes of option_table.hpp are: in what the next connection is made with, and in what the core left of them.
+// The members that hold the sizes of option_table.hpp: those for the next connection, and those that the core granted.
 #pragma once
 
 #include "rsockets/config.hpp"
@@ -10,7 +10,7 @@
 
 namespace rsockets {
 
-// None if the option is not at Place::size.
+// Null if the option is not at Place::size.
 constexpr size_t Config::*configured(const Option& option) {
     switch (option.size) {
     case Option::Size::none:
@@ -31,7 +31,7 @@ constexpr size_t Config::*configured(const Option& option) {
     return nullptr;
 }
 
-// None if the core is not asked for it.
+// Null if the core does not report it.
 constexpr size_t Sizes::*left_by_core(const Option& option) {
     switch (option.size) {
     case Option::Size::none:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The options of a socket, one row each: where the value is, what setting it changes, and whether an accepted socket
-// has it from its listener. An option that changes nothing on a stream is a row and no more.
+// The socket options, one row each: where the value is stored, what setting it changes, and whether an accepted socket
+// inherits it from its listener. An option without effect on a stream is a row and no more.
 //
-// Options that would have to change what is sent or received (filters, MD5 signatures, time stamps, urgent data) are
-// not here, or nowhere: a program that asks for one is told that there is none.
+// Options that would have to change the data sent or received (filters, MD5 signatures, time stamps, urgent data) are
+// not here, or have Place::nowhere: they fail as options that do not exist.
 #pragma once
 
 #include <cstddef>
@@ -21,28 +21,28 @@ namespace rsockets {
 
 struct Option {
     enum class Place : uint8_t {
-        kernel,  // KernelOptions: the kernel says which values are valid
+        kernel,  // KernelOptions: the kernel validates the value
         size,    // a size of the next connection, see `size`
-        bytes,   // kept, and of no use
-        state,   // what the socket or its connection knows; cannot be set
-        nowhere, // a program is told that there is none
+        bytes,   // stored, without effect
+        state,   // state of the socket or its connection; cannot be set
+        nowhere, // reported as an unknown option
     };
     enum class Effect : uint8_t {
         none,
-        cached,    // CachedOptions is read again
-        keepalive, // the provider is told
-        family,    // the addresses of the socket change: only before it is bound
+        cached,    // CachedOptions is refreshed
+        keepalive, // passed to the provider
+        family,    // changes the addresses of the socket: only before it is bound
     };
     enum class Size : uint8_t { none, send_buffer, recv_buffer, send_queue, recv_queue, inline_size, maps };
 
     int level;
     int name;
-    const char* text; // the name, as programs have it
+    const char* text; // the name in C
     Place place = Place::kernel;
     Effect effect = Effect::none;
     bool inherited = true;  // by an accepted socket
-    bool of_state = false;  // what is read is not what was set
-    Size size = Size::none; // for Place::size, with the values that it is clamped to
+    bool of_state = false;  // getsockopt(2) returns state, not the value that was set
+    Size size = Size::none; // for Place::size; values are clamped to min and max
     int min = 0;
     int max = 0;
 };
@@ -137,13 +137,13 @@ inline constexpr Option option_table[] = {
     {RSOCKET_OPTION(SOL_RDMA, RDMA_INLINE), .place = Option::Place::size, .size = Option::Size::inline_size,
      .max = 65535},
     {RSOCKET_OPTION(SOL_RDMA, RDMA_IOMAPSIZE), .place = Option::Place::size, .size = Option::Size::maps,
-     .max = 4096}, // what the provider takes
+     .max = 4096}, // the limit of the provider
     {RSOCKET_OPTION(SOL_RDMA, RDMA_ROUTE), .place = Option::Place::bytes, .inherited = false},
 };
 
 #undef RSOCKET_OPTION
 
-// None if it is not in the table.
+// Null if it is not in the table.
 constexpr const Option* find_option(int level, int name) {
     for (const Option& option : option_table) {
         if (option.level == level && option.name == name) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr socklen_t longest_route = 4096; // bytes of path records, of 72 or less each
 
-// Of keepalive, as the provider takes them: TCP's own limits.
+// Keepalive limits of the provider, which are TCP's own.
 constexpr size_t longest_silence = 32767000; // milliseconds
 constexpr size_t most_questions = 127;
 
@@ -41,8 +41,8 @@ void OptionValues::inherit(const OptionValues& listener) {
 
 void OptionValues::read_v6_only() { v6_only_ = kernel_.value<int>(IPPROTO_IPV6, IPV6_V6ONLY) != 0; }
 
-// TCP asks an idle peer only with SO_KEEPALIVE. TCP_USER_TIMEOUT is for data that is not acknowledged, and says besides
-// when an idle peer is given up that is asked.
+// TCP probes an idle peer only with SO_KEEPALIVE. TCP_USER_TIMEOUT is for unacknowledged data, and also sets when an
+// idle peer that is probed is given up.
 std::optional<Keepalive> OptionValues::keepalive() const {
     if (!kernel_.was_set(SOL_SOCKET, SO_KEEPALIVE) && !kernel_.was_set(IPPROTO_TCP, TCP_USER_TIMEOUT)) {
         return std::nullopt;
@@ -55,7 +55,7 @@ std::optional<Keepalive> OptionValues::keepalive() const {
         wanted.idle = 1000 * tcp(TCP_KEEPIDLE);
         wanted.interval = 1000 * tcp(TCP_KEEPINTVL);
         wanted.count = tcp(TCP_KEEPCNT);
-        if (timeout != 0) { // the first question that is due by then and was not answered is the last
+        if (timeout != 0) { // the first unanswered probe due by then is the last
             const size_t after = timeout - std::min(timeout, wanted.idle);
             wanted.count = std::clamp<size_t>((after + wanted.interval - 1) / wanted.interval, 1, most_questions);
         }
@@ -63,7 +63,7 @@ std::optional<Keepalive> OptionValues::keepalive() const {
     return wanted;
 }
 
-// Once connected, the sizes are what they are: reading the value back tells.
+// On a connected socket, the sizes stay as they are: getsockopt(2) returns the actual ones.
 int OptionValues::set_size(const Option& option, const void* value, socklen_t length) {
     int wanted = 0;
     if (length < sizeof(wanted)) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The options of one socket as they are set: those that the kernel knows, the sizes of its next connection, and what is
-// kept for nothing but to be read again. Which option is where, and which an accepted socket has from its listener,
-// says option_table.hpp.
+// The option values of one socket: those that the kernel validates, the sizes of its next connection, and those that
+// are only stored to be read back. option_table.hpp defines where an option is stored, and whether it is inherited.
 //
 // Threads: the socket's mutex guards it.
 #pragma once
@@ -30,11 +29,11 @@ class OptionValues {
     [[nodiscard]] KernelOptions& kernel() { return kernel_; }
     [[nodiscard]] const KernelOptions& kernel() const { return kernel_; }
 
-    // IPV6_V6ONLY as it was when it was last set: bind and connect ask no kernel.
+    // IPV6_V6ONLY as last set: bind and connect make no system call for it.
     [[nodiscard]] bool v6_only() const { return v6_only_; }
     void read_v6_only();
 
-    // Of an option at Place::size. 0 or -errno.
+    // For an option at Place::size. 0 or -errno.
     int set_size(const Option& option, const void* value, socklen_t length);
     [[nodiscard]] size_t size(const Option& option) const;
     [[nodiscard]] Sizes sizes() const; // for the next connection
@@ -43,8 +42,7 @@ class OptionValues {
     int set_route(const void* value, socklen_t length);
     [[nodiscard]] const std::vector<std::byte>& route() const { return route_; }
 
-    // What the options of keepalive ask of a connection. Nothing if the program said nothing: what the provider was set
-    // to holds then.
+    // The keepalive settings for a connection. Empty if the program set none: the provider's own apply.
     [[nodiscard]] std::optional<Keepalive> keepalive() const;
 
   private:

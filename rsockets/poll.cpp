@@ -29,11 +29,11 @@ namespace {
 
 constexpr int always = POLLERR | POLLHUP | POLLNVAL;
 constexpr int most_looks = 64;
-// Bytes: what a set of some dozens takes stays on the stack, of which little may be left.
+// Bytes on the stack, enough for a set of some dozens: little stack may be left.
 constexpr size_t room_for_few = 1024;
 
-// How many descriptors the kernel's table of this process has room for: select(2) looks at no bit beyond, so that a set
-// need be no larger, whatever the program says its count is. It allocates nothing.
+// The capacity of this process's descriptor table in the kernel: select(2) reads no bit beyond it, so that a set may be
+// smaller than the program's count. Allocates no memory.
 [[gnu::noinline]] int table_size() {
     constexpr char key[] = "\nFDSize:";
     char text[512]; // it is among the first lines
@@ -47,7 +47,7 @@ constexpr size_t room_for_few = 1024;
     if (found != nullptr) {
         return atoi(found + sizeof(key) - 1);
     }
-    rlimit limit{}; // there may be no descriptor left to read it by
+    rlimit limit{}; // there may be no descriptor left to open the file with
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT_MAX))
                                                  : INT_MAX;
 }
@@ -73,7 +73,7 @@ class Poll {
 
     [[nodiscard]] bool ours() const { return ours_; }
 
-    // How many have events.
+    // Polls all. The number of entries with events, or -errno.
     int look() {
         if (!kernel_.empty() && ::poll(kernel_.data(), kernel_.size(), 0) < 0) {
             return -errno;
@@ -137,7 +137,7 @@ class Poll {
     std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
     std::pmr::vector<Use> objects_;
     std::pmr::vector<pollfd> kernel_{&memory_}; // those that are not ours
-    std::pmr::vector<pollfd> waited_{&memory_}; // and what tells of ours
+    std::pmr::vector<pollfd> waited_{&memory_}; // kernel_, and descriptors that signal ours
     bool ours_ = false;
 };
 
@@ -150,14 +150,14 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
         return sleep_at_once(fds, count, deadline.left(room), mask);
     }
     int ready = poll.look();
-    if (ready == 0 && mask != nullptr && deadline.passed()) { // signals that it lets in come even so
+    if (ready == 0 && mask != nullptr && deadline.passed()) { // signals that the mask unblocks are delivered even so
         constexpr timespec at_once{};
         return ::ppoll(nullptr, 0, &at_once, mask) < 0 ? -errno : 0;
     }
     if (ready != 0 || deadline.passed()) {
         return ready;
     }
-    const HeldSignals signals; // which end the sleep, if they come from here on
+    const HeldSignals signals; // signals from here on end the sleep
     const Config& config = Library::get().config();
     if (config.polling_time != 0) {
         Spin spin(signals, std::chrono::microseconds(config.polling_time));
@@ -187,7 +187,7 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
         const auto longest = looks < most_looks ? most : std::chrono::milliseconds(1);
         looks = 0;
         if (const int ret = poll.sleep(sleeper, signals, deadline.left(room, longest), mask); ret != 0) {
-            return ret; // a signal, above all: poll(2) is never restarted
+            return ret; // mostly a signal: poll(2) is never restarted
         }
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// poll(2) and select(2) over a mix of our sockets, sets of repoll_create(3) and any other descriptor. A thread looks at
-// all of them, and sleeps in the kernel's poll on the others' own descriptors, on those of the provider behind ours,
-// and on one of its own that it hears of everything else by.
+// poll(2) and select(2) over a mix of our sockets, sets of repoll_create(3) and any other descriptors. A thread polls
+// all of them, then sleeps in the kernel's poll on the other descriptors, on those of the provider behind ours, and on
+// its own eventfd for all further notifications.
 #pragma once
 
 #include <csignal>

@@ -16,7 +16,7 @@
 #include "rsockets/log.hpp"
 #include "rsockets/mutex.hpp"
 
-#ifndef RSOCKET_PROVIDER_DIR // the build says where
+#ifndef RSOCKET_PROVIDER_DIR // set by the build
 #define RSOCKET_PROVIDER_DIR "/usr/lib/libfabric"
 #endif
 
@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint32_t api_version = FI_VERSION(1, 14);
 
-// The plugin that we loaded ourselves; null while libfabric serves us, which is the rule.
+// The plugin that this library loaded itself; null if libfabric offers the provider, as it normally does.
 std::atomic<fi_provider*> own_plugin{nullptr};
 
 fi_provider* load_from(const std::string& folder) {
@@ -77,7 +77,7 @@ int ask(fi_provider* plugin, const fi_info& hints, base::Info& out) {
     return ret;
 }
 
-// Whether libfabric itself serves requests for rstream, for any address at all.
+// Whether libfabric itself offers rstream, for any address at all.
 bool libfabric_has_it() {
     static const bool has = [] {
         const base::Info wishes = hints();
@@ -107,8 +107,8 @@ int get_info(const fi_info& wishes, base::Info& out) {
         log(Level::error, "the provider rstream is not found: FI_PROVIDER_PATH must name its folder");
         return -FI_ENODEV;
     }
-    // Providers of libfabric's own, which are asked first, set the port of a wildcard address to 0: in the hints that
-    // are passed on to the next (1.17).
+    // libfabric's own providers, which are queried first, set the port of a wildcard address to 0 in the hints that are
+    // passed on to the next one (1.17).
     const Address source(wishes.src_addr, static_cast<socklen_t>(wishes.src_addrlen));
     const int ret = ask(plugin, wishes, out);
     if (ret == 0 && source.set()) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Room to send, where several threads wait for it. The provider tells whoever sleeps that there is some, but only until
-// anyone has sent: from then on it takes the want for satisfied. So whoever sends has the others look again.
+// Send space that several threads wait for. The provider notifies sleeping threads of space, but only until any thread
+// has sent: from then on it considers the request satisfied. So each sender makes the others try again.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,14 @@
 
 namespace rsockets {
 
-// Of a socket.
+// Per socket.
 struct Room {
-    std::atomic<int> waiters{0};      // threads in a call that sends
-    std::atomic<uint64_t> starved{0}; // how often there was none
-    std::atomic<bool> polled{false};  // someone who polls was told that there is none
+    std::atomic<int> waiters{0};      // threads in a sending call that found no space
+    std::atomic<uint64_t> starved{0}; // times that no space was found
+    std::atomic<bool> polled{false};  // a poll has reported no space
 };
 
-// One call that sends: `begin` before each try, `end` behind it.
+// A sending call: `begin` before each attempt, `end` after it.
 class RoomWaiter {
   public:
     RoomWaiter(Room& room, Bell& bell) : room_(room), bell_(bell) {}
@@ -35,7 +35,7 @@ class RoomWaiter {
     }
 
     void begin() {
-        if (starved_ && !waits_) { // before the try: who sends between it and the sleep is to know of us
+        if (starved_ && !waits_) { // before the attempt: a send between it and the sleep must see us
             waits_ = true;
             room_.waiters.fetch_add(1);
         }

@@ -25,18 +25,18 @@ namespace rsockets {
 
 namespace {
 
-// While data flows, milliseconds between two looks: the fewer, the less the receiving thread is disturbed.
+// Milliseconds between two polls while data flows: the fewer polls, the less the receiving thread is disturbed.
 constexpr int rest = 10;
-// The same where the program is in a conversation, and all that it has sent goes on without the thread, as short
-// messages do. What is late by that, once, is an answer to the peer when the program has stopped to look.
+// The same where the program exchanges messages, and all sent data moves on without the thread, as short messages do.
+// An answer to the peer is late by that, once, when the program has stopped polling.
 constexpr int long_rest = 100;
 constexpr int most_patience = 32;
-// The same while connections are being made, whose events come on the same queue.
+// The same while connections are being set up, whose events arrive on the same queue.
 constexpr int short_rest = 1;
-// How long a socket must not have sent anything to count as quiet.
+// Milliseconds without a send after which a socket counts as idle.
 constexpr int quiet = 10;
 
-// How long a closed connection's peer may take nothing of what was sent to it, before it is given up.
+// How long the peer of a closed connection may take no data before the connection is given up.
 constexpr auto longest_linger = std::chrono::seconds(60);
 
 } // namespace
@@ -60,7 +60,7 @@ int Service::start() {
             return errno;
         }
     }
-    // Signals are the program's: its threads are to handle them.
+    // Signals are handled by the program's threads only.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
@@ -105,7 +105,7 @@ void Service::look_after(Socket& socket) {
     bool asleep = false;
     {
         const Guard lock(touched_mutex_);
-        socket.service_entry().next = std::move(touched_); // a signal handler may send: no memory is taken
+        socket.service_entry().next = std::move(touched_); // a signal handler may send: no allocation
         touched_ = Ref<Socket>(&socket);
         ++touched_count_;
         asleep = std::exchange(asleep_, false);
@@ -116,7 +116,7 @@ void Service::look_after(Socket& socket) {
 }
 
 void Service::linger(std::unique_ptr<Connection> connection) {
-    connection->set_linger(std::chrono::seconds(0)); // closing it must not hold up the thread
+    connection->set_linger(std::chrono::seconds(0)); // closing it must not block the thread
     bool asleep = false;
     {
         const Guard lock(touched_mutex_);
@@ -136,7 +136,7 @@ void Service::run() {
     while (!stopping_.load()) {
         try {
             take_turn(data);
-        } catch (const std::bad_alloc&) { // the program may let go of some
+        } catch (const std::bad_alloc&) { // the program may free some
             log(Level::warn, "no memory: the library's thread rests");
             pollfd wake{wake_fd_.get(), POLLIN, 0};
             (void)::poll(&wake, 1, rest);
@@ -144,7 +144,7 @@ void Service::run() {
     }
 }
 
-// Hands out what has come, and sleeps. `data`: something moves.
+// Dispatches pending events, then sleeps. `data`: data flows.
 void Service::take_turn(bool& data) {
     size_t events = 0;
     bool may_sleep = true;
@@ -152,8 +152,8 @@ void Service::take_turn(bool& data) {
     for (Transport* transport : transports) {
         events += transport->pump();
     }
-    bool awaited = false; // what is written to maps, while the program looks at nothing else
-    int map_rest = 0;     // what it takes to notice that; 0: there are none
+    bool awaited = false; // the program does not progress all writes to iomaps itself
+    int map_rest = 0;     // milliseconds until the next check of that; 0: no iomaps
     for (Transport* transport : transports) {
         if (transport->has_maps()) {
             awaited = !transport->all_attended(std::chrono::steady_clock::now()) || awaited;
@@ -162,8 +162,8 @@ void Service::take_turn(bool& data) {
         }
     }
     const bool tending = tend();
-    // Who rests does not ask whether connections are quiet: they are not, and asking holds up who is at them. A program
-    // that goes on sending is answer enough.
+    // While backing off, skip the idle check of connections: data flows, and the check contends with active threads. A
+    // program that keeps sending is activity enough.
     const bool resting = (data || busy_) && events == 0 && !awaited;
     for (Transport* transport : transports) {
         may_sleep = transport->may_sleep(!resting) && may_sleep;
@@ -171,7 +171,7 @@ void Service::take_turn(bool& data) {
     if (may_sleep) {
         sleep(resting, map_rest, tending, data);
     } else {
-        data = !waiting_; // something moves; if not what was left to us
+        data = !waiting_; // data flows, unless it is left to this thread
     }
 }
 
@@ -208,8 +208,8 @@ bool Service::tend() {
     return busy_ || !kept_.empty();
 }
 
-// Not where the program only computes: what its peers ask for is then answered by us alone. Who sends and does not see
-// that we doze has sent before we look, or is late by that much.
+// No doze while the program only computes: this thread alone then progresses requests of its peers. A sender that does
+// not see `dozing_` has sent before the check below, or its data is late by one doze.
 bool Service::begin_to_doze() {
     if (!busy_) {
         short_rests_ = 0;

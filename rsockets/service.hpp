@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The library's one thread, made when the first socket listens or connects. It hands out the events of connections, so
-// that they come about while the program is elsewhere, and moves what a busy program has sent: it sleeps in poll on the
-// queues of all transports, which wake up for their connections' data. While data flows and whoever receives it needs
-// no help, it looks only once in a while.
+// The library's only thread, started when the first socket listens or connects. It dispatches the events of
+// connections, so that they are established while the program does other work, and moves on data that a busy program
+// has sent: it sleeps in poll on the event queues of all transports, which are also signalled by the data of their
+// connections. While data flows and the receiving thread needs no help, it polls only at intervals.
 #pragma once
 
 #include <atomic>
@@ -31,59 +31,59 @@ class Service {
     Service& operator=(const Service&) = delete;
 
     [[nodiscard]] bool started();
-    // 0 or an errno. Once is enough.
+    // 0 or an errno. Further calls have no effect.
     int start();
     void stop();
-    // Something has changed that the thread should know of now: a transport was added, a connection is being made.
+    // Wakes the thread after a change: a transport was added, a connection is being set up.
     void wake();
 
-    // The thread looks at nothing for a good while, since all that was sent goes on without it. Whoever sends what does
-    // not then rouses it.
+    // The thread polls nothing for a long interval: all sent data moves on without it. A sender whose data does not
+    // must call rouse().
     [[nodiscard]] bool dozing() const { return dozing_.load(std::memory_order_relaxed); }
     void rouse();
 
-    // A socket that has sent something. When it is quiet, the thread sees to it that what is left moves on.
+    // Registers a socket that has sent data. Once it is idle, the thread moves on what is left.
     void look_after(Socket& socket);
 
-    // A connection that was closed with bytes that the peer has no room for yet. It is kept until they are sent.
+    // Takes a closed connection with bytes that the peer has no space for yet, and keeps it until they are sent.
     void linger(std::unique_ptr<Connection> connection);
-    // When the thread has stopped: looks at all of these, and is true if some are left; waits a moment for those.
+    // After the thread has stopped: polls all of these, and returns whether some are left; waits briefly for those.
     bool lingers() { return tend() && !kept_.empty(); }
     void wait_for_lingering();
 
   private:
     void run();
     void take_turn(bool& data);
-    bool tend(); // the sockets that were touched; true if some are to be looked at again
+    bool tend(); // polls registered sockets; true if some must be polled again
     void sleep(bool resting, int map_rest, bool tending, bool& data);
     bool begin_to_doze();
     void end_doze();
 
     Library& library_;
-    Mutex mutex_; // starting and stopping
+    Mutex mutex_; // serializes start and stop
     bool running_ RSOCKET_GUARDED_BY(mutex_) = false;
     std::atomic<bool> stopping_{false};
     base::Descriptor wake_fd_;
     std::thread thread_ RSOCKET_GUARDED_BY(mutex_);
 
     Mutex touched_mutex_;                                    // a leaf: nothing else is locked under it
-    Ref<Socket> touched_ RSOCKET_GUARDED_BY(touched_mutex_); // the first, which leads to the next
+    Ref<Socket> touched_ RSOCKET_GUARDED_BY(touched_mutex_); // head of a linked list
     size_t touched_count_ RSOCKET_GUARDED_BY(touched_mutex_) = 0;
     struct Lingering {
         std::unique_ptr<Connection> connection;
         Deadline deadline;
-        size_t unsent; // when it was last seen to take something
+        size_t unsent; // at its last progress
     };
-    std::vector<Lingering> lingering_ RSOCKET_GUARDED_BY(touched_mutex_); // added
-    std::vector<Lingering> kept_;                                         // looked at
-    bool asleep_ RSOCKET_GUARDED_BY(touched_mutex_) = false;              // without a time limit
+    std::vector<Lingering> lingering_ RSOCKET_GUARDED_BY(touched_mutex_); // newly added
+    std::vector<Lingering> kept_;                                         // polled by the thread
+    bool asleep_ RSOCKET_GUARDED_BY(touched_mutex_) = false;              // the thread sleeps without a timeout
     std::vector<Ref<Socket>> tended_;
-    bool busy_ = false;    // some have sent since they were last tended
-    bool waiting_ = false; // some have not, and something is left
+    bool busy_ = false;    // some have sent since the last poll of them
+    bool waiting_ = false; // some have not, and have data left
 
     std::atomic<bool> dozing_{false};
     int short_rests_ = 0; // in a row
-    int patience_ = 1;    // how many there must be before a doze: more and more while dozes do not last
+    int patience_ = 1;    // threshold of them for a doze: doubles when a doze is interrupted, else halves
 };
 
 } // namespace rsockets

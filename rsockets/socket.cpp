@@ -24,12 +24,12 @@ struct Move {
     State from;
     State to;
 };
-// What may follow what. A lost connection stays `connected`, as the program sees it, until the socket is closed.
+// Allowed transitions. A lost connection stays `connected`, as the program sees it, until the socket is closed.
 constexpr std::array moves{
     Move{State::closed, State::listening},     //
     Move{State::closed, State::connecting},    //
     Move{State::connecting, State::connected}, //
-    Move{State::connecting, State::closed},    // it failed, or was given up
+    Move{State::connecting, State::closed},    // it failed, or was cancelled
     Move{State::listening, State::closed},     // shutdown(2), connect(2) to AF_UNSPEC
     Move{State::connected, State::closed},     // connect(2) to AF_UNSPEC
 };
@@ -43,7 +43,7 @@ bool allowed(State from, State to) {
     return false;
 }
 
-// What the kernel says of where an address is to go: no memory is needed for none of it.
+// The kernel's error for the buffer of an address, which may be null if its length is 0.
 int bad_room(const sockaddr* address, const socklen_t* length) {
     if (length == nullptr) {
         return EFAULT;
@@ -82,7 +82,7 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
         return -EFAULT;
     }
     if (state() != State::closed || bound_.held()) {
-        // Whatever the address is, the kernel's own order of complaints comes first.
+        // For any address, the kernel's own order of checks comes first.
         const base::Descriptor scratch = options_.kernel().socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
         if (::bind(scratch.get(), address, length) != 0 && errno != EADDRINUSE) {
             return -errno;
@@ -112,7 +112,7 @@ Address Socket::present_name() const {
     return present != nullptr ? present->name() : Address();
 }
 
-// A core has to ask for it, and does not tell it of a lost connection.
+// A core must query it, and has none for a lost connection.
 Address Socket::peer_name(const Connection& present) const { return came_from_.set() ? came_from_ : present.peer(); }
 
 void Socket::set_number(int fd) {
@@ -122,7 +122,7 @@ void Socket::set_number(int fd) {
     }
 }
 
-// From the moment at which it has a number, and listens or is connected.
+// Shows the socket in rsstat once it has a descriptor, and listens or is connected.
 void Socket::show() {
     const Connection* present = connection();
     if (counters_.number() < 0 || (!listener_ && (state() != State::connected || present == nullptr))) {
@@ -169,9 +169,9 @@ int Socket::came_from(sockaddr* address, socklen_t* length) {
     return 0;
 }
 
-// Whether TCP has left the connection behind: both ends were shut down, or it was reset.
+// Whether TCP would have ended the connection: both ends were shut down, or it was reset.
 bool Socket::left_behind(Connection& present) {
-    (void)events_connected(present, 0); // a reset may have come that nobody has looked at
+    (void)events_connected(present, 0); // a reset may have arrived that no call has seen
     return ending_.lost.load() ||
            (ending_.send_shut.load() && (present.status().flags & FI_RSTREAM_PEER_FINISHED) != 0);
 }
@@ -226,17 +226,17 @@ int Socket::shutdown(int how) {
     return ret;
 }
 
-// Takes the connection out of sight; it may still be in use by a thread, and goes with the socket.
+// Gives the connection up; a thread may still use it, so it is destroyed with the socket.
 void Socket::drop_connection() {
     const Connections::Handling handling(connections_);
     Connection* dropped = connections_.give_up();
     if (dropped != nullptr) {
-        dropped->forget_target(); // how it goes is not how the next one goes
+        dropped->forget_target(); // its events must not affect the next one
         (void)dropped->abort();
     }
 }
 
-// connect(2) to AF_UNSPEC: the socket is as new, but for its options.
+// connect(2) to AF_UNSPEC: resets the socket, except for its options.
 int Socket::disconnect() {
     if (state() == State::listening) {
         stop_listening();
@@ -246,19 +246,18 @@ int Socket::disconnect() {
         const Guard lock(mutex_);
         if (state() == State::connected || state() == State::connecting) {
             move_to(State::closed);
-            ending_.error.store(ECONNRESET); // for those who still use it
+            ending_.error.store(ECONNRESET); // for calls that still use it
         }
         attempt_.tell();
     }
-    // A core with a port space of its own cannot connect again from the port: the connection before holds it there.
+    // A core with its own port space cannot connect again from the port: the previous connection holds it there.
     const Connection* present = connection();
     const bool kernels_ports = present == nullptr || present->has_kernel_ports();
     drop_connection();
     {
         const Guard lock(mutex_);
         const Address asked = bound_.asked();
-        if (kernels_ports && asked.set() && asked.port() != 0 &&
-            !bound_.held()) { // that much stays, as in tcp_disconnect
+        if (kernels_ports && asked.set() && asked.port() != 0 && !bound_.held()) { // kept, as in tcp_disconnect
             (void)bound_.hold_again(options_.kernel(), asked);
         }
     }
@@ -301,10 +300,10 @@ void Socket::on_failed(int error) {
         attempt_.finish();
     }
     if (parent) {
-        parent->child_failed(*this); // and that was this socket
+        parent->child_failed(*this); // which releases this socket
         return;
     }
-    library_.ways().forget(); // where it leads may have changed
+    library_.ways().forget(); // the route may have changed
     bell_.ring();
 }
 
@@ -317,11 +316,11 @@ void Socket::hang_up() {
         const Guard lock(mutex_);
         counters_.end();
     }
-    bell_.ring(); // it leaves the sets that it is in
+    bell_.ring(); // epoll sets drop it
 }
 
-// The end of a connection, as close(2): reset if bytes were left unread or the program wants it so; otherwise all that
-// was sent is delivered, behind the program unless it wants to wait.
+// Closes the connection as close(2): with a reset if bytes are unread or SO_LINGER asks for it; otherwise all sent data
+// is delivered, in the background unless SO_LINGER asks to wait.
 void Socket::close_connection() {
     Connections::List closing;
     linger wanted{};
@@ -351,16 +350,16 @@ void Socket::close_connection() {
         while (!last.delivered() && !deadline.passed() && !Call::exiting()) {
             last.wait_a_moment();
         }
-        // The program has waited for as long as it wanted to. What maps need to be given back takes its own time.
+        // The program has waited for the SO_LINGER time. Ending the iomaps takes its own time.
         last.set_linger(last.has_maps() ? std::chrono::seconds(wanted.l_linger) : std::chrono::seconds(0));
-    } else if (last.status().unsent != 0 && !last.has_maps()) { // their memory is the program's again at the return
+    } else if (last.status().unsent != 0 && !last.has_maps()) { // iomap memory is the program's at the return
         last.forget_target();
         library_.service().linger(std::move(closing.back()));
         closing.pop_back();
     }
 }
 
-// The process ends. Other threads may be within calls on the connection, so it is not closed.
+// For the exit of the process. Other threads may be inside calls on the connection, so it is not closed.
 void Socket::close_at_exit() {
     stop_listening();
     Connection* present = connection();

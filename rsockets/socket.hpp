@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A stream socket with the behaviour of TCP's on Linux, over an endpoint of the provider's. Methods return what their
+// A stream socket that behaves as a TCP socket of Linux, over an endpoint of the provider. Methods return what their
 // call returns, and errors as -errno.
 //
-// socket.cpp            life: states, names, ending, closing
+// socket.cpp            lifetime: states, names, shutdown, close
 // socket_listen.cpp     listening, requests, accepting
 // socket_connect.cpp    connecting
-// socket_transfer.cpp   bytes
-// socket_map.cpp        memory beside the stream
-// socket_poll.cpp       what poll sees, and how a thread waits
+// socket_transfer.cpp   sending and receiving
+// socket_map.cpp        iomaps
+// socket_poll.cpp       poll events, and how a thread waits
 // socket_options.cpp    options, flags and ioctls
 //
 // Its parts have files of their own: BoundAddress, ConnectAttempt, Connections, Listener, OptionValues, Ending,
 // Counters and Room.
 //
-// Locks: a transport's events or a look at a socket, then one socket's `mutex_`, then its bell. A call that sends or
-// receives takes none: it looks at the state once, and the connection behind a state stays until the socket goes.
+// Lock order: a transport's events or look() of a socket, then one socket's `mutex_`, then its wait queue. A call that
+// sends or receives takes none: it reads the state once, and a connection exists until its socket is closed.
 #pragma once
 
 #include <algorithm>
@@ -61,21 +61,21 @@ class Socket final : public Object, private EventTarget {
     // socket.cpp
     int bind(const sockaddr* address, socklen_t length);
     int shutdown(int how);
-    void set_number(int fd); // for rsstat: the program's name of it
+    void set_number(int fd); // its descriptor, for rsstat
     int name(sockaddr* address, socklen_t* length);
     int peer(sockaddr* address, socklen_t* length);
-    int came_from(sockaddr* address, socklen_t* length); // for accept: whatever has become of it
+    int came_from(sockaddr* address, socklen_t* length); // for accept: also after the connection is lost
     void close_at_exit();
-    bool delivered_at_exit(); // behind that: nothing is left for the peer to acknowledge
-    void wait_at_exit();      // for that, a moment
+    bool delivered_at_exit(); // after close_at_exit: nothing is left for the peer to acknowledge
+    void wait_at_exit();      // waits briefly for delivered_at_exit
 
-    // socket_listen.cpp. `fd` is a number of this socket.
+    // socket_listen.cpp. `fd` is a descriptor of this socket.
     int listen(int fd, int backlog);
-    // A connected socket that has no number yet.
+    // Gives a connected socket that has no descriptor yet.
     int accept(bool nonblocking, Ref<Socket>& out);
-    // What accept() gave, and nobody can take now.
+    // Puts a socket that accept() gave back into the queue, since it got no descriptor.
     void put_back(const Ref<Socket>& accepted);
-    // Lets the kernel's descriptor of an accepted socket show its data.
+    // Makes `fd`, the kernel's descriptor of an accepted socket, readable when data arrives.
     bool show_in(int fd);
 
     // socket_connect.cpp
@@ -92,22 +92,20 @@ class Socket final : public Object, private EventTarget {
     ssize_t write_map(const void* buffer, size_t length, int64_t offset, int flags);
 
     // socket_poll.cpp
-    // The events of poll(2) at this moment. Makes progress. What is in `interest` and not ready will be announced.
+    // The events of poll(2) at this moment. Makes progress. Events in `interest` that are not ready will be notified.
     short events(short interest);
-    // What has happened up to now, for waiting on edges: bytes and connections that came, times that room ran out,
-    // ends.
+    // For edge-triggered waits: bytes and connections that arrived, times that send space ran out, ended directions.
     struct Progress {
         uint64_t arrived = 0;
         uint64_t starved = 0;
-        uint32_t ended = 0; // which ends of the connection have come, of either side
+        uint32_t ended = 0; // EOF, reset, loss and shutdown, of either side
     };
     Progress progress();
-    // Whether a thread that found nothing may sleep on `wait_fd`. If not, it is to look again.
+    // Whether a thread that found nothing may sleep on `wait_fd`. If not, it must poll again.
     bool may_sleep();
-    [[nodiscard]] int wait_fd() const; // -1 where only the bell rings
+    [[nodiscard]] int wait_fd() const; // -1: only the wait queue notifies
     Bell& bell() { return bell_; }
-    // Who is in no call on this socket, and so would not keep its connection, holds this while it calls any of the
-    // above.
+    // Keeps the connection alive, for a thread that is in no call on this socket, while it calls any of the above.
     [[nodiscard]] std::shared_lock<std::shared_mutex> look() { return std::shared_lock(looks_); }
 
     // socket_options.cpp
@@ -117,17 +115,17 @@ class Socket final : public Object, private EventTarget {
     [[nodiscard]] bool nonblocking() const { return nonblocking_.load(std::memory_order_relaxed); }
     void set_nonblocking(bool on) { nonblocking_.store(on, std::memory_order_relaxed); }
 
-    // For the service thread: what was sent since it last asked. If nothing, what is left was moved on, and waits for
-    // the peer, or there is nothing left.
+    // For the service thread. busy: data was sent since the last query. Otherwise pending data is moved on. waits: some
+    // of it depends on further calls; over: none does.
     enum class Sending : uint8_t { busy, waits, over };
     Sending look_at_sending();
     struct ServiceEntry {
-        std::atomic<bool> listed{false}; // in the service's list of sockets that have sent, or being tended
-        Ref<Socket> next;                // in that list, with its mutex
-        uint64_t sends_seen = 0;         // by the service thread
+        std::atomic<bool> listed{false}; // in the service thread's lists of sockets that have sent
+        Ref<Socket> next;                // in the list of new entries, guarded by its mutex
+        uint64_t sends_seen = 0;         // at its last query
     };
     [[nodiscard]] ServiceEntry& service_entry() { return service_entry_; }
-    // The same now, for a thread that holds the connection.
+    // Whether pending data depends on further calls now, for a thread that keeps the connection alive.
     [[nodiscard]] bool needs_calls();
 
   protected:
@@ -140,7 +138,7 @@ class Socket final : public Object, private EventTarget {
     [[nodiscard]] State state() const { return state_.load(std::memory_order_acquire); }
     void move_to(State next) RSOCKET_REQUIRES(mutex_);
     [[nodiscard]] Connection* connection() const { return connections_.present(); }
-    Address present_name() const RSOCKET_REQUIRES(mutex_); // not set: it has none but that
+    Address present_name() const RSOCKET_REQUIRES(mutex_); // not set: only `bound_` has one
     Address peer_name(const Connection& present) const RSOCKET_REQUIRES(mutex_);
     void show() RSOCKET_REQUIRES(mutex_);
     bool left_behind(Connection& present);
@@ -148,7 +146,7 @@ class Socket final : public Object, private EventTarget {
     void close_connection();
     int disconnect();
 
-    // events of the provider
+    // event handlers
     void on_request(base::Info request) override;
     void on_connected() override;
     void on_failed(int error) override;
@@ -158,7 +156,7 @@ class Socket final : public Object, private EventTarget {
     void stop_listening();
     void shut_listener();
     void open_request(base::Info request);
-    // Not checked: nobody else knows the socket yet. With the listener's mutex held.
+    // Not checked: no other thread can reach the socket yet. The listener's mutex is held.
     void begin_as_child_of(Socket& listener, const fi_info& request) RSOCKET_UNCHECKED;
     void serve_waiting();
     void child_connected(Socket& child);
@@ -171,25 +169,25 @@ class Socket final : public Object, private EventTarget {
     int connect_result(uint64_t attempt);
 
     // socket_transfer.cpp
-    // No more than the connection's buffer can hold is waited for.
+    // Cap of the bytes that a call waits for: the receive buffer must be able to hold them.
     [[nodiscard]] size_t most_awaited() const { return connections_.receive_buffer() / 2; }
     [[nodiscard]] size_t low_water() const { return std::min(cached_.low_water.load(), most_awaited()); } // SO_RCVLOWAT
     ssize_t recv_now(const iovec* iov, size_t count, int flags, size_t wanted);
     static ssize_t discard(Connection& from, size_t length);
-    // The connection that can be sent on, or why there is none.
+    // Gives the connection to send on, or returns why there is none.
     ssize_t sendable(Connection*& out);
-    // What the provider's answer to `length` bytes means to the program.
+    // Translates the provider's result for `length` bytes into the result of the call.
     ssize_t sending_result(ssize_t sent, size_t length);
     ssize_t send_now(const iovec* iov, size_t count, bool more);
     void note_sent(size_t bytes);
     void note_loss(int error);
 
     // socket_poll.cpp
-    // Repeats `attempt` until it gives something other than -EAGAIN: at most `limit` (0: no limit), if `wait`; then
-    // -EAGAIN. -EINTR after a signal, as the kernel.
+    // Repeats `attempt` until it returns something other than -EAGAIN: if `wait`, for at most `limit` (0: no limit);
+    // then -EAGAIN. -EINTR after a signal, as in the kernel.
     template <class Attempt> ssize_t repeat(bool wait, Nanoseconds limit, const Attempt& attempt) {
         const ssize_t ret = attempt();
-        // By reference: its captures stay where they are, and no memory is taken.
+        // By reference: the captures are not copied, and no memory is allocated.
         return ret == -EAGAIN && wait ? keep_trying(limit, std::ref(attempt)) : ret;
     }
     ssize_t keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt);
@@ -203,7 +201,7 @@ class Socket final : public Object, private EventTarget {
     int get_state(const Option& option, void* value, socklen_t* length) RSOCKET_REQUIRES(mutex_);
     int get_tcp_info(void* value, socklen_t* length) RSOCKET_REQUIRES(mutex_);
 
-    // A call that sends: what the connection has taken by its end is noted, also when the thread is cancelled.
+    // Scope of a sending call: its end records the bytes that the connection accepted, also if the thread is cancelled.
     class Sent {
       public:
         Sent(Socket& socket, const size_t& bytes) : socket_(socket), bytes_(bytes) {}
@@ -220,20 +218,20 @@ class Socket final : public Object, private EventTarget {
     const int family_;
     std::atomic<bool> nonblocking_;
 
-    std::shared_mutex looks_; // shared by looks from outside of calls; the connection goes when there are none
+    std::shared_mutex looks_; // shared by look(), exclusive to remove the connection
     mutable Mutex mutex_;
     std::atomic<State> state_{State::closed};
     Bell bell_;
     BoundAddress bound_ RSOCKET_GUARDED_BY(mutex_);
     Connections connections_;
-    ConnectAttempt attempt_; // guarded as it says
+    ConnectAttempt attempt_; // guarded as its header states
     std::shared_ptr<Listener> listener_ RSOCKET_GUARDED_BY(mutex_);
-    Ref<Socket> parent_ RSOCKET_GUARDED_BY(mutex_); // the listener, while this is being accepted
+    Ref<Socket> parent_ RSOCKET_GUARDED_BY(mutex_); // the listener, while the connection is being set up
     bool setting_up_ RSOCKET_GUARDED_BY(mutex_) = false;
-    Address came_from_ RSOCKET_GUARDED_BY(mutex_); // of an accepted connection: its peer, as the request had it
+    Address came_from_ RSOCKET_GUARDED_BY(mutex_); // the peer of an accepted connection, from the request
 
     Ending ending_;
-    Counters counters_; // bytes and calls, which rsstat shows
+    Counters counters_; // bytes and calls, shown by rsstat
     std::atomic<uint64_t> connections_made_{0};
     Room room_;
     ServiceEntry service_entry_;

@@ -18,7 +18,7 @@ namespace rsockets {
 
 namespace {
 
-// What the kernel's routing has to say of an address: an errno, or 0.
+// The routing error of the kernel for an address: an errno, or 0.
 int routing_error(const Address& to) {
     const base::Descriptor probe(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
     return !probe.open() || ::connect(probe.get(), to.get(), to.length) == 0 ? 0 : errno;
@@ -60,9 +60,9 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
         return disconnect();
     }
     Address to(address, length);
-    Connections::List failed; // earlier ones
+    Connections::List failed; // of earlier attempts
     const Connections::Handling handling(connections_);
-    bool begins = false; // or waits for what another thread has begun
+    bool begins = false; // else it waits for the attempt of another thread
     uint64_t attempt = 0;
     {
         const Guard lock(mutex_);
@@ -78,14 +78,14 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             attempt = attempt_.number();
             break;
         case State::closed:
-            if (!attempt_.told()) { // how it went is told once, then the socket may try again
+            if (!attempt_.told()) { // the result is reported once, then the socket may connect again
                 attempt_.tell();
                 ending_.lost.store(false);
                 const int error = ending_.take_error();
                 return error != 0 ? -error : -ECONNABORTED;
             }
             if (length < (family_ == AF_INET ? sizeof(sockaddr_in) : size_t{24})) {
-                return -EINVAL; // 24: an IPv6 address without its scope, as the kernel takes it
+                return -EINVAL; // 24: an IPv6 address without its scope, which the kernel accepts
             }
             if (to.family() != family_) {
                 return -EAFNOSUPPORT;
@@ -108,7 +108,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
     }
     if (begins) {
         if (const int error = start_connect(fd, to.unmapped(), attempt); error != 0) {
-            library_.ways().forget(); // it may lead nowhere
+            library_.ways().forget(); // the cached result may be stale
             abandon(attempt);
             return -error;
         }
@@ -126,7 +126,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
 
 bool Socket::under_way(uint64_t attempt) const { return state() == State::connecting && attempt_.number() == attempt; }
 
-// An attempt that could not be begun, unless another thread has given it up and begun the next one since.
+// Ends an attempt that could not begin, unless another thread has cancelled it and begun the next one.
 void Socket::abandon(uint64_t attempt) {
     {
         const Guard lock(mutex_);
@@ -151,12 +151,12 @@ int Socket::connect_result(uint64_t attempt) {
     if (state() == State::connected) {
         return 0;
     }
-    ending_.lost.store(false); // it is as new
+    ending_.lost.store(false); // the socket may connect again
     const int error = ending_.take_error();
     return error != 0 ? -error : -ECONNABORTED;
 }
 
-// An errno, or 0: it is under way.
+// An errno, or 0: the attempt is in progress.
 int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     if (is_multicast(to)) {
         return ENETUNREACH;
@@ -217,7 +217,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     {
         const Guard lock(mutex_);
         if (!under_way(attempt)) {
-            return ECONNABORTED; // another thread has given it up
+            return ECONNABORTED; // another thread has cancelled it
         }
         (void)apply_keepalive(opened);
         connections_.add(std::move(made));
@@ -226,15 +226,15 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
         if (epoll_ctl(fd, EPOLL_CTL_ADD, opened.wait_fd(), &event) != 0) {
             return errno;
         }
-        if (nonblocking()) { // others may poll the kernel's descriptor for the outcome
+        if (nonblocking()) { // programs may poll the kernel's descriptor for the result
             if (const int error = attempt_.show_in(fd); error != 0) {
                 return error;
             }
         }
     }
-    library_.service().wake(); // it may rest from data that flows elsewhere
+    library_.service().wake(); // it may be backing off, since data flows elsewhere
     ret = opened.connect(to);
-    if (ret == 0 && connection() != &opened) { // another thread has given it up before there was anything to end
+    if (ret == 0 && connection() != &opened) { // another thread has cancelled it before this connect
         (void)opened.abort();
         return ECONNABORTED;
     }

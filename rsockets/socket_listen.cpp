@@ -18,7 +18,7 @@ namespace rsockets {
 
 namespace {
 
-constexpr size_t largest_backlog = 4096; // net.core.somaxconn's default
+constexpr size_t largest_backlog = 4096; // the default of net.core.somaxconn
 
 bool is_v4(const void* address, size_t length) {
     const Address peer(address, static_cast<socklen_t>(length));
@@ -38,7 +38,7 @@ int Socket::listen(int fd, int backlog) {
         }
     }
     if (state() == State::listening) {
-        serve_waiting(); // there may be room for them now
+        serve_waiting(); // the backlog may have space now
         return 0;
     }
     Address bound;
@@ -46,7 +46,7 @@ int Socket::listen(int fd, int backlog) {
         const Guard lock(mutex_);
         bound = bound_.name(family_);
     }
-    std::shared_ptr<Listener> made; // ours, whoever ends it meanwhile
+    std::shared_ptr<Listener> made; // kept alive, even if another thread ends it meanwhile
     if (const int error = Listener::open(library_, bound, limit, made); error != 0) {
         log(Level::info, "cannot listen: %s", strerror(error));
         return -error;
@@ -71,7 +71,7 @@ int Socket::listen(int fd, int backlog) {
             move_to(State::listening);
         }
     }
-    if (!begun) { // another thread was quicker
+    if (!begun) { // another thread changed the state first
         made->detach();
         return -EINVAL;
     }
@@ -81,10 +81,11 @@ int Socket::listen(int fd, int backlog) {
     }
     const Guard lock(mutex_);
     if (listener_ != made) {
-        return 0; // another thread has ended it again
+        return 0; // another thread has stopped it
     }
     if (bound_.kernel_listens(options_.kernel(), family_)) {
-        bound_.release(); // the core holds the address from now on; else it is kept from the kernel's sockets besides
+        // The core holds the address from now on; otherwise it stays reserved against kernel sockets.
+        bound_.release();
     }
     counters_.set_number(fd);
     show();
@@ -106,7 +107,7 @@ void Socket::stop_listening() {
         const Guard lock(child->mutex_);
         child->parent_ = Ref<Socket>();
     }
-    // Nobody will ever read from these: as with TCP, their peers are told.
+    // These will never be accepted: as with TCP, their connections are reset.
     for (const Ref<Socket>& child : gone->ready()) {
         (void)child->connection()->abort();
     }
@@ -120,7 +121,7 @@ void Socket::on_request(base::Info request) {
         if (!listener_) {
             return;
         }
-        if (options_.v6_only() && is_v4(request->dest_addr, request->dest_addrlen)) { // the core listens for both
+        if (options_.v6_only() && is_v4(request->dest_addr, request->dest_addrlen)) { // the core accepts both
             listener_->refuse(*request);
             return;
         }
@@ -132,7 +133,6 @@ void Socket::on_request(base::Info request) {
     open_request(std::move(request));
 }
 
-// A new socket, which nobody else knows.
 void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
     options_.inherit(listener.options_);
     cached_.inherit(listener.cached_);
@@ -143,7 +143,7 @@ void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
     library_.setup_begins();
 }
 
-// Makes a connection of a request. Its socket has what the listener was set to, but O_NONBLOCK.
+// Accepts a request on a new socket, which inherits the listener's settings, except O_NONBLOCK.
 void Socket::open_request(base::Info request) {
     Ref<Socket> child = Ref<Socket>::adopt(new Socket(library_, family_, false));
     Transport* transport = nullptr;
@@ -178,7 +178,7 @@ void Socket::open_request(base::Info request) {
     }
 }
 
-// Opens the next of the requests that wait, if there is room.
+// Opens queued requests while the backlog has space.
 void Socket::serve_waiting() {
     for (;;) {
         base::Info request;

@@ -18,14 +18,14 @@ int64_t Socket::map(void* buffer, size_t length, int prot, int64_t offset) {
     }
     const int64_t mapped = present->map(buffer, length, prot == PROT_WRITE, offset);
     if (mapped >= 0) {
-        note_sent(0); // that the peer is to be told may have to wait for its credit
+        note_sent(0); // the notification of the peer may have to wait for credit
     }
     return mapped;
 }
 
 int Socket::unmap(void* buffer, size_t length) {
     Connection* present = connection();
-    if (present == nullptr) { // the connection may be over, with memory that is still mapped
+    if (present == nullptr) { // the connection may be gone, with memory that is still mapped
         present = connections_.last();
     }
     if (present == nullptr) {
@@ -34,7 +34,7 @@ int Socket::unmap(void* buffer, size_t length) {
     const auto ret = repeat(true, Nanoseconds(cached_.send_timeout.load()),
                             [&]() -> ssize_t { return present->unmap(buffer, length, true); });
     if (ret == -EAGAIN || ret == -EINTR) {
-        // Nobody waits any more; it may be over at this very moment.
+        // The caller does not wait any more; the iomap may just have ended.
         return present->unmap(buffer, length, false) == 0 ? 0 : static_cast<int>(ret);
     }
     return static_cast<int>(ret);
@@ -61,7 +61,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
                                                  offset + static_cast<int64_t>(written), more);
             if (n == -FI_EINVAL) {
                 waiter.end(-EINVAL);
-                return -EINVAL; // the peer has no such map; the connection is as well as before
+                return -EINVAL; // the peer has no such iomap; the connection is unaffected
             }
             const ssize_t taken = sending_result(n, left);
             waiter.end(taken);

@@ -19,7 +19,7 @@ namespace rsockets {
 
 namespace {
 
-// As the kernel gives an int: cut to the room.
+// As the kernel stores a value: truncated to `length`.
 int give(const void* from, socklen_t size, void* to, socklen_t* length) {
     if (to == nullptr || length == nullptr) {
         return -EFAULT;
@@ -28,7 +28,7 @@ int give(const void* from, socklen_t size, void* to, socklen_t* length) {
         return -EINVAL;
     }
     *length = std::min(*length, size);
-    if (*length != 0) { // else there may be nothing at `from`
+    if (*length != 0) { // else `from` may be null
         memcpy(to, from, *length);
     }
     return 0;
@@ -47,7 +47,7 @@ int Socket::apply_keepalive(Connection& connection) const {
     return ret;
 }
 
-// Of an option that was set.
+// Applies an option that was set.
 int Socket::take_effect(const Option& option) {
     Connection* present = connection();
     switch (option.effect) {
@@ -57,12 +57,12 @@ int Socket::take_effect(const Option& option) {
         const bool was_corked = cached_.corked;
         cached_.read(options_.kernel());
         if (was_corked && !cached_.corked && state() == State::connected) {
-            (void)present->look_for_room(); // any call sends what was held back
+            (void)present->look_for_room(); // any call sends the data held back
         }
         return 0;
     }
     case Option::Effect::keepalive: {
-        // A core that hides its socket has no such option.
+        // A core that hides its socket lacks the option.
         const int ret = present != nullptr && !ending_.lost.load() ? apply_keepalive(*present) : 0;
         return ret == -FI_ENOENT ? -ENOPROTOOPT : ret;
     }
@@ -92,7 +92,7 @@ int Socket::set_option(int level, int name, const void* value, socklen_t length)
         (bound_.held() || state() != State::closed)) {
         return -EINVAL;
     }
-    // The kernel says what is wrong with those that are not known, too.
+    // The kernel yields the errors of unknown options too.
     if (const int error = options_.kernel().set(level, name, value, length); error != 0) {
         return -error;
     }
@@ -123,7 +123,7 @@ int Socket::get_tcp_info(void* value, socklen_t* length) {
         info.tcpi_state = TCP_SYN_SENT;
         break;
     case State::connected: {
-        (void)events_connected(*connection(), 0); // a reset may have come that nobody has looked at
+        (void)events_connected(*connection(), 0); // a reset may have arrived that no call has seen
         const auto status = connection()->status();
         const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
         info.tcpi_state = ending_.lost.load()        ? TCP_CLOSE
@@ -149,7 +149,7 @@ int Socket::get_state(const Option& option, void* value, socklen_t* length) {
         return give_int(state() == State::listening ? 1 : 0, value, length);
     case SO_ERROR:
         if (Connection* present = connection(); present != nullptr && state() == State::connected) {
-            (void)events_connected(*present, 0); // an error may be on its way
+            (void)events_connected(*present, 0); // an error may have arrived that no call has seen
         }
         if (state() != State::connecting) {
             attempt_.seen();

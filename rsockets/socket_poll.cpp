@@ -17,8 +17,8 @@ namespace {
 constexpr short readable = POLLIN | POLLRDNORM;
 constexpr short writable = POLLOUT | POLLWRNORM;
 
-// Looks without a sleep in between after which one is enforced: an endpoint that says there is something to do while
-// there is nothing must cost time, not a core.
+// Polls without a sleep in between after which a sleep is enforced: an endpoint that reports work while there is none
+// must cost time, not a CPU.
 constexpr int most_looks = 64;
 
 } // namespace
@@ -47,7 +47,7 @@ short Socket::events(short interest) {
     if (ending_.error.load() != 0) {
         found |= POLLERR;
     }
-    if (attempt_.shown()) { // whoever sees this knows how the connect went
+    if (attempt_.shown()) { // the caller learns the result of the connect
         const Guard lock(mutex_);
         attempt_.seen();
     }
@@ -62,7 +62,7 @@ short Socket::events_connected(Connection& present, short interest) {
         note_loss(looked < 0 && looked != -FI_EAGAIN ? static_cast<int>(-looked) : ECONNRESET);
     }
     if (finished && (status.flags & FI_RSTREAM_PEER_RESET) != 0) {
-        note_loss(EPIPE); // as TCP calls a reset behind the end
+        note_loss(EPIPE); // TCP's error for a reset after EOF
     }
     const bool lost = ending_.lost.load();
     const bool no_more_in = ending_.receive_shut.load() || finished || lost;
@@ -80,8 +80,7 @@ short Socket::events_connected(Connection& present, short interest) {
     if (no_more_out || status.writable != 0 || (status.flags & FI_RSTREAM_PEER_CLOSED) != 0) {
         found |= writable;
     } else if ((interest & writable) != 0) {
-        // From now on the descriptor tells of room, until anyone has sent. Others may have waited for it, and not be
-        // told again.
+        // From now on the descriptor signals space, until any thread has sent. Other waiters may not be notified again.
         room_.polled.store(true);
         if (present.look_for_room() != -FI_EAGAIN) {
             found |= writable;
@@ -97,7 +96,7 @@ Socket::Progress Socket::progress() {
     Progress now;
     now.starved = room_.starved.load(std::memory_order_relaxed);
     now.arrived = counters_.bytes_received() + connections_made_.load(std::memory_order_relaxed);
-    constexpr uint32_t receive_shut = 1U << 31; // no flags of a status's
+    constexpr uint32_t receive_shut = 1U << 31; // not used by flags of a status
     constexpr uint32_t send_shut = 1U << 30;
     now.ended = (ending_.receive_shut.load() ? receive_shut : 0) | (ending_.send_shut.load() ? send_shut : 0);
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
@@ -114,7 +113,7 @@ bool Socket::may_sleep() {
     if (present == nullptr || state() != State::connected || present->may_sleep()) {
         return true;
     }
-    // It has something to tell. If nobody asked for that, it is told here, or it would never be quiet.
+    // The endpoint has events. If no caller has polled for them, they are consumed here, or it would stay signalled.
     (void)present->look_for_bytes();
     if (present->status().writable != 0 && present->look_for_room() > 0) {
         bell_.ring();
@@ -128,7 +127,7 @@ int Socket::wait_fd() const {
 }
 
 void Socket::note_sleep() {
-    constexpr uint64_t look_each = 64; // buffers grow, and asking for their sizes takes longer than counting
+    constexpr uint64_t look_each = 64; // buffers grow, and querying their sizes takes longer than counting
     const uint64_t sleeps = counters_.slept();
     RSOCKET_PROBE(sleep, counters_.fd(), static_cast<int>(state()));
     if (const Connection* present = connection(); present != nullptr && sleeps % look_each == 0) {
@@ -139,7 +138,7 @@ void Socket::note_sleep() {
 
 ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt) {
     ssize_t ret = -EAGAIN;
-    const HeldSignals signals; // which end the sleep, if they come from here on
+    const HeldSignals signals; // signals from here on end the sleep
     const Deadline deadline = limit.count() != 0 ? Deadline::in(limit) : Deadline::never();
     if (library_.config().polling_time != 0 && state() == State::connected) {
         Spin spin(signals, std::chrono::microseconds(library_.config().polling_time));

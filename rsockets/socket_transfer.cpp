@@ -14,7 +14,7 @@ namespace rsockets {
 
 namespace {
 
-// The segments of a message, of which more and more were dealt with.
+// The segments of a message, consumed step by step.
 class Segments {
   public:
     Segments(const iovec* iov, size_t count) : iov_(iov), count_(count) {
@@ -36,7 +36,7 @@ class Segments {
         offset_ += bytes;
     }
 
-    // What is left, as one call takes it: whole segments, unless the first is begun.
+    // The rest, for one call: whole segments, unless the first is partly consumed.
     std::pair<const iovec*, size_t> next() {
         if (offset_ == 0) {
             return {iov_, count_};
@@ -61,7 +61,7 @@ void Socket::note_loss(int error) {
     }
 }
 
-// A call that has moved some bytes does not tell of the loss that ended it: the next one does.
+// A call that has moved some bytes does not report the loss that ended it: the next one does.
 void Socket::keep_for_next(ssize_t error) {
     if (error < 0 && error != -EAGAIN && error != -EINTR && error != -EPIPE && ending_.lost.load()) {
         ending_.error.store(static_cast<int>(-error));
@@ -101,8 +101,7 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
         if (ending_.send_shut.load() || ending_.lost.load()) {
             return -EPIPE;
         }
-        // The provider says once why a connection was lost, and may have said it where nobody asked. Receiving tells
-        // always.
+        // The provider reports the cause of a loss once, possibly to another call. A receive always reports it.
         if (Connection* present = connection(); present != nullptr &&
                                                 (present->status().flags & FI_RSTREAM_LOST) != 0 &&
                                                 present->look_for_bytes() == -FI_ETIMEDOUT) {
@@ -110,8 +109,7 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
             const int error = ending_.take_error();
             return error != 0 ? -error : -EPIPE;
         }
-        // The peer has closed. TCP learns that by the answer to what it sends: the first send after it is taken, and
-        // lost.
+        // The peer has closed. TCP detects that by the answer to a send: the first send after it succeeds, and is lost.
         note_loss(EPIPE);
         return static_cast<ssize_t>(length);
     }
@@ -120,14 +118,14 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
     return error != 0 ? -error : -EPIPE;
 }
 
-// One try; -EAGAIN if there is no room.
+// One attempt; -EAGAIN if there is no space.
 ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
     Connection* present = nullptr;
     if (const ssize_t error = sendable(present); error != 0 || present == nullptr) {
         return error;
     }
     if (Call::exiting()) {
-        return -EAGAIN; // the call ends by its sleep
+        return -EAGAIN; // the call ends in its sleep
     }
     return sending_result(present->send(iov, count, more), Segments(iov, count).left());
 }
@@ -192,7 +190,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
 }
 
 ssize_t Socket::discard(Connection& from, size_t length) {
-    std::array<char, 1024> sink; // a handler may have little stack
+    std::array<char, 1024> sink; // a signal handler may have little stack
     size_t gone = 0;
     while (gone < length) {
         const iovec iov{sink.data(), std::min(sink.size(), length - gone)};
@@ -205,7 +203,7 @@ ssize_t Socket::discard(Connection& from, size_t length) {
     return static_cast<ssize_t>(gone);
 }
 
-// One try. `wanted`: -EAGAIN as long as fewer bytes are there, unless no more will come.
+// One attempt. `wanted`: -EAGAIN while fewer bytes are available, unless no more will arrive.
 ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wanted) {
     switch (state()) {
     case State::connecting:
@@ -224,7 +222,7 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
         return -ENOTCONN;
     }
     if (Call::exiting()) {
-        return -EAGAIN; // the call ends by its sleep
+        return -EAGAIN; // the call ends in its sleep
     }
     const bool peek = (flags & MSG_PEEK) != 0;
     size_t room = 0;
@@ -240,7 +238,7 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
     }
     ssize_t n = 0;
     if (room == 0 || (peek && (flags & MSG_TRUNC) != 0)) {
-        n = present->look_for_bytes(); // there is nothing to copy, but an end or an error may be told
+        n = present->look_for_bytes(); // nothing to copy, but EOF or an error may be reported
         n = n > 0 ? std::min(n, static_cast<ssize_t>(room)) : n;
     } else if ((flags & MSG_TRUNC) != 0) {
         n = discard(*present, room);
@@ -257,7 +255,7 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
         return ending_.receive_shut.load() ? 0 : -EAGAIN;
     }
     note_loss(static_cast<int>(-n));
-    return -ending_.take_error(); // told once; after that it is the end
+    return -ending_.take_error(); // reported once; EOF after that
 }
 
 ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
@@ -278,7 +276,7 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
         const size_t wanted = wait ? std::min(least, total) : 1;
         const auto attempt = [&] { return recv_now(iov, count, flags, wanted); };
         const ssize_t ret = repeat(wait, limit, attempt);
-        // What is there when the time is over is given.
+        // After the timeout, the available bytes are returned.
         return ret == -EAGAIN && wanted > 1 ? recv_now(iov, count, flags, 1) : ret;
     }
     const auto attempt = [&]() -> ssize_t {
@@ -313,9 +311,9 @@ Socket::Sending Socket::look_at_sending() {
         return Sending::busy;
     }
     const auto present_stays = look();
-    service_entry_.listed.store(false); // first: what is sent from now on brings us back
+    service_entry_.listed.store(false); // first: a later send registers the socket again
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
-        (void)present->may_sleep(); // moves on what it can; the queue wakes up for the rest
+        (void)present->may_sleep(); // moves data on; the queue signals the rest
         if (present->needs_calls() && !service_entry_.listed.exchange(true)) {
             return Sending::waits;
         }

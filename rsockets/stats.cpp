@@ -25,14 +25,14 @@ using stats::SocketRow;
 
 constexpr uint32_t none = UINT32_MAX;
 
-// Rows are taken and given back where sockets are made and go, which takes system calls anyway. Never destroyed:
-// sockets are used until the last moment of the process.
+// Rows are allocated and freed with sockets, which takes system calls anyway. Never destroyed: sockets are used until
+// the process ends.
 constinit Mutex mutex;
 constinit bool tried RSOCKET_GUARDED_BY(mutex) = false;
 constinit uint32_t fresh RSOCKET_GUARDED_BY(mutex) = 0;         // rows from here on were never used
 constinit uint32_t first_free RSOCKET_GUARDED_BY(mutex) = none; // each free row names the next one in `seen`
 constinit std::atomic<Header*> page{nullptr};
-// Stays: in a child, empty memory is there, so that no pointer to a row dangles.
+// Kept: in a child, empty memory is mapped there, so that no pointer to a row dangles.
 constinit Header* address = nullptr;
 
 long system_call(long number, auto... arguments) {
@@ -44,7 +44,7 @@ long system_call(long number, auto... arguments) {
 }
 constexpr auto call = [](long number, auto... arguments) { return system_call(number, arguments...); };
 
-// Null: there is none left.
+// Null: no row is left.
 SocketRow* take_row(uint32_t& ordinal) {
     const Guard lock(mutex);
     if (!tried) {
@@ -58,7 +58,7 @@ SocketRow* take_row(uint32_t& ordinal) {
     if (header == nullptr) {
         return nullptr;
     }
-    // Bounded: a page is memory that others of the same user can write to.
+    // Bounds check: other processes of the same user can write to the page.
     const bool reused = first_free < fresh;
     ordinal = reused ? first_free : fresh;
     auto* row = stats::place_of<SocketRow>(header, ordinal);
@@ -182,7 +182,7 @@ void Counters::thread_slept(uint64_t ns) {
 }
 
 void Counters::after_fork_in_child() RSOCKET_UNCHECKED {
-    new (&mutex) Mutex; // whoever held it is not here
+    new (&mutex) Mutex; // its holder does not exist here
     page.store(nullptr);
     const bool empty = address == nullptr || stats::leave_to_parent(stats::Library::sockets, address, call);
     tried = !empty;

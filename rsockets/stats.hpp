@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a socket has moved, counted in its row of the page that rsstat reads (base/stats_page.hpp). The page is made
-// with the first socket. A socket for which there is no row counts in memory of its own: whoever counts does not ask.
+// Counters of a socket, in its row of the page that rsstat reads (base/stats_page.hpp). The first socket creates the
+// page. A socket that gets no row counts in memory of its own, so that counting needs no check.
 //
-// Counting takes no lock and no system call. Bytes are counted where the socket counts them for its own use anyway.
+// Counting takes no lock and no system call. Byte counts also serve the socket itself.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ class Counters {
     Counters& operator=(const Counters&) = delete;
     ~Counters();
 
-    // The program's name of it, a descriptor; -1: it has none yet.
+    // The socket's descriptor; -1: none yet.
     [[nodiscard]] int number() const { return number_; }
     void set_number(int fd) { number_ = fd; }
-    // Sets it, and shows it if the socket is shown already: else false.
+    // Sets the descriptor, and updates the row if the socket is shown already: else false.
     bool move_to(int fd);
-    // Shows the socket. Addresses that are not set are shown as none.
+    // Publishes the row. Addresses that are not set are shown as none.
     void show(Role role, const Address& local, const Address& peer, const std::string& device);
     void set_buffers(size_t receive, size_t send);
-    // The socket is closed: what it has counted is the process's. Of a listener, nothing is.
+    // The socket is closed: adds its counts to the totals of the process, except those of a listener.
     void end();
     [[nodiscard]] int fd() const { return row_->fd.load(std::memory_order_relaxed); }
 
@@ -41,20 +41,20 @@ class Counters {
         row_->out.bytes.fetch_add(bytes, std::memory_order_relaxed);
         row_->out.calls.fetch_add(1, std::memory_order_relaxed);
     }
-    // Two threads that receive on one stream at once may lose one of the calls.
+    // If two threads receive on one stream at once, one of the calls may not be counted.
     void received(size_t bytes) {
         row_->in.bytes.fetch_add(bytes, std::memory_order_relaxed);
         base::stats::add(row_->in.calls, 1);
     }
     void blocked() { row_->out.blocked.fetch_add(1, std::memory_order_relaxed); }
-    uint64_t slept() { return row_->sleeps.fetch_add(1, std::memory_order_relaxed) + 1; } // how often so far
+    uint64_t slept() { return row_->sleeps.fetch_add(1, std::memory_order_relaxed) + 1; } // returns the total
     void woken() { row_->in.wakeups.fetch_add(1, std::memory_order_relaxed); }
 
     [[nodiscard]] uint64_t bytes_sent() const { return row_->out.bytes.load(std::memory_order_relaxed); }
     [[nodiscard]] uint64_t bytes_received() const { return row_->in.bytes.load(std::memory_order_relaxed); }
     [[nodiscard]] uint64_t sends() const { return row_->out.calls.load(std::memory_order_relaxed); }
 
-    // A thread of the process has slept, in whatever call.
+    // Counts a sleep of a thread of the process, in any call.
     static void thread_slept(uint64_t ns);
     static void after_fork_in_child();
 
@@ -62,7 +62,7 @@ class Counters {
     std::unique_ptr<base::stats::SocketRow> own_;
     int number_ = -1; // with `shown_`, guarded by the socket's mutex
     bool shown_ = false;
-    uint32_t ordinal_ = 0; // of the row, if it is the page's
+    uint32_t ordinal_ = 0; // of the row, if it is in the page
     base::stats::SocketRow* row_;
 };
 

@@ -12,11 +12,10 @@ namespace rsockets {
 
 namespace {
 
-// Calls that show that the program itself looks after its maps: so many a millisecond. It spins, or is busy with this
-// connection.
+// Calls per millisecond that show that the program progresses its iomaps itself: it spins, or uses this connection.
 constexpr int looks_a_millisecond = 4;
-// Milliseconds that a turn lasts, in which they are counted: longer and longer while the program is found to do so. One
-// that lasted several times as long, since nothing came, shows nothing.
+// Milliseconds of a turn, in which these calls are counted: doubled while the program makes enough of them. A turn that
+// lasted more than `most_late` times as long, since no events arrived, shows nothing.
 constexpr int longest_turn = 16;
 constexpr int most_late = 5;
 
@@ -87,7 +86,7 @@ size_t Transport::pump() {
 }
 
 size_t Transport::pump(fid_eq& eq) {
-    // An entry with room for private data, of which we make no use.
+    // An entry with space for private data, which is not used.
     alignas(fi_eq_cm_entry) std::byte room[sizeof(fi_eq_cm_entry) + 256];
     auto& entry = reinterpret_cast<fi_eq_cm_entry&>(room);
     for (size_t count = 0;; ++count) {
@@ -131,7 +130,7 @@ bool Transport::all_attended(std::chrono::steady_clock::time_point now) {
     const auto lasted = now - turn_began_;
     if (lasted >= turn_length_) {
         attended_ = attending_.exchange(0, std::memory_order_relaxed) >= mapped_.load(std::memory_order_relaxed) &&
-                    lasted <= most_late * turn_length_; // else those calls were few
+                    lasted <= most_late * turn_length_; // else the calls were too rare
         turn_length_ = std::chrono::milliseconds(attended_ ? std::min<int>(2 * turn_length_.count(), longest_turn) : 1);
         looks_wanted_.store(looks_a_millisecond * static_cast<int>(turn_length_.count()), std::memory_order_relaxed);
         turn_.fetch_add(1, std::memory_order_relaxed);
@@ -148,7 +147,7 @@ bool Transport::may_sleep(bool on_connections) {
 void Transport::finish() {
     const Guard lock(domains_mutex_);
     for (auto& [name, domain] : domains_) {
-        // One that is still in use cannot be closed, and its connections were shut down by now.
+        // A domain that is still in use cannot be closed, and its connections were shut down by now.
         if (fi_close(&domain->fid) == -FI_EBUSY) {
             log(Level::debug, "domain %s is still in use", name.c_str());
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One fabric of the provider's, with its domains and two event queues: one for listeners, which is quiet but for
-// requests, and one for connections, which wakes up for their data too. Events go to whoever was added for their fid.
+// A fabric of the provider, with its domains and two event queues: one for listeners, signalled by requests only, and
+// one for connections, also signalled by their data. Events are dispatched to the handler registered for their fid.
 #pragma once
 
 #include <atomic>
@@ -17,12 +17,12 @@
 
 namespace rsockets {
 
-// Called with the transport's events locked; may add and remove targets, and close their fids.
+// Event handler. Called with the transport's events locked; may add and remove handlers, and close their fids.
 class EventTarget {
   public:
     virtual void on_request(base::Info request) = 0; // on a passive endpoint
     virtual void on_connected() = 0;
-    virtual void on_failed(int error) = 0; // the connection was not made; errno
+    virtual void on_failed(int error) = 0; // connection setup failed; errno
     virtual void on_shutdown() = 0;        // the peer has ended its sending, or the connection is lost
 
     virtual ~EventTarget() = default;
@@ -36,37 +36,36 @@ class Transport {
     [[nodiscard]] const std::string& name() const { return name_; }
     [[nodiscard]] std::string core() const { return name_.substr(0, name_.find('@')); } // fi_rstream(7): core@fabric
     [[nodiscard]] fid_fabric* fabric() const { return fabric_.get(); }
-    // The domain that an info names, opened if need be.
+    // The domain that an info names, opened on first use.
     int domain(fi_info& info, fid_domain*& out);
 
-    // Binds to a queue, and sends its events to the target from now on.
+    // Binds the endpoint to its event queue, and registers the handler of its events.
     int attach(fid_ep* ep, EventTarget* target);
     int attach(fid_pep* pep, EventTarget* target);
-    // From the return on, the target hears no more of it.
+    // After the return, no handler is called for this fid.
     void detach(const ::fid* subject);
 
-    // Hands all events out; how many there were.
+    // Dispatches all pending events; returns their number.
     size_t pump();
-    // Whether one may sleep on the two descriptors, or on that of listeners alone.
+    // Whether a thread may sleep on both descriptors, or, without `on_connections`, on that of listeners.
     bool may_sleep(bool on_connections);
     [[nodiscard]] int listen_fd() const { return listen_fd_; }
     [[nodiscard]] int connection_fd() const { return connection_fd_; }
 
-    // Memory that peers write to, where a core moves that within calls alone: a program may look at nothing but the
-    // memory, so that their writes are for others to move.
+    // Iomaps, where the core has manual progress: a program may poll nothing but the mapped memory, so that another
+    // thread must progress the writes of peers.
     void mapped(int by) { mapped_.fetch_add(by, std::memory_order_relaxed); }
     [[nodiscard]] bool has_maps() const { return mapped_.load(std::memory_order_relaxed) != 0; }
-    // The program itself moves the writes of a connection with so many maps: it has made as many calls as are wanted in
-    // this turn.
+    // The program itself progresses a connection with that many iomaps: it has made `looks_wanted` calls in this turn.
     void attended(int maps) { attending_.fetch_add(maps, std::memory_order_relaxed); }
     [[nodiscard]] int looks_wanted() const { return looks_wanted_.load(std::memory_order_relaxed); }
     [[nodiscard]] uint32_t turn() const { return turn_.load(std::memory_order_relaxed); }
-    // For one thread: true if it did so in the last turn for all that have maps. A turn ends by this call, when it has
-    // lasted; `turn_length` is that of the present one.
+    // For one thread: true if, in the last turn, the program did so for all connections with iomaps. This call ends a
+    // turn that has lasted `turn_length`, which is that of the current turn.
     bool all_attended(std::chrono::steady_clock::time_point now);
     [[nodiscard]] std::chrono::milliseconds turn_length() const { return turn_length_; }
 
-    // Waits, as long as the provider is set to, for what is on its way of closed connections.
+    // Closes the domains, which waits for the pending data of closed connections, as the provider is configured.
     void finish();
 
   private:

@@ -38,7 +38,7 @@ base::Info Ways::find(const Address& to, const Address& from, Clock::time_point 
 }
 
 void Ways::keep(const Address& to, const Address& from, const fi_info& found, Clock::time_point now) {
-    // A core that chooses a port at once chose it for one connection.
+    // If the core chooses the source port at once, the port is for one connection only.
     if (found.dest_addr == nullptr || found.dest_addrlen != to.length ||
         (found.src_addr != nullptr && !from.set() &&
          Address(found.src_addr, static_cast<socklen_t>(found.src_addrlen)).port() != 0)) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What libfabric has said of the way to an address, kept for a second. On verbs each such request resolves the address
-// over the wire, as making the endpoint does again, and all providers are asked: for a program that connects and closes
-// in a row that is a good part of the time. A way that fails is forgotten.
+// Cache of fi_getinfo results per address, kept for one second. On verbs, each request resolves the address over the
+// wire, as creating the endpoint does again, and queries all providers: a good part of the time of a program that
+// connects and closes in a row. A failed connect clears the cache.
 #pragma once
 
 #include <chrono>
@@ -19,9 +19,9 @@ class Ways {
   public:
     using Clock = std::chrono::steady_clock;
 
-    // The answer for these addresses, with the port of `to`; null if there is none that is young enough.
+    // The cached result for these addresses, with the port of `to`; null if there is none, or it is too old.
     base::Info find(const Address& to, const Address& from, Clock::time_point now);
-    // `found`: the first of the answers to a request that was made at `now`.
+    // `found`: the first result of a request that was made at `now`.
     void keep(const Address& to, const Address& from, const fi_info& found, Clock::time_point now);
     void forget();
 
@@ -33,7 +33,7 @@ class Ways {
         Clock::time_point asked;
     };
 
-    Mutex mutex_; // a leaf
+    Mutex mutex_; // a leaf: nothing else is locked under it
     std::vector<Way> ways_ RSOCKET_GUARDED_BY(mutex_);
 };
 

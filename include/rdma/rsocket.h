@@ -2,13 +2,12 @@
 /* SPDX-FileCopyrightText: The rstream authors */
 
 /*
- * Stream sockets over RDMA fabrics: the calls of sockets with an r in front, for SOCK_STREAM over PF_INET and PF_INET6.
- * Each takes, returns and sets errno as the call without the r does for a TCP socket on Linux; rsocket-ofi(7) lists
- * what differs. All are thread safe. The prototypes and constants are those of rdma-core's header of this name.
+ * Stream sockets over RDMA fabrics: the socket calls with the prefix r, for SOCK_STREAM over PF_INET and PF_INET6. Each
+ * has the arguments, the result and the errno of the call without the r on a TCP socket of Linux; rsocket-ofi(7) lists
+ * the differences. All are thread safe. The prototypes and constants are those of rdma-core's header of this name.
  *
- * Sizes are in bytes, times in milliseconds unless a type says otherwise. A number that rsocket, raccept or
- * repoll_create returns is a descriptor of the kernel's, to be closed by rclose. rpoll, rselect and the repoll calls
- * take such numbers and any other descriptors alike.
+ * Sizes are in bytes, times in milliseconds unless a type says otherwise. rsocket, raccept and repoll_create return a
+ * kernel descriptor, to be closed with rclose. rpoll, rselect and the repoll calls take any descriptors.
  */
 #ifndef RSOCKET_H
 #define RSOCKET_H
@@ -24,7 +23,7 @@
 #include <sys/uio.h>
 #include <time.h>
 
-/* rdma-core's header brings these along, and programs have come to rely on it. Nothing here needs them. */
+/* rdma-core's header includes these, and programs rely on that. Nothing here needs them. */
 #if defined(__has_include)
 #if __has_include(<infiniband/verbs.h>) && __has_include(<rdma/rdma_cma.h>)
 #include <infiniband/verbs.h>
@@ -36,7 +35,7 @@
 extern "C" {
 #endif
 
-/* socket(2). Other types than SOCK_STREAM fail with the error that the kernel has for a type that it does not know. */
+/* socket(2). Types other than SOCK_STREAM fail with the kernel's error for an unsupported type. */
 int rsocket(int domain, int type, int protocol);
 int rbind(int socket, const struct sockaddr* addr, socklen_t addrlen);
 int rlisten(int socket, int backlog);
@@ -57,7 +56,7 @@ ssize_t rread(int socket, void* buf, size_t count);
 ssize_t rreadv(int socket, const struct iovec* iov, int iovcnt);
 ssize_t rwrite(int socket, const void* buf, size_t count);
 ssize_t rwritev(int socket, const struct iovec* iov, int iovcnt);
-/* sendfile(2) to an rsocket from a descriptor that pread(2) takes. */
+/* sendfile(2) to an rsocket from a descriptor that supports pread(2). */
 ssize_t rsendfile(int socket, int in_fd, off_t* offset, size_t count);
 
 int rpoll(struct pollfd* fds, nfds_t nfds, int timeout);
@@ -86,28 +85,28 @@ int rfcntl(int socket, int cmd, ... /* arg */);
 int rioctl(int socket, unsigned long request, ... /* int * */);
 
 /*
- * Memory that the peer writes to directly, beside the stream: see riomap(3).
+ * Iomaps: memory that the peer writes to directly, outside the byte stream: see riomap(3).
  *
- * riomap maps `len` bytes at `buf` to an offset, and returns it: the given one (0 to 2^63-1), or one of the library's
- * choice for -1. With PROT_WRITE the peer's riowrite reaches them there; with PROT_NONE they are registered and no
- * more. `flags` is not looked at, as in rdma-core. The peer can count on it once it received what was sent after
- * riomap. -1: EINVAL (prot, range, len of 0), ENOTCONN, ENOMEM (the peer knows as many maps as its RDMA_IOMAPSIZE says,
- * or the memory cannot be registered), EADDRINUSE (another map covers some of these offsets)
+ * riomap maps `len` bytes at `buf` to an offset, and returns it: the given one (0 to 2^63-1), or for -1 one that the
+ * library chooses. With PROT_WRITE, the peer's riowrite can write to them; with PROT_NONE, they are only registered.
+ * `flags` is ignored, as in rdma-core. The peer can use the iomap once it has received data sent after riomap.
+ *   -1: EINVAL (prot, range, len of 0), ENOTCONN, ENOMEM (the peer's RDMA_IOMAPSIZE is used up, or the memory cannot be
+ *   registered), EADDRINUSE (another iomap covers some of these offsets)
  *
- * riounmap ends what riomap began with the same `buf` and `len`. When it returns 0, the peer writes there no more: it
- * waits for the peer's word, O_NONBLOCK or not, SO_SNDTIMEO at most; at the end of the connection it has that word.
- *   -1: EINVAL (not mapped), EINTR, EAGAIN (the time is over; to be called again)
+ * riounmap ends the iomap with the same `buf` and `len`. When it returns 0, the peer writes there no more: it waits for
+ * the peer's confirmation, regardless of O_NONBLOCK, for SO_SNDTIMEO at most; the end of the connection confirms too.
+ *   -1: EINVAL (not mapped), ENOTCONN (never connected), EINTR, EAGAIN (timeout; call again)
  *
- * riowrite writes to what the peer has mapped at `offset`, and returns how much was taken, as rsend does; (size_t)-1
- * with errno for an error. It is there before the peer receives what is sent afterwards. `buf` may be used again at
- * once. Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE. (size_t)-1: those of rsend, and EINVAL if the peer has not mapped
- * all of these offsets: then nothing was written
+ * riowrite writes to the bytes that the peer has mapped from `offset` on, and returns how many were accepted, as rsend
+ * does; (size_t)-1 with errno for an error. They are in place before the peer receives data sent later. `buf` may be
+ * reused at once. Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE. (size_t)-1: the errors of rsend, and EINVAL if the peer
+ * has not mapped all of these offsets: then nothing was written
  */
 off_t riomap(int socket, void* buf, size_t len, int prot, int flags, off_t offset);
 int riounmap(int socket, void* buf, size_t len);
 size_t riowrite(int socket, const void* buf, size_t count, off_t offset, int flags);
 
-/* Another number for the same socket: dup(2), dup2(2). */
+/* Another descriptor for the same socket: dup(2), dup2(2). */
 int rdup(int socket);
 int rdup2(int socket, int fd);
 

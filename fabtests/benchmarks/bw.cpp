@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// fi_stream_bw: one-way bandwidth. The client sends transfers of one size; the server answers when it has the last. CPU
-// time is that of both processes together.
+// fi_stream_bw: one-way bandwidth. The client sends transfers of one size; the server answers when it has received the
+// last. CPU time is the sum of both processes.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -73,7 +73,7 @@ int measure(const Options& o, Transport& t) {
     t.recv(&answer, sizeof(answer));
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double bytes = static_cast<double>(o.size) * static_cast<double>(o.iterations);
-    // A bare core's write tells its target nothing: the server's share is then left out.
+    // A bare core's write does not notify its target: the server's share is then omitted.
     const double cpu = cpu_seconds() - cpu_before + (o.kind() == Kind::core ? 0 : answer.cpu);
     const double mbps = bytes / seconds / 1e6;
     if (o.json) {

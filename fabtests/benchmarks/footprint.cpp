@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// fi_stream_footprint: what an idle connection takes, in memory and descriptors. Opens as many connections as
-// --iterations says, both ends in one process, moves one transfer of --size bytes over each in both directions, and
-// divides by the number of ends. -p tcp does the same with bare endpoints of the core, each with a CQ.
+// fi_stream_footprint: memory and descriptors of an idle connection. Opens as many connections as --iterations
+// specifies, both ends in one process, moves one transfer of --size bytes over each in both directions, and divides by
+// the number of ends. -p tcp does the same with bare endpoints of the core, each with a CQ.
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -29,7 +29,7 @@ size_t descriptors() {
     return count;
 }
 
-// Kilobytes of resident private memory: what this process alone makes the machine keep.
+// Private resident memory of this process in kilobytes.
 size_t resident() {
     std::ifstream status("/proc/self/smaps_rollup");
     std::string line;
@@ -51,7 +51,7 @@ struct Footprint {
     size_t fds = descriptors();
 };
 
-// A bare core endpoint with a CQ that can be waited on, as a program would open it.
+// A bare core endpoint with a CQ that supports waiting, as a program would open it.
 struct Bare {
     Bare(Host& host, fi_info* info) {
         fi_cq_attr attr{};
@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
         std::vector<std::unique_ptr<BarePair>> bare;
         std::unique_ptr<Listener> listener;
         Footprint before;
-        // The first connection also pays for what is there once in a process.
+        // The first connection includes the one-time allocations of the process.
         for (size_t i = 0; i <= o.iterations; ++i) {
             if (o.kind() == Kind::core) {
                 listener = listener ? std::move(listener) : std::make_unique<Listener>(host);

@@ -24,7 +24,7 @@ namespace {
 constexpr const char* role_mark = "--role";
 constexpr const char* failure_mark = "failed: ";
 
-// The next line from a pipe; `kept` holds what came behind it.
+// The next line from a pipe; `kept` holds the bytes after it.
 std::string read_line(int fd, std::string& kept, int timeout_ms) {
     const auto start = Clock::now();
     for (;;) {
@@ -68,7 +68,7 @@ Child::Child(const std::string& role, const std::vector<std::string>& arguments,
         close(down[1]);
         throw Error("pipe", -errno);
     }
-    // All that allocates is done before the fork.
+    // All allocations are done before the fork.
     std::vector<const char*> argv{"/proc/self/exe", role_mark, role.c_str()};
     for (const auto& argument : arguments) {
         argv.push_back(argument.c_str());
@@ -142,7 +142,7 @@ void Child::finish(int timeout_ms) {
             throw;
         }
     }
-    int status = 0; // its standard output is closed: it is about to end
+    int status = 0; // its standard output is closed: it is about to exit
     while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
     }
     pid_ = -1;

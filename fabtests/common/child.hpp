@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A second process of a test: the same program started anew in a role, so that it shares no libfabric object with its
-// parent and can have another environment. They talk in lines, over the child's standard input and output.
+// A second process of a test: the same program is executed anew in a role, so that it shares no libfabric object with
+// its parent and can have another environment. The two exchange lines over the child's standard input and output.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ namespace fabtests {
 
 class Child {
   public:
-    // "NAME=value" sets, "NAME" alone removes.
+    // "NAME=value" sets a variable, "NAME" alone removes it.
     explicit Child(const std::string& role, const std::vector<std::string>& arguments = {},
                    const std::vector<std::string>& environment = {});
     Child(const Child&) = delete;
@@ -24,15 +24,15 @@ class Child {
     ~Child();
 
     void tell(const std::string& line);
-    // The next line it says; an Error if there is none in time.
+    // The next line that the child writes; throws an Error if there is none in time.
     std::string hear(int timeout_ms = 20000);
-    // Waits until it ends by itself, which must be well. What it said of a failure becomes ours.
+    // Waits until the child exits by itself, with status 0. Throws its reported failure.
     void finish(int timeout_ms = 60000);
-    // Ends it and returns once it is gone.
+    // Kills the child and returns once it is gone.
     void kill();
-    // Stops it, and returns once it does nothing any more, until it is sent SIGCONT.
+    // Stops the child until it is sent SIGCONT, and returns once it is stopped.
     void stop();
-    // Sends it a signal.
+    // Sends the child a signal.
     void interrupt(int signal);
 
   private:
@@ -50,7 +50,7 @@ struct Role {
     const char* name;
     void (*play)(const std::vector<std::string>& arguments);
 };
-// The exit status if the program was started in a role: 0, or 1 after an exception, which is said as "failed: ...".
+// The exit status if the program was started in a role: 0, or 1 after an exception, which is reported as "failed: ...".
 std::optional<int> play_role(int argc, char** argv, std::span<const Role> roles);
 
 // Runs a role to its end.

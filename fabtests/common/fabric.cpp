@@ -12,7 +12,7 @@
 namespace fabtests {
 
 namespace {
-// Without a byte that moves, in a call that waits.
+// Longest time without a byte moved, in a call that waits.
 constexpr std::chrono::milliseconds longest_wait{30000};
 
 const char* or_null(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
@@ -253,7 +253,7 @@ void Pair::connect(Host& host, size_t buffers) {
     server = std::make_unique<Stream>(host, info.get());
     server->set_buffers(buffers);
     server->accept();
-    // In either order: both ends share the queue.
+    // The two events may come in either order: both ends share the queue.
     for (int i = 0; i < 2; ++i) {
         const Event event = host.next_event();
         if (event.error || event.type != FI_CONNECTED) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The public libfabric API with owners and exceptions, for test programs. Nothing here knows the provider's inside.
+// The public libfabric API with owners and exceptions, for test programs. Nothing here depends on provider internals.
 #pragma once
 
 #include <chrono>
@@ -41,14 +41,14 @@ inline ssize_t check(const char* what, ssize_t ret) {
 using base::Info;
 using base::Owned;
 
-// What to ask fi_getinfo for.
+// Parameters for fi_getinfo.
 struct Request {
     std::string provider = "rstream";
-    std::string core;   // below a stream; empty: any
+    std::string core;   // the core provider; empty: any
     std::string domain; // empty: any
     std::string node;
     std::string service;
-    bool source = false; // node and service are our own
+    bool source = false; // node and service are the local address
     bool iwarp = false;
     fi_ep_type type = FI_RSTREAM_EP_STREAM;
 };
@@ -59,22 +59,22 @@ struct Event {
     bool error = false;
     uint32_t type = 0;
     fid* subject = nullptr;
-    fi_info* info = nullptr; // of a connection request: the taker's
+    fi_info* info = nullptr; // of a connection request: owned by the receiver of the event
     int err = 0;
     void* context = nullptr;     // of an error
-    std::vector<std::byte> data; // private data, or that of a rejection
+    std::vector<std::byte> data; // private data, also of a rejection
     [[nodiscard]] std::string text() const { return {reinterpret_cast<const char*>(data.data()), data.size()}; }
 };
 
-// A fabric, a domain and an event queue: what any end of a connection needs.
+// A fabric, a domain and an event queue, which any end of a connection needs.
 class Host {
   public:
     explicit Host(Info info, fi_wait_obj wait = FI_WAIT_FD);
     explicit Host(const Request& request) : Host(get_info(request)) {}
 
-    // The next event; an Error with -FI_ETIMEDOUT if there is none in time.
+    // The next event; throws an Error with -FI_ETIMEDOUT if there is none in time.
     Event next_event(int timeout_ms = 10000);
-    // The next event, which must be of this type and about this fid.
+    // The next event, which must have this type and this fid.
     Event expect(uint32_t type, const fid* subject, int timeout_ms = 10000);
 
     Info info;
@@ -83,15 +83,15 @@ class Host {
     Owned<fid_eq> eq;
 };
 
-// How a blocked call passes the time.
+// How a blocking call waits.
 enum class Wait { spin, poll };
 
-// A stream endpoint, with calls that wait.
+// A stream endpoint, with blocking calls.
 class Stream {
   public:
     explicit Stream(Host& host, fi_info* info = nullptr);
 
-    // The size of a buffer or queue, before the stream is enabled.
+    // Sets the size of a buffer or queue, before the stream is enabled.
     void set_option(int option, size_t value);
     [[nodiscard]] size_t get_option(int option) const;
     void set_buffers(size_t bytes);
@@ -99,13 +99,13 @@ class Stream {
     void connect(const void* address, const std::string& data = {});
     void accept(const std::string& data = {});
 
-    // All of it, or an Error.
+    // Sends everything, or throws an Error.
     void send_all(const void* data, size_t length);
-    // All of it; or less at the end of the stream; or an Error.
+    // Receives everything, or less at EOF; or throws an Error.
     size_t recv_all(void* data, size_t length);
-    // Until there is something to take: what fi_recv says, -FI_EAGAIN excepted.
+    // Waits until fi_recv returns something other than -FI_EAGAIN, and returns that.
     ssize_t recv_some(void* data, size_t length);
-    // Until the endpoint may have changed, at most that long. False if the time ran out.
+    // Waits until the endpoint may have changed. False if the timeout expired.
     bool wait(int timeout_ms = 10000);
 
     [[nodiscard]] std::vector<std::byte> name() const;
@@ -134,7 +134,7 @@ class Listener {
 
 uint16_t port_of(const std::vector<std::byte>& address);
 
-// Two connected streams of one process.
+// Two connected streams in one process.
 struct Pair {
     explicit Pair(const std::string& core = {}, size_t buffers = 0, const std::string& node = "127.0.0.1");
     Pair(Host& host, size_t buffers);

@@ -164,7 +164,7 @@ Options parse_options(int argc, char** argv, const char* purpose, const Options&
             }
             exit(0);
         default:
-            exit(1); // getopt_long has said why
+            exit(1); // getopt_long has printed the reason
         }
     }
     if (optind < argc) {
@@ -184,7 +184,7 @@ void announce_port(const Options& options, uint16_t port) {
     if (options.port_file.empty()) {
         return;
     }
-    const std::string partial = options.port_file + ".part"; // whoever waits for the file never sees half of it
+    const std::string partial = options.port_file + ".part"; // so that a reader never sees a partial port file
     FILE* file = fopen(partial.c_str(), "w");
     if (file == nullptr || fprintf(file, "%u\n", port) < 0 || fclose(file) != 0 ||
         rename(partial.c_str(), options.port_file.c_str()) != 0) {

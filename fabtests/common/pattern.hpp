@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The bytes that tests send: each depends on its position in the stream, so that one which is lost, doubled, or out of
-// place is noticed. The period is no multiple of any buffer's size.
+// The bytes that tests send: each depends on its position in the stream, so that a lost, duplicated or misplaced byte
+// is detected. The period is not a multiple of any buffer size.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What functional tests do with streams: where they run, bytes that tell one place from another, and moving them
-// between two ends of one process.
+// Helpers of functional tests for streams: the core and node to use, a byte pattern, and transfers between two ends of
+// one process.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@
 
 namespace fabtests {
 
-// The core and the node to test on: FABTESTS_CORE (tcp) and FABTESTS_NODE (127.0.0.1).
+// The core and the node to test with: FABTESTS_CORE (tcp) and FABTESTS_NODE (127.0.0.1).
 std::string core_name();
 std::string node_name();
 Request here();
-// For a test that only one core can pass.
+// Skips a test that applies to one core only.
 void need_core(const std::string& core);
 
-// An endless sequence of bytes with a period that no buffer size shares.
+// An endless sequence of bytes whose period matches no buffer size.
 class Pattern {
   public:
     explicit Pattern(uint64_t seed);
-    void fill(void* to, size_t length);          // with the next bytes
-    void check(const void* from, size_t length); // that these are the next; an exception names the first that is not
+    void fill(void* to, size_t length);          // generates the next bytes
+    void check(const void* from, size_t length); // checks the next bytes; throws at the first wrong one
     [[nodiscard]] uint64_t position() const { return position_; }
 
   private:
@@ -35,14 +35,14 @@ class Pattern {
     uint64_t position_ = 0;
 };
 
-// Until one of them may have changed: what fi_trywait and poll say of endpoints and queues of one fabric.
+// Waits until one of them may have changed, by fi_trywait and poll on endpoints and queues of one fabric.
 void wait_for_any(fid_fabric* fabric, const std::vector<fid*>& fids, int timeout_ms = 20000);
 
-// Bytes on their way from one end to the other, in calls of `piece` bytes.
+// A transfer from one end to the other, in calls of `piece` bytes.
 struct Flow {
     Flow(Stream& from, Stream& to, uint64_t total, size_t piece, uint64_t seed);
     [[nodiscard]] bool done() const { return received == total; }
-    bool step(); // what can be done now; false if nothing
+    bool step(); // makes progress; false if nothing was possible
 
     Stream& from;
     Stream& to;
@@ -53,22 +53,22 @@ struct Flow {
   private:
     Pattern out_;
     Pattern in_;
-    std::vector<char> sending_; // what is to be sent next
+    std::vector<char> sending_; // next bytes to send
     size_t sending_at_ = 0;
     std::vector<char> receiving_;
 };
 
-// Runs flows to their ends, in one thread.
+// Runs all flows to completion, in one thread.
 void run_flows(std::span<Flow> flows);
-// Moves bytes one way, or both ways at once.
+// Transfers bytes in one direction, or in both at once.
 void move_bytes(Stream& from, Stream& to, uint64_t total, size_t piece = 16384, uint64_t seed = 1);
 void exchange_bytes(Stream& a, Stream& b, uint64_t total, size_t piece = 16384, uint64_t seed = 1);
 
-// One side's part, for a thread or a process of its own.
+// One side of a transfer, for a separate thread or process.
 void send_pattern(Stream& stream, uint64_t total, size_t piece, uint64_t seed);
 void recv_pattern(Stream& stream, uint64_t total, size_t piece, uint64_t seed);
 
-// Short forms of the calls.
+// Short forms of libfabric calls.
 inline ssize_t send(Stream& s, const void* data, size_t length) {
     return fi_send(s.get(), data, length, nullptr, FI_ADDR_UNSPEC, nullptr);
 }
@@ -79,36 +79,37 @@ ssize_t send_message(Stream& s, std::initializer_list<iovec> segments, uint64_t 
 ssize_t recv_message(Stream& s, std::initializer_list<iovec> segments, uint64_t flags);
 inline ssize_t peek_recv(Stream& s) { return recv_message(s, {}, FI_PEEK); }
 inline ssize_t peek_send(Stream& s) { return send_message(s, {}, FI_PEEK); }
-// Waits until that many bytes, the end or an error can be received; what FI_PEEK says then.
+// Waits until that many bytes, EOF or an error can be received; returns the result of FI_PEEK.
 ssize_t await_readable(Stream& s, size_t bytes = 1);
-// Sends until there is no room; how much was taken.
+// Sends until there is no space; returns the number of bytes accepted.
 uint64_t fill_up(Stream& s, Pattern& pattern, size_t piece = 4096);
 
-// Receives that many bytes and checks them. What the sender still holds for want of credit goes out by calls on its
-// end.
+// Receives that many bytes and checks them. Calls the sender's end too, so that data held back for lack of credit is
+// sent.
 void drain_checked(Stream& from, Stream& to, Pattern& expected, uint64_t total);
 
-// Reads the event queues of all hosts until the first has an event, and leaves it there: where the core moves
-// connections only as its queues are read, the other ends' must be as well. Events of the others are not taken.
+// Reads the event queues of all hosts until the first has an event, and leaves the event there: if the core makes
+// progress on connections only while its queues are read, the other ends' queues must be read as well. Events of the
+// others are not consumed.
 void await_event(std::initializer_list<Host*> hosts, int timeout_ms = 20000);
 
 // fi_trywait on one endpoint or queue.
 int try_wait(Host& host, fid* one);
-// Its descriptor.
+// The descriptor of an endpoint or queue.
 int wait_fd(fid* one);
-// Whether the descriptor is readable, or becomes so in time.
+// Whether the descriptor is readable, or becomes readable in time.
 bool readable(int fd, int timeout_ms = 0);
 
-// The address of a TCP port of the kernel's that nobody listens on.
+// The address of a kernel TCP port without a listener.
 std::vector<std::byte> closed_port();
-// As a line of text and back, for other processes.
+// Converts an address to a line of text and back, for other processes.
 std::string to_text(const std::vector<std::byte>& bytes);
 std::vector<std::byte> from_text(const std::string& text);
 
 // Entries of /proc/self/fd, and lines of /proc/self/maps.
 size_t open_fds();
 size_t mappings();
-// Resident memory, or all of the address space, in bytes.
+// Resident memory, or the size of the address space, in bytes.
 size_t resident_bytes();
 size_t address_space_bytes();
 

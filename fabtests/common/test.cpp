@@ -16,7 +16,7 @@ namespace {
 
 constexpr int longest_test_ms = 120000;
 
-// CMOCKA_TEST_FILTER chooses tests by name: cmocka 1.1.5 has such a filter, and no variable for it.
+// CMOCKA_TEST_FILTER selects tests by name: cmocka 1.1.5 has such a filter, but no environment variable for it.
 __attribute__((constructor)) void take_filter() {
     if (const char* filter = getenv("CMOCKA_TEST_FILTER")) {
         cmocka_set_test_filter(filter);

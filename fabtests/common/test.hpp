@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a functional test is made of. cmocka's asserts leave by longjmp and skip destructors; a test here is a plain
-// function that throws instead, and all it owned is gone before cmocka hears of the failure. A hang ends the program.
+// The framework of a functional test. cmocka's asserts leave by longjmp and skip destructors. Here, a test is a plain
+// function that throws instead: all its objects are destroyed before the failure is reported to cmocka. A test that
+// hangs ends the program.
 //
 //     void test_connect_reaches_a_listener() { ... EXPECT_EQ(got, wanted); ... }
 //     const CMUnitTest tests[] = {FABTEST(test_connect_reaches_a_listener)};
@@ -34,7 +35,7 @@ struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// What the test needs is not here; the reason is what.
+// A requirement of the test is missing; the text is the reason.
 struct Skip : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -61,11 +62,11 @@ template <class T> std::string text_of(const T& value) {
     }
 }
 
-// A result of libfabric: a count, or the name of an error.
+// A libfabric result as text: a count, or the name of an error.
 std::string text_of_result(long long result);
 
 [[noreturn]] void failed(const char* file, int line, const std::string& what);
-// What a call is or gives, and what it was to.
+// Reports the actual and the expected result of a call.
 [[noreturn]] void failed(const char* file, int line, const char* call, const std::string& got,
                          const std::string& wanted);
 
@@ -96,10 +97,11 @@ template <class A> void expect_error(const char* file, int line, const char* cal
     }
 }
 
-// Runs one test and keeps what it says. The alarm is for calls that have no time limit of their own.
+// Runs one test and stores its message. An alarm limits calls that have no time limit of their own.
 enum class Outcome { passed, failed, skipped };
 Outcome attempt(void (*body)(), char* message, size_t room);
-// Says so on stderr. For TAP the test passes: cmocka 1.1.5 writes "not ok # SKIP", which Automake takes for a failure.
+// Prints the reason on stderr. For TAP the test passes: cmocka 1.1.5 writes "not ok # SKIP", which Automake takes for a
+// failure.
 void tell_skip(const char* message);
 
 template <void (*Body)()> void run_body(void** /*state*/) {
@@ -116,7 +118,7 @@ template <void (*Body)()> void run_body(void** /*state*/) {
     }
 }
 
-// Threads of a test: joined before the test ends, and what one throws is the test's.
+// Threads of a test: joined before the test ends; an exception in a thread fails the test.
 class Threads {
   public:
     Threads() = default;
@@ -124,7 +126,7 @@ class Threads {
     Threads& operator=(const Threads&) = delete;
     ~Threads();
     void start(std::function<void()> body);
-    void join(); // throws what the first thread that failed threw
+    void join(); // throws the exception of the first thread that failed
 
   private:
     std::vector<std::thread> threads_;
@@ -144,6 +146,6 @@ class Threads {
         }                                                                                                              \
     } while (0)
 #define EXPECT_EQ(got, wanted) fabtests::expect_equal(__FILE__, __LINE__, #got, got, wanted)
-// What a call of libfabric returns: -FI_E*, or a number.
+// For the result of a libfabric call: -FI_E*, or a number.
 #define EXPECT_RESULT(call, wanted) fabtests::expect_result(__FILE__, __LINE__, #call, call, wanted)
 #define EXPECT_ERROR(call) fabtests::expect_error(__FILE__, __LINE__, #call, call)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One connected end, for programs that measure the same thing over a stream, over a bare core endpoint with writes that
-// carry data, and over the kernel's sockets.
+// One connected end, for programs that run the same measurement over a stream, over a bare core endpoint with writes
+// that carry data, and over kernel sockets.
 #pragma once
 
 #include <memory>
@@ -16,19 +16,19 @@ class Transport {
   public:
     virtual ~Transport() = default;
 
-    // Sends `length` bytes as one transfer, and receives one of as many; the calls wait as the options say.
+    // Sends `length` bytes as one transfer, and receives one of the same length; the calls wait as the options specify.
     virtual void send(const void* data, size_t length) = 0;
     virtual void recv(void* data, size_t length) = 0;
-    // Until everything sent is out of the sender's hands.
+    // Waits until the sender has handed over everything.
     virtual void flush() {}
-    // Ends the connection in order.
+    // Ends the connection cleanly.
     virtual void close() {}
 };
 
-// What to ask fi_getinfo for, as the options say.
+// Parameters for fi_getinfo, from the options.
 Request request_for(const Options& options);
 
-// Listens and takes one connection, or connects, as the options say. `largest`: the longest transfer there will be.
+// Listens and accepts one connection, or connects, as the options specify. `largest`: the maximum size of a transfer.
 std::unique_ptr<Transport> open_transport(const Options& options, size_t largest);
 
 std::unique_ptr<Transport> open_stream(const Options& options);

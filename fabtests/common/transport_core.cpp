@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A bare FI_EP_MSG endpoint of a core provider: what a stream over that core is measured against. A transfer is one
-// fi_writedata (injected if it is small enough) into a buffer of the peer, as in fabtests' fi_rma_bw; completions of
-// the initiator bound the number that are under way. Where an immediate consumes a receive of its target (verbs),
-// enough are posted, and posted again as they are used.
+// A bare FI_EP_MSG endpoint of a core provider: the baseline for a stream over that core. A transfer is one
+// fi_writedata (injected if it is small enough) into a buffer of the peer, as in fabtests' fi_rma_bw; completions at
+// the initiator limit the number in flight. Where an immediate consumes a receive of its target (verbs), enough
+// receives are posted, and posted again as they are consumed.
 #include <algorithm>
 #include <cstring>
 
@@ -18,8 +18,8 @@ namespace fabtests {
 
 namespace {
 
-constexpr size_t window = 64;    // transfers under way
-constexpr size_t receives = 256; // posted, on cores where such a write consumes one
+constexpr size_t window = 64;    // transfers in flight
+constexpr size_t receives = 256; // posted, on cores where such a write consumes a receive
 constexpr size_t immediate_size = 4;
 
 struct Remote {
@@ -53,8 +53,8 @@ class CoreTransport : public Transport {
     }
 
     void send(const void* data, size_t length) override {
-        // One that is injected has no completion, and on verbs keeps its place in the queue until a later one has: so
-        // one in a while is not injected.
+        // An injected write has no completion, and on verbs keeps its queue entry until a later write has completed: so
+        // one write out of several is not injected.
         const bool inject = length <= host_.info->tx_attr->inject_size && injected_ < window_ / 2;
         if (!inject) {
             while (sent_ - completed_ >= window_) {
@@ -196,7 +196,7 @@ class CoreTransport : public Transport {
     std::vector<fi_context2> receive_contexts_ = std::vector<fi_context2>(receives);
     uint32_t data_ = 0;
     size_t window_ = window;
-    size_t injected_ = 0; // since the last that was not
+    size_t injected_ = 0; // since the last write that was not injected
     uint64_t sent_ = 0;
     uint64_t completed_ = 0;
     uint64_t arrived_ = 0;

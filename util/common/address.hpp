@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Where a program listens or connects to, as the command line names it.
+// The address that a program listens on or connects to, as given on the command line.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace util {
 
-// How an address is written: by default it is a name or an IP address of either kind.
+// The format of an address; by default a name or an IP address of either family.
 enum class AddressFormat { any, name, ip, ipv6, gid };
 
 class Address {
@@ -25,10 +25,10 @@ class Address {
     [[nodiscard]] bool is_gid() const { return !gid_.empty(); }
     // Any local address.
     [[nodiscard]] bool is_wildcard() const;
-    // One that never leaves this machine.
+    // An address that never leaves this machine.
     [[nodiscard]] bool is_loopback() const;
     [[nodiscard]] uint16_t port() const;
-    // The host alone, as a number.
+    // The host only, in numeric form.
     [[nodiscard]] std::string host() const;
     // Host and port.
     [[nodiscard]] std::string text() const;
@@ -39,12 +39,12 @@ class Address {
   private:
     sockaddr_storage storage_{};
     socklen_t length_ = 0;
-    std::string gid_; // of a native InfiniBand address, which only librdmacm can complete
+    std::string gid_; // native InfiniBand address, which only librdmacm can complete
     uint16_t gid_port_ = 0;
 };
 
-// What a name or number stands for; the first answer counts. family: AF_UNSPEC, or that of the other end. A Failure
-// names the option if there is nothing of that name.
+// Resolves a name or a numeric address; the first answer is used. family: AF_UNSPEC, or that of the other end. Throws a
+// Failure that names the option if the name does not resolve.
 Address resolve_address(const std::string& option, const std::string& node, uint16_t port,
                         AddressFormat format = AddressFormat::any, int family = AF_UNSPEC);
 

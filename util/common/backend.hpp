@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The fabric as rping and ucmatose see it: connections, their queues, and registered memory. There are two of them:
-// util/fabric on libfabric, util/rdmacm on librdmacm and libibverbs. One thread drives all of it.
+// The fabric as rping and ucmatose use it: connections, their queues, and registered memory. There are two backends:
+// util/fabric on libfabric, util/rdmacm on librdmacm and libibverbs. All objects are used by a single thread.
 #pragma once
 
 #include <chrono>
@@ -24,22 +24,21 @@ namespace util {
 using Clock = std::chrono::steady_clock;
 using Bytes = std::vector<std::byte>;
 
-// Something that a program sleeps on.
+// An object that a program can sleep on.
 class Waitable {
   public:
     virtual ~Waitable() = default;
-    // False if there is something to take already. True promises that a descriptor of add_to becomes readable
-    // otherwise.
+    // False if something is already available. After true, a descriptor of add_to becomes readable when something is.
     virtual bool may_sleep() = 0;
     virtual void add_to(std::vector<pollfd>& descriptors) const = 0;
 };
 
-// Memory that a connection's operations may use. Zeroed at first.
+// Memory for the operations of a connection. Initially zero.
 class Memory {
   public:
     virtual ~Memory() = default;
     [[nodiscard]] virtual std::span<std::byte> bytes() = 0;
-    // How the peer names it in its reads and writes.
+    // The address that the peer uses in its reads and writes.
     [[nodiscard]] virtual uint64_t remote_address() const = 0;
     [[nodiscard]] virtual uint64_t remote_key() const = 0;
 };
@@ -57,29 +56,29 @@ enum class Operation { send, receive, read, write };
 
 struct Completion {
     Operation operation = Operation::send;
-    size_t length = 0; // of what was received
+    size_t length = 0; // of the received message
     bool failed = false;
-    std::string reason; // of a failure; empty if the connection's end is all there is to it
+    std::string reason; // of a failure; empty if it is only the end of the connection
 };
 
-// What a connection's queues must hold at once. own: the application makes them itself, see -q.
+// The capacities that a connection's queues must have. own: the application creates the queues itself, see -q.
 struct QueueSizes {
-    size_t sends = 1; // reads and writes count too
+    size_t sends = 1; // includes reads and writes
     size_t receives = 1;
     bool own = false;
 };
 
-// What can be asked of the path, before it is known which backend can do it.
+// Settings of the path, given before it is known which backend supports them.
 struct PathSettings {
     std::optional<uint8_t> type_of_service;
     std::optional<uint8_t> ack_timeout;
     bool ib_port_space = false;
 };
 
-// One connection, at either end. It ends with the object.
+// One connection, at either end. Destroying the object ends the connection.
 class Connection : public Waitable {
   public:
-    // Makes the queues; what comes below needs them. A Failure says which size is too large for the device.
+    // Creates the queues, which all calls below need. Throws a Failure that says which size exceeds the device's limit.
     virtual void make_queues(const QueueSizes& sizes) = 0;
     virtual std::unique_ptr<Memory> allocate(size_t size, Access access) = 0;
 
@@ -87,30 +86,30 @@ class Connection : public Waitable {
     virtual void send(Memory& memory, size_t length) = 0;
     virtual void read(Memory& memory, size_t length, const RemoteBuffer& from) = 0;
     virtual void write(Memory& memory, size_t length, const RemoteBuffer& to) = 0;
-    // What has completed, in order.
+    // Returns completions in order.
     virtual std::optional<Completion> completion() = 0;
 
-    // The private data is the peer's to read. An event tells how it went.
+    // The peer can read the private data. An event reports the result.
     virtual void connect(std::span<const std::byte> data) = 0;
     virtual void accept(std::span<const std::byte> data) = 0;
     virtual void reject(std::span<const std::byte> data) = 0;
-    // May be called again, and after the peer has ended the connection.
+    // May be called repeatedly, and after the peer has ended the connection.
     virtual void disconnect() = 0;
 
     [[nodiscard]] virtual std::string peer() const = 0;
     [[nodiscard]] virtual size_t max_message() const = 0;
     [[nodiscard]] virtual size_t max_sends() const = 0;
     [[nodiscard]] virtual size_t max_receives() const = 0;
-    // Whether a message waits until the peer has posted a receive; if not, the connection breaks.
+    // Whether a message waits until the peer has posted a receive; otherwise the connection fails.
     [[nodiscard]] virtual bool waits_for_receives() const = 0;
 };
 
 struct Event {
     enum class Type { request, established, disconnected, failed };
     Type type = Type::failed;
-    Connection* connection = nullptr;    // all but requests: whose
+    Connection* connection = nullptr;    // set for all events except requests
     std::unique_ptr<Connection> request; // to be accepted or rejected
-    Bytes data;                          // what the peer said, at a request, an establishment or a rejection
+    Bytes data;                          // private data of the peer, at a request, an establishment or a rejection
     std::string reason;                  // of a failure
 };
 
@@ -123,7 +122,7 @@ class Listener {
 class EventQueue : public Waitable {
   public:
     virtual std::optional<Event> next() = 0;
-    // From now on its events come here. Taken from the same backend's queues only.
+    // Moves the connection's events to this queue. It must come from a queue of the same backend.
     virtual void adopt(Connection& connection) = 0;
     virtual void adopt(Listener& listener) = 0;
 };
@@ -131,12 +130,12 @@ class EventQueue : public Waitable {
 class Backend {
   public:
     virtual ~Backend() = default;
-    // fabric or rdmacm, and what is below it.
+    // "fabric" or "rdmacm", and the underlying provider or device.
     [[nodiscard]] virtual std::string_view name() const = 0;
     [[nodiscard]] virtual std::string device() const = 0;
     virtual std::unique_ptr<EventQueue> open_events() = 0;
     virtual std::unique_ptr<Listener> listen(EventQueue& events, const Address& local, int backlog) = 0;
-    // A connection to be: make its queues and connect it. local may be empty.
+    // A new connection: next create its queues and connect it. local may be empty.
     virtual std::unique_ptr<Connection> open(EventQueue& events, const std::optional<Address>& local,
                                              const Address& remote) = 0;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What ends a program, or one of its connections: one line that names what is bad and says what to do about it.
+// An error that ends a program, or one of its connections: one line that names the problem and its remedy.
 #pragma once
 
 #include <stdexcept>
@@ -20,7 +20,7 @@ template <class... Arguments> [[noreturn]] void fail(fmt::format_string<Argument
     throw Failure(fmt::format(text, std::forward<Arguments>(arguments)...));
 }
 
-// How both backends call a refusal, and what a client may look for then.
+// The text that both backends use for a refused connection, and the hint that a client adds to it.
 constexpr const char* refused = "connection refused";
 inline std::string refusal_hint(const std::string& reason) {
     return reason.starts_with(refused) ? "; does a server listen there, on this port and this backend?" : "";

@@ -13,7 +13,7 @@ size_t Histogram::bucket_of(uint64_t value) {
     if (width <= fraction_bits + 1) {
         return static_cast<size_t>(value);
     }
-    const unsigned shift = width - fraction_bits - 1; // the leading one and fraction_bits more stay
+    const unsigned shift = width - fraction_bits - 1; // keeps the leading one and fraction_bits more
     return (static_cast<size_t>(shift) << fraction_bits) + static_cast<size_t>(value >> shift);
 }
 

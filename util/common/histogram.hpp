@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How long something took, many times over: a histogram of constant size, since a run may never end. Percentiles are
-// right to about 3 percent, the least, the most and the mean exactly.
+// A histogram of durations, of constant size, since a run may be unlimited. Percentiles are accurate to about 3
+// percent; minimum, maximum and mean are exact.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ class Histogram {
     [[nodiscard]] uint64_t min() const { return count_ == 0 ? 0 : min_; }
     [[nodiscard]] uint64_t max() const { return max_; }
     [[nodiscard]] double mean() const;
-    // The value that this percentage (0 to 100) of all does not exceed; 0 if there is none.
+    // The value that this percentage (0 to 100) of all values does not exceed; 0 if there are none.
     [[nodiscard]] uint64_t percentile(double percentage) const;
 
   private:

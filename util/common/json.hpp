@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// JSON as the tools write it: by nlohmann-json, with members in the order in which they are added, one object a line.
+// JSON output of the tools: by nlohmann-json, with members in the order in which they are added, one object a line.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace util {
 
 using Json = nlohmann::ordered_json;
 
-// One line. Names of devices and programs may be no UTF-8: what JSON cannot hold is replaced, not thrown. A number that
-// is not finite is null.
+// One line. Names of devices and programs may be invalid UTF-8: invalid bytes are replaced, without an exception. A
+// number that is not finite becomes null.
 inline std::string json_text(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 } // namespace util

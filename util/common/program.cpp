@@ -70,10 +70,10 @@ std::vector<std::string> parse_options(const std::vector<std::string>& arguments
     }
     argv.push_back(nullptr);
     const int argc = static_cast<int>(arguments.size());
-    // The colon: complaints are ours, and end the program.
+    // The colon suppresses getopt's messages: this function reports errors itself, by an exception.
     const bool stops = letters.starts_with('+');
     const std::string quiet = (stops ? "+:" : ":") + letters.substr(stops ? 1 : 0);
-    optind = 0; // from the start, however often this is called
+    optind = 0; // restart the scan, since this may be called repeatedly
     for (int c; (c = getopt_long(argc, argv.data(), quiet.c_str(), longs, nullptr)) != -1;) {
         if (c == '?' || c == ':') {
             const std::string word = optopt != 0 && optopt < 256 ? fmt::format("-{}", static_cast<char>(optopt))
@@ -104,7 +104,7 @@ void parse_command_line(const std::vector<std::string>& arguments, const char* l
 }
 
 int run(const char* program, const std::function<int()>& body) {
-    setvbuf(stdout, nullptr, _IOLBF, 0); // whoever reads a pipe sees each line when it is said
+    setvbuf(stdout, nullptr, _IOLBF, 0); // so that a reader of a pipe sees each line at once
     int status = 1;
     try {
         status = body();

@@ -16,7 +16,7 @@ namespace util {
 
 namespace {
 
-int interrupt_fd = -1; // the handler's way to poll()
+int interrupt_fd = -1; // written by the signal handler, to wake poll()
 
 void on_signal(int /*signal*/) {
     const int saved = errno;
@@ -28,7 +28,8 @@ void on_signal(int /*signal*/) {
 void handle(void (*handler)(int)) {
     struct sigaction action {};
     action.sa_handler = handler;
-    // The second one ends the program, whatever it is stuck in. A write that is interrupted goes on; poll() never does.
+    // A second signal ends the program, even if it hangs. SA_RESTART: an interrupted write is restarted; poll() never
+    // is.
     action.sa_flags = SA_RESETHAND | SA_RESTART;
     sigaction(SIGINT, &action, nullptr);
     sigaction(SIGTERM, &action, nullptr);
@@ -39,7 +40,7 @@ int milliseconds_until(Clock::time_point deadline) {
         return -1;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    return static_cast<int>(std::clamp<int64_t>(left, 0, 60000)); // a minute at a time
+    return static_cast<int>(std::clamp<int64_t>(left, 0, 60000)); // at most one minute for each poll
 }
 
 } // namespace
@@ -62,7 +63,7 @@ Waiter::Outcome Waiter::wait(std::span<Waitable* const> things, Clock::time_poin
     descriptors_.clear();
     for (Waitable* thing : things) {
         if (!thing->may_sleep()) {
-            // An interruption must be seen even while there is always something to do.
+            // Check for an interruption even if there is always something to do.
             pollfd interrupt{interrupt_fd, POLLIN, 0};
             if (!interrupted_ && poll(&interrupt, 1, 0) > 0) {
                 interrupted_ = true;

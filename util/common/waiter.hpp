@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Sleeps until one of several things has news, the time is over, or the user interrupts.
+// Sleeps until one of several objects is ready, the deadline has passed, or the user interrupts.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace util {
 // No limit.
 constexpr Clock::time_point forever = Clock::time_point::max();
 
-// There is one at a time: SIGINT and SIGTERM are its business. The first is reported, a second ends the program.
+// Only one instance at a time: it handles SIGINT and SIGTERM. The first is reported, a second ends the program.
 class Waiter {
   public:
     enum class Outcome { ready, timed_out, interrupted };

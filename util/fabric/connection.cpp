@@ -11,7 +11,7 @@
 namespace util {
 
 namespace {
-// A core that takes nothing for so long, while its completions are read, never will.
+// A core that accepts nothing for this long, while its completions are read, is considered stuck.
 constexpr std::chrono::seconds longest_stall{30};
 } // namespace
 
@@ -64,8 +64,9 @@ void FabricConnection::open_queue(size_t size, uint64_t flags, Owned<fid_cq>& qu
     check_fabric("fi_ep_bind", fi_ep_bind(endpoint_.get(), &cq->fid, flags));
 }
 
-// Made by the application itself (-q), each direction has a completion queue, and all are as large as they must be. By
-// default the sizes of the endpoint's queues are the provider's, and both directions complete in one place.
+// With queues of the application's own (-q), each direction has a completion queue, and all queues have exactly the
+// required size. By default the sizes of the endpoint's queues are the provider's, and one completion queue serves both
+// directions.
 void FabricConnection::make_queues(const QueueSizes& sizes) {
     size_t& tx = info_->tx_attr->size;
     size_t& rx = info_->rx_attr->size;
@@ -74,7 +75,7 @@ void FabricConnection::make_queues(const QueueSizes& sizes) {
     fid_ep* endpoint = nullptr;
     int ret = fi_endpoint(domain_->get(), info_.get(), &endpoint, nullptr);
     if (ret != 0) {
-        answered_ = listener_ != nullptr; // libfabric does not say whose the request is now; a reject may crash
+        answered_ = listener_ != nullptr; // libfabric does not say who owns the request now; a reject may crash
         fail("cannot make an endpoint for {}: {}", peer(), fabric_error(ret));
     }
     endpoint_.reset(endpoint);
@@ -111,8 +112,8 @@ template <class Call> void FabricConnection::post(const char* name, Operation op
     const auto start = Clock::now();
     ssize_t ret = 0;
     while ((ret = call(&pending->context)) == -FI_EAGAIN && !ended_ && Clock::now() - start < longest_stall) {
-        collect();       // makes room
-        events_->look(); // the tcp core of libfabric 2 never has room again on a connection that has ended
+        collect();       // frees queue entries
+        events_->look(); // in libfabric 2, the tcp core returns EAGAIN for ever once the connection has ended
     }
     if (ret != 0) {
         free_.push_back(pending);
@@ -164,7 +165,7 @@ Completion FabricConnection::failure_of(fid_cq* queue) {
         completion.operation = pending->operation;
         free_.push_back(pending);
     }
-    // What was under way when the connection ended is flushed: on verbs that is status 5 of the work completion.
+    // Operations in flight when the connection ends are flushed: on verbs that is status 5 of the work completion.
     constexpr int flushed = 5;
     const bool end = error.err == FI_ECANCELED || error.err == FI_ENOTCONN || error.err == FI_ESHUTDOWN ||
                      (error.err == FI_EIO && error.prov_errno == flushed);
@@ -235,7 +236,7 @@ void FabricConnection::add_to(std::vector<pollfd>& descriptors) const {
     }
 }
 
-// What the core has no room for is left out: a peer that does not read it is served all the same.
+// Omits private data that exceeds the core's limit: the connection works without it.
 std::span<const std::byte> FabricConnection::fitting(std::span<const std::byte> data) const {
     size_t room = 0;
     size_t length = sizeof(room);
@@ -273,7 +274,7 @@ void FabricConnection::reject(std::span<const std::byte> data) {
 void FabricConnection::disconnect() {
     if (connected_) {
         connected_ = false;
-        fi_shutdown(endpoint_.get(), 0); // fails if the peer was first
+        fi_shutdown(endpoint_.get(), 0); // fails if the peer disconnected first
     }
 }
 

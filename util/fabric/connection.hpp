@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A connection of the fabric backend: an endpoint, its completion queues, and regions of memory.
+// A connection of the fabric backend: an endpoint, its completion queues, and memory regions.
 #pragma once
 
 #include <deque>
@@ -24,7 +24,7 @@ class FabricMemory : public Memory {
   private:
     std::shared_ptr<FabricDomain> domain_;
     Bytes bytes_;
-    Owned<fid_mr> region_; // none where the core wants none
+    Owned<fid_mr> region_; // empty if the core needs none
 };
 
 class FabricConnection final : public Connection {
@@ -34,11 +34,11 @@ class FabricConnection final : public Connection {
     FabricConnection& operator=(const FabricConnection&) = delete;
     ~FabricConnection() override;
 
-    // Before anything else: what it is to connect to, or by whom it was requested.
+    // Must be called first: the address to connect to, or that of the requester.
     void set_remote(const Address& remote) { remote_ = remote; }
     void set_listener(fid_pep* listener) { listener_ = listener; }
     void migrate(FabricEvents& events);
-    // Whether the answer to connect() is still to come.
+    // Whether connect() is still pending.
     [[nodiscard]] bool connecting() const { return connecting_; }
     void set_connecting(bool connecting) { connecting_ = connecting; }
     void note_end() { ended_ = true; }
@@ -64,7 +64,7 @@ class FabricConnection final : public Connection {
     [[nodiscard]] bool waits_for_receives() const override { return info_->ep_attr->protocol != FI_PROTO_IWARP; }
 
   private:
-    // What libfabric is told of an operation: its context, which some cores write to.
+    // The context that is passed to libfabric for an operation; some cores write to it.
     struct Pending {
         fi_context2 context{};
         Operation operation = Operation::send;
@@ -83,12 +83,12 @@ class FabricConnection final : public Connection {
     Info info_;
     Address remote_;
     fid_pep* listener_ = nullptr;
-    bool answered_ = false; // a request: accepted or rejected
+    bool answered_ = false; // of a request: accepted or rejected
     bool connecting_ = false;
     bool connected_ = false;
-    bool ended_ = false; // its event was taken from the queue
+    bool ended_ = false; // the end was read from the event queue
     Owned<fid_cq> queue_;
-    Owned<fid_cq> receive_queue_; // if it is one of its own
+    Owned<fid_cq> receive_queue_; // only with a separate receive queue
     Owned<fid_ep> endpoint_;      // closed before the queues
     std::deque<Pending> pending_;
     std::vector<Pending*> free_;

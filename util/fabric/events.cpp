@@ -36,7 +36,7 @@ void FabricListener::listen(FabricEvents& events) {
     pep_.reset(pep);
     check_fabric("fi_pep_bind", fi_pep_bind(pep, &events.get()->fid, 0));
     if (backlog_ > 0) {
-        fi_control(&pep->fid, FI_BACKLOG, &backlog_); // a wish
+        fi_control(&pep->fid, FI_BACKLOG, &backlog_); // best effort
     }
     if (const int ret = fi_listen(pep); ret != 0) {
         refuse(ret);
@@ -47,7 +47,7 @@ void FabricListener::listen(FabricEvents& events) {
     local_ = Address(reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(length));
 }
 
-// fi_pep_bind to a second queue works too, but in libfabric 1.17 the tcp core then holds the first one for ever.
+// fi_pep_bind to a second queue works too, but in libfabric 1.17 the tcp core then never releases the first one.
 void FabricListener::move_to(FabricEvents& events) {
     events_->reject_requests();
     pep_.reset();
@@ -99,7 +99,7 @@ void FabricEvents::reject_requests() noexcept {
         look();
         std::erase_if(taken_, [](const Event& event) { return event.type == Event::Type::request; });
     } catch (const std::exception&) {
-        taken_.clear(); // of a queue that has failed
+        taken_.clear(); // events of a failed queue
     }
 }
 
@@ -135,7 +135,7 @@ std::optional<Event> FabricEvents::take() {
             return failure_of_connect(got);
         }
         if (static_cast<size_t>(got) < sizeof(fi_eq_cm_entry)) {
-            continue; // nothing of a connection
+            continue; // not an event of a connection
         }
         std::optional<Event> event;
         if (type == FI_CONNREQ) {
@@ -164,7 +164,7 @@ std::optional<Event> FabricEvents::take_error() {
     }
     const auto found = connections_.find(error.fid);
     if (found == connections_.end()) {
-        return std::nullopt; // of a connection that has ended since
+        return std::nullopt; // the connection no longer exists
     }
     Event event;
     event.connection = found->second;
@@ -177,8 +177,8 @@ std::optional<Event> FabricEvents::take_error() {
     return event;
 }
 
-// The verbs provider connects while the queue is read, and where that fails at once, the call does, without saying
-// whose the failure is.
+// The verbs provider connects while the queue is read. If that fails at once, fi_eq_read returns the error without
+// naming the connection.
 Event FabricEvents::failure_of_connect(ssize_t ret) const {
     for (const auto& [subject, connection] : connections_) {
         if (connection->connecting()) {
@@ -199,7 +199,7 @@ std::optional<Event> FabricEvents::request(fi_info* raw, const fid* listener) {
     Event event;
     event.type = Event::Type::request;
     auto connection = std::make_unique<FabricConnection>(*this, backend_.domain_for(info.get()), std::move(info));
-    // The only fids here that are not of a connection are passive endpoints.
+    // All fids here that do not belong to a connection are passive endpoints.
     connection->set_listener(reinterpret_cast<fid_pep*>(const_cast<fid*>(listener)));
     event.request = std::move(connection);
     return event;

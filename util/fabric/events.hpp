@@ -20,7 +20,7 @@ class FabricListener : public Listener {
     FabricListener(const FabricListener&) = delete;
     FabricListener& operator=(const FabricListener&) = delete;
     ~FabricListener() override;
-    // Closes and listens again, at the same address, with the events of another queue.
+    // Closes the endpoint and listens again at the same address, with the events of another queue.
     void move_to(class FabricEvents& events);
     [[nodiscard]] Address local() const override { return local_; }
     [[nodiscard]] fid_pep* get() const { return pep_.get(); }
@@ -47,11 +47,11 @@ class FabricEvents : public EventQueue {
     void adopt(Listener& listener) override;
 
     [[nodiscard]] fid_eq* get() const { return eq_.get(); }
-    // Takes the events that are there. They stay for `next`; the connections know of their ends from now on.
+    // Reads the available events. They stay for `next`; ended connections are marked at once.
     void look();
-    // Before a listener closes: no request of it may stay.
+    // Called before a listener closes: none of its requests may remain.
     void reject_requests() noexcept;
-    // Whose events these are, as long as it exists.
+    // Registers the connection that receives the events of this fid, for as long as it exists.
     void enter(const fid* subject, FabricConnection* connection) { connections_[subject] = connection; }
     void leave(const fid* subject);
 
@@ -65,7 +65,7 @@ class FabricEvents : public EventQueue {
     Owned<fid_eq> eq_;
     int fd_ = -1;
     std::map<const fid*, FabricConnection*> connections_;
-    std::deque<Event> taken_; // before they were asked for
+    std::deque<Event> taken_; // read, but not returned by `next` yet
 };
 
 } // namespace util

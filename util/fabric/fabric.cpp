@@ -53,7 +53,7 @@ std::unique_ptr<Backend> make_fabric_backend(const std::string& provider, const 
     const Address& end = remote ? *remote : *local;
     std::vector<std::string> providers{provider};
     if (provider.empty()) {
-        // The verbs provider has an answer for the loopback address, but no way there.
+        // The verbs provider returns an info for the loopback address, but has no route there.
         providers = end.is_loopback() ? std::vector<std::string>{"tcp"} : std::vector<std::string>{"verbs", "tcp"};
     }
     int ret = 0;
@@ -101,7 +101,7 @@ std::unique_ptr<Listener> FabricBackend::listen(EventQueue& events, const Addres
 
 std::unique_ptr<Connection> FabricBackend::open(EventQueue& events, const std::optional<Address>& /*local*/,
                                                 const Address& remote) {
-    Info info(fi_dupinfo(info_.get())); // its addresses are those that the backend was made for
+    Info info(fi_dupinfo(info_.get())); // with the addresses that the backend was created for
     if (!info) {
         throw std::bad_alloc();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The backend on libfabric: FI_EP_MSG endpoints of a core provider, which is what a stream sits on.
+// The backend on libfabric: FI_EP_MSG endpoints of a core provider, as used by a stream.
 #pragma once
 
 #include <map>
@@ -14,11 +14,11 @@
 
 namespace util {
 
-// provider: empty for verbs where it reaches, else tcp.
+// provider: empty for verbs if it reaches the address, else tcp.
 std::unique_ptr<Backend> make_fabric_backend(const std::string& provider, const std::optional<Address>& local,
                                              const std::optional<Address>& remote, const PathSettings& path);
 
-// A domain and what its core says of memory. All connections over one device share it.
+// A domain and its core's memory registration modes. All connections over one device share it.
 class FabricDomain {
   public:
     FabricDomain(fid_fabric* fabric, fi_info* info);
@@ -26,7 +26,7 @@ class FabricDomain {
     [[nodiscard]] fid_fabric* fabric() const { return fabric_; }
     [[nodiscard]] fid_domain* get() const { return domain_.get(); }
     [[nodiscard]] bool has_mode(uint64_t bit) const { return (mr_mode_ & bit) != 0; }
-    // For a region, on cores that leave it to the user.
+    // A key for a region, on cores that leave its choice to the user.
     uint64_t new_key() { return has_mode(FI_MR_PROV_KEY) ? 0 : ++last_key_; }
 
   private:
@@ -48,7 +48,7 @@ class FabricBackend : public Backend {
                                      const Address& remote) override;
 
     [[nodiscard]] fid_fabric* fabric() const { return fabric_.get(); }
-    // The domain that a request came by may be another one than that of the listener.
+    // The domain of a request may differ from that of the listener.
     std::shared_ptr<FabricDomain> domain_for(fi_info* info);
 
   private:

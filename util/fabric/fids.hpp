@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Owners of libfabric's objects, and what its calls return as a Failure.
+// Owners of libfabric objects, and conversion of error codes to a Failure.
 #pragma once
 
 #include <memory>

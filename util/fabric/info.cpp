@@ -37,7 +37,7 @@ Info make_hints(const std::string& provider, int family) {
 Address resolve_on_fabric(const std::string& option, const std::string& node, uint16_t port, AddressFormat format,
                           int family, bool passive) {
     if (format == AddressFormat::ip || format == AddressFormat::ipv6) {
-        family = resolve_address(option, node, port, format).family(); // providers know no such limits
+        family = resolve_address(option, node, port, format).family(); // providers do not check the address format
     }
     int ret = 0;
     for (const char* provider : {"verbs", "tcp"}) {

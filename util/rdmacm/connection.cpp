@@ -86,7 +86,7 @@ void RdmacmConnection::make_queues(const QueueSizes& sizes) {
     move_own_pair(IBV_QPS_INIT);
 }
 
-// librdmacm knows what a queue pair of this connection needs in each state; the move is ours.
+// librdmacm provides the attributes of a queue pair of this connection in each state; this function modifies the state.
 void RdmacmConnection::move_own_pair(ibv_qp_state state) {
     ibv_qp_attr attributes{};
     int mask = 0;
@@ -96,7 +96,7 @@ void RdmacmConnection::move_own_pair(ibv_qp_state state) {
     }
 }
 
-// What the peer may do with our memory is known only now, and set in the first of the states, once more.
+// The peer's access rights are known only now. They are set in the INIT state, which is therefore set once more.
 void RdmacmConnection::connect_own_pair() {
     for (const ibv_qp_state state : {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS}) {
         move_own_pair(state);
@@ -197,7 +197,7 @@ bool RdmacmConnection::may_sleep() {
     if (ibv_req_notify_cq(queue_.get(), 0) != 0) {
         fail("ibv_req_notify_cq: {}", error_text());
     }
-    collect(); // what came before the notice was asked for gives none
+    collect(); // completions that came before the request for notification cause no notification
     return completions_.empty();
 }
 
@@ -227,14 +227,14 @@ void RdmacmConnection::connect(std::span<const std::byte> data) {
     all.insert(all.end(), data.begin(), data.end());
     rdma_conn_param wanted = parameters(all);
     if (rdma_connect(id_.get(), &wanted) != 0) {
-        const std::string reason = errno == ECONNREFUSED ? refused : error_text(); // iWARP knows at once
+        const std::string reason = errno == ECONNREFUSED ? refused : error_text(); // iWARP reports a refusal at once
         fail("{}: {}{}", peer(), reason, refusal_hint(reason));
     }
 }
 
 void RdmacmConnection::accept(std::span<const std::byte> data) {
     answered_ = true;
-    // iWARP has no such states to go through: the device moves the queue pair when it is told its number.
+    // iWARP needs no such state changes: the device moves the queue pair when it gets its number.
     if (id_->qp == nullptr && !device_->is_iwarp()) {
         connect_own_pair();
     }
@@ -270,7 +270,7 @@ void RdmacmConnection::disconnect() {
         attributes.qp_state = IBV_QPS_ERR;
         ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE);
     }
-    rdma_disconnect(id_.get()); // fails if the peer was first
+    rdma_disconnect(id_.get()); // fails if the peer disconnected first
 }
 
 std::string RdmacmConnection::peer() const {

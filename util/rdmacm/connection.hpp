@@ -10,9 +10,9 @@
 
 namespace util {
 
-// A queue pair is librdmacm's, or with -q ours.
+// The queue pair belongs to librdmacm, or with -q to the application.
 struct QueuePairCloser {
-    rdma_cm_id* id = nullptr; // null: ours
+    rdma_cm_id* id = nullptr; // null: the application's
     void operator()(ibv_qp* pair) const noexcept;
 };
 
@@ -24,10 +24,11 @@ class RdmacmConnection final : public Connection {
     ~RdmacmConnection() override;
 
     [[nodiscard]] rdma_cm_id* get() const { return id_.get(); }
-    // Before anything else: what it is to connect to, or what its request asked for.
+    // Must be called first: the address to connect to, or that of the requester.
     void set_remote(const Address& remote, Bytes header);
     void set_requested(const rdma_conn_param& request);
-    // The peer has accepted. confirm: of a queue pair of our own, which librdmacm leaves to us.
+    // The peer has accepted. confirm: for a queue pair of the application's own, which librdmacm does not confirm
+    // itself.
     void establish(bool confirm);
 
     bool may_sleep() override;
@@ -57,7 +58,7 @@ class RdmacmConnection final : public Connection {
     void collect();
     rdma_conn_param parameters(std::span<const std::byte> data) const;
 
-    OwnedId id_; // the last to go
+    OwnedId id_; // destroyed last
     std::shared_ptr<VerbsDevice> device_;
     OwnedCompletionChannel channel_;
     OwnedQueue queue_;
@@ -67,7 +68,7 @@ class RdmacmConnection final : public Connection {
     bool requested_ = false;
     bool answered_ = false;
     bool connected_ = false;
-    uint8_t responder_resources_ = 1; // how many reads of the peer may be under way, and how many of ours
+    uint8_t responder_resources_ = 1; // the peer's reads, and our own reads, that may be in flight
     uint8_t initiator_depth_ = 1;
     std::deque<Completion> completions_;
 };

@@ -14,11 +14,11 @@ namespace util {
 
 namespace {
 
-// An event is the channel's until it is acknowledged.
+// The channel owns an event until it is acknowledged.
 using OwnedEvent = std::unique_ptr<rdma_cm_event, VerbsCloser<rdma_ack_cm_event>>;
 
 std::string reason_of(const rdma_cm_event& event) {
-    // What a rejection says of its cause differs with the transport: IB has reject codes, iWARP an errno.
+    // The cause of a rejection depends on the transport: IB has reject codes, iWARP an errno.
     constexpr int no_service = 8;
     constexpr int by_consumer = 28;
     switch (event.event) {
@@ -58,7 +58,7 @@ RdmacmEvents::RdmacmEvents(RdmacmBackend& backend) : backend_(backend), channel_
     fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
 }
 
-// The kernel keeps the events; its descriptor is readable while there are any.
+// The kernel queues the events; its descriptor is readable while there are any.
 bool RdmacmEvents::may_sleep() { return true; }
 
 void RdmacmEvents::add_to(std::vector<pollfd>& descriptors) const { descriptors.push_back({channel_->fd, POLLIN, 0}); }
@@ -113,7 +113,7 @@ std::optional<Event> RdmacmEvents::translate(rdma_cm_event& event) {
         result.reason = reason_of(event);
         break;
     default:
-        return std::nullopt; // nothing that ends or begins a connection
+        return std::nullopt; // neither begins nor ends a connection
     }
     if (event.event != RDMA_CM_EVENT_DISCONNECTED && event.event != RDMA_CM_EVENT_DEVICE_REMOVAL &&
         event.param.conn.private_data != nullptr) {

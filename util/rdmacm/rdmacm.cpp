@@ -13,7 +13,7 @@ namespace util {
 
 namespace {
 
-// Addresses and routes are found in this time or never.
+// The timeout for resolving addresses and routes.
 int resolve_ms(std::chrono::seconds patience) {
     constexpr std::chrono::milliseconds most{5000};
     return static_cast<int>(
@@ -31,7 +31,7 @@ bool have_devices() {
 
 rdma_port_space space_of(const PathSettings& path) { return path.ib_port_space ? RDMA_PS_IB : RDMA_PS_TCP; }
 
-// An id of its own channel: its calls wait until they are done.
+// An id with its own channel: its calls block until they are complete.
 OwnedId make_id(const PathSettings& path) {
     rdma_cm_id* id = nullptr;
     if (rdma_create_id(nullptr, &id, nullptr, space_of(path)) != 0) {
@@ -40,7 +40,7 @@ OwnedId make_id(const PathSettings& path) {
     return OwnedId(id);
 }
 
-// librdmacm alone knows how GID and port make up an address of native InfiniBand.
+// Only librdmacm can build a native InfiniBand address from a GID and a port.
 OwnedAddresses complete_gid(const Address& address, const PathSettings& path, bool passive) {
     rdma_addrinfo hints{};
     hints.ai_flags = RAI_NUMERICHOST | RAI_FAMILY | (passive ? RAI_PASSIVE : 0);
@@ -53,7 +53,7 @@ OwnedAddresses complete_gid(const Address& address, const PathSettings& path, bo
     return OwnedAddresses(list);
 }
 
-// A socket address for a call of librdmacm, which takes them without const.
+// A socket address for calls of librdmacm, which take non-const pointers.
 class Completed {
   public:
     Completed(const std::optional<Address>& address, const PathSettings& path, bool passive) {
@@ -69,7 +69,7 @@ class Completed {
         }
     }
     [[nodiscard]] sockaddr* get() const { return address_; }
-    // What native InfiniBand wants at the front of the private data.
+    // The header that native InfiniBand needs in front of the private data.
     [[nodiscard]] Bytes header() const {
         const auto* data = list_ ? static_cast<const std::byte*>(list_->ai_connect) : nullptr;
         return data == nullptr ? Bytes() : Bytes(data, data + list_->ai_connect_len);
@@ -89,7 +89,7 @@ bool rdmacm_reaches(const std::optional<Address>& local, const std::optional<Add
         return false;
     }
     if ((local && local->is_gid()) || (remote && remote->is_gid())) {
-        return true; // nothing else has such addresses
+        return true; // only native InfiniBand uses such addresses
     }
     const OwnedId id = make_id(path);
     if (!id) {
@@ -98,7 +98,7 @@ bool rdmacm_reaches(const std::optional<Address>& local, const std::optional<Add
     const Completed source(local, path, true);
     if (remote) {
         const Completed target(remote, path, false);
-        // For the loopback address a device is found, but no route.
+        // For the loopback address librdmacm finds a device, but no route.
         return rdma_resolve_addr(id.get(), source.get(), target.get(), resolve_ms(patience)) == 0 &&
                id->verbs != nullptr && rdma_resolve_route(id.get(), resolve_ms(patience)) == 0;
     }

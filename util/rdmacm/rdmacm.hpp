@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The backend on librdmacm and libibverbs themselves, for what only they can express.
+// The backend on librdmacm and libibverbs, for features that libfabric does not offer.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace util {
 
-// Whether traffic from local to remote (a server has none) goes over an RDMA device. Quick where there is none.
+// Whether traffic from local to remote (a server has none) uses an RDMA device. Fast if there is none.
 bool rdmacm_reaches(const std::optional<Address>& local, const std::optional<Address>& remote,
                     std::chrono::seconds patience, const PathSettings& path);
 
@@ -36,7 +36,7 @@ class RdmacmBackend : public Backend {
   private:
     std::chrono::seconds patience_;
     PathSettings path_;
-    std::string device_ = "any"; // until the first connection tells
+    std::string device_ = "any"; // until the first connection determines it
     std::map<ibv_context*, std::shared_ptr<VerbsDevice>> devices_;
 };
 

@@ -27,7 +27,7 @@ size_t VerbsDevice::max_message(uint8_t port) const {
 
 VerbsMemory::VerbsMemory(std::shared_ptr<VerbsDevice> device, size_t size, Access access)
     : device_(std::move(device)), bytes_(size) {
-    // On iWARP what an RDMA read brings is written by the peer, so that its place has to be open to it as well.
+    // On iWARP the peer writes the data of an RDMA read, so that the buffer needs remote write access as well.
     const int rights =
         IBV_ACCESS_LOCAL_WRITE | (access == Access::remote ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0);
     region_.reset(ibv_reg_mr(device_->domain(), bytes_.data(), bytes_.size(), rights));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Owners of the objects of librdmacm and libibverbs.
+// Owners of librdmacm and libibverbs objects.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace util {
 
-// errno, for a Failure.
+// The text of errno, for a Failure.
 std::string error_text();
 
 template <auto Close> struct VerbsCloser {
@@ -41,7 +41,7 @@ class VerbsDevice {
     [[nodiscard]] size_t max_message(uint8_t port) const;
 
   private:
-    ibv_context* context_; // librdmacm's
+    ibv_context* context_; // owned by librdmacm
     OwnedDomain domain_;
     ibv_device_attr attributes_{};
 };

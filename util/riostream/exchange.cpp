@@ -23,13 +23,13 @@ using util::fail;
 
 namespace {
 
-constexpr off_t mapping_offset = 0; // the peer's programs write there
+constexpr off_t mapping_offset = 0; // the peer's program writes to this offset
 
-// After so many looks at the socket, tens of microseconds, whoever else wants the processor is let have it: that may be
-// the peer. Where nobody does, it is as good as a look.
+// After this many polls of the socket, some tens of microseconds, yield the processor to other threads, which may
+// include the peer. If none are runnable, a yield costs no more than a poll.
 constexpr unsigned polls_alone = 64;
 
-// Memory of ours that the peer may write to, from here to unmap().
+// Local memory that the peer may write to, from here to unmap().
 class Mapping {
   public:
     Mapping(Socket& socket, size_t size) : socket_(socket), memory_(size) {}
@@ -68,7 +68,7 @@ class MappedExchange : public streaming::Exchange {
         target_ = mapping_->bytes();
         target_.back() = mark_before(0);
         mapping_->map();
-        // What is wrong with the peer's is told only when it has ours: then it can tell too.
+        // Report a mismatch only after sending our own greeting: then the peer can report it too.
         Greeting theirs{};
         if (options_.is_client()) {
             socket.send(streaming::greet(test));
@@ -110,9 +110,9 @@ class MappedExchange : public streaming::Exchange {
         mapping_.reset();
     }
 
-    // The peer may go on writing, and may never say that it does not: the memory stays until the process ends.
+    // The peer may continue to write, and may never confirm an unmap: the memory stays until the process ends.
     void abandon() override {
-        static std::atomic<const Mapping*> kept; // so that it does not count as lost
+        static std::atomic<const Mapping*> kept; // keeps it reachable, so that it is not reported as a leak
         kept.store(mapping_.release());
     }
 
@@ -127,9 +127,8 @@ class MappedExchange : public streaming::Exchange {
         });
     }
 
-    // No call tells that the peer has written: that is to be seen in the memory. Where the processor moves the bytes,
-    // as over tcp, the looks at the socket in between help it on; too many of them make it take the bytes in small
-    // pieces.
+    // No call reports a write of the peer: poll the memory. If a processor moves the bytes, as over tcp, polling the
+    // socket in between makes progress; polling it too often makes it receive the bytes in small pieces.
     void await_mark(std::byte mark) {
         const std::atomic_ref<std::byte> last(target_.back());
         streaming::Wait wait(options_);
@@ -152,12 +151,12 @@ class MappedExchange : public streaming::Exchange {
     const streaming::Options& options_;
     Socket* socket_ = nullptr;
     Test test_;
-    uint64_t turn_ = 0; // of the next direction
+    uint64_t turn_ = 0; // number of the next direction
     unsigned looks_ = 0;
     unsigned looks_a_poll_ = 1;
     std::vector<std::byte> source_;
     std::unique_ptr<Mapping> mapping_;
-    std::span<std::byte> target_; // its memory
+    std::span<std::byte> target_; // the mapped memory
     streaming::Pattern sent_;
     streaming::Pattern received_;
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Writes into memory that the peer has mapped (riomap, riowrite): what riostream does over its connection.
+// Writes to iomaps of the peer (riomap, riowrite): the transfers of riostream.
 //
-// The last byte of the memory tells that a direction is through. The directions of a test are numbered from 0, the
-// client's first; the last transfer of each ends with its number, the others with the number before, modulo 256.
+// The last byte of the memory marks the end of a direction. The directions of a test are numbered from 0, the client's
+// first; the last transfer of each ends with its number, the others with the number before, modulo 256.
 #pragma once
 
 #include "util/streaming/session.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// riostream: how fast is memory of the peer written to? See man/riostream.1.md.
+// riostream: measures the speed of writes to memory of the peer. See man/riostream.1.md.
 #include "util/riostream/exchange.hpp"
 
 int main(int argc, char** argv) {

@@ -45,13 +45,13 @@ class Client {
     std::optional<util::Address> local_;
     std::unique_ptr<util::Backend> backend_;
     std::unique_ptr<util::EventQueue> events_;
-    std::unique_ptr<util::Memory> start_; // what the server reads
-    std::unique_ptr<util::Memory> sink_;  // where it writes the echo
+    std::unique_ptr<util::Memory> start_; // the server reads it
+    std::unique_ptr<util::Memory> sink_;  // the server writes the echo to it
     std::unique_ptr<util::Memory> start_message_;
     std::unique_ptr<util::Memory> sink_message_;
     std::unique_ptr<util::Memory> farewell_;
     std::unique_ptr<util::Memory> answer_;
-    std::unique_ptr<util::Connection> connection_; // goes before its memory
+    std::unique_ptr<util::Connection> connection_; // destroyed before its memory
     bool established_ = false;
     bool disconnected_ = false;
     bool server_is_ours_ = false;
@@ -80,7 +80,7 @@ std::string Client::so_far() const {
                                : fmt::format("after {} of {} pings", tally_.pings, options_.count);
 }
 
-// False once the user has interrupted: then there is only a little time left.
+// False once the user has interrupted: the remaining time is then short.
 bool Client::wait(Clock::time_point deadline) {
     util::Waitable* things[] = {events_.get(), connection_.get()};
     switch (waiter_.wait(things, deadline)) {
@@ -203,7 +203,7 @@ void Client::await_go_ahead(const char* what) {
                  !server_is_ours_ && tally_.pings == 0 ? "; has it the same -S?" : "");
         }
         if (!wait(deadline)) {
-            // The ping under way may end, so that the disconnection is a clean one.
+            // Let the ping in progress finish, so that the disconnection is clean.
             deadline = std::min(deadline, Clock::now() + std::chrono::seconds(5));
         }
     }
@@ -233,7 +233,7 @@ void Client::ping(uint64_t n) {
     tally_.bytes += 2 * tally_.size;
 }
 
-// Between two of ours, the server disconnects when it has read the farewell, and knows by it that all is well.
+// Between two ends of this package, the server disconnects when it has read the farewell, which marks a normal end.
 void Client::finish() {
     if (server_is_ours_) {
         connection_->send(*farewell_, farewell_length);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// rping: is there a connection, and does it move data by RDMA? See man/rping.1.md.
+// rping: tests whether a connection can be established and moves data by RDMA. See man/rping.1.md.
 #include "util/common/failure.hpp"
 #include "util/rping/client.hpp"
 #include "util/rping/server.hpp"

@@ -12,10 +12,10 @@
 
 namespace rping {
 
-// The text of a message must fit; more than this at once is a benchmark's business.
+// The minimum holds the text of a message; larger messages than the maximum are for a benchmark.
 constexpr size_t min_size = 23;
 constexpr size_t max_size = size_t{64} << 20;
-// When nothing is said: between two of ours, and with a program of rdma-core, which has another default than its
+// Defaults: between two ends of this package, and with a program of rdma-core, whose actual default differs from its
 // manual.
 constexpr size_t default_size = 100;
 constexpr size_t default_size_of_others = 64;
@@ -28,7 +28,7 @@ struct Options {
     bool verbose = false;
     bool validate = false;
     bool debug = false;
-    uint64_t count = 0; // 0: without end
+    uint64_t count = 0; // 0: unlimited
     size_t size = default_size;
     bool size_given = false;
     bool persistent = false;
@@ -36,7 +36,7 @@ struct Options {
     util::CommonOptions common;
 };
 
-// A Failure says what is wrong. With --help or --version nothing else is looked at.
+// Throws a Failure that describes an error. With --help or --version nothing else is checked.
 Options parse_options(const std::vector<std::string>& arguments);
 std::string help_text(const std::string& program);
 

@@ -83,7 +83,7 @@ Session* Server::session_of(const util::Connection* connection) {
     return found == sessions_.end() ? nullptr : found->get();
 }
 
-// One client's trouble is the whole server's only if it is the only client.
+// The failure of a client ends the server only if the server has just one client.
 void Server::complain(const std::string& what) {
     ++failed_;
     if (!options_.persistent) {
@@ -130,7 +130,7 @@ void Server::take_events() {
                 session->established();
                 return;
             }
-            session->progress(); // what came before the end
+            session->progress(); // process messages that arrived before the end
             session->lost(event->reason);
         });
     }
@@ -141,7 +141,7 @@ void Server::check_time(Session& session) {
         return;
     }
     guarded(session, [&] {
-        // A peer that does not confirm the end of the connection is none of our business any more.
+        // A peer that does not confirm the disconnection is not an error.
         const bool closing = session.closing();
         session.lost(closing ? "" : fmt::format("nothing from the client for {} s", options_.common.timeout));
     });

@@ -12,7 +12,7 @@ using util::fail;
 using util::Operation;
 
 namespace {
-// For the peer's own end of a disconnection.
+// The time for the peer to disconnect too.
 constexpr std::chrono::seconds closing_time{5};
 } // namespace
 
@@ -71,7 +71,7 @@ void Session::take(const util::Completion& completion) {
     if (state_ == State::closing) {
         return;
     }
-    established(); // data may come before the event
+    established(); // data may arrive before the event
     deadline_ = options_.common.deadline();
     switch (completion.operation) {
     case Operation::receive:
@@ -127,7 +127,7 @@ util::RemoteBuffer Session::take_advertisement() {
     debug(fmt::format("advertised: address {:x} key {:x} size {}", told.address, told.key, told.size));
     if (!data_ && !client_is_ours_ && !options_.size_given && told.size >= 1 && told.size <= max_size &&
         told.size <= connection_->max_message()) {
-        tally_.size = told.size; // nothing was said on this side, and one of rdma-core's cannot ask
+        tally_.size = told.size; // no -S was given here, and an rdma-core client sends no size when it connects
     }
     if (told.size != tally_.size) {
         fail("{}: the client's messages have {} bytes and ours {}; give both the same -S", peer_, told.size,
@@ -170,7 +170,7 @@ void Session::lost(const std::string& reason) {
     if (before == State::connecting) {
         fail("{}: {} before the connection was made", peer_, how);
     }
-    // One of rdma-core's just leaves when it is done; one of ours says so.
+    // An rdma-core client just disconnects when it has finished; a client of this package sends a farewell first.
     if (before != State::awaiting_ping || client_is_ours_ || tally_.pings == 0) {
         fail("{}: {} in mid-run, after {} pings", peer_, how, tally_.pings);
     }

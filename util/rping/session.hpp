@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A server's side of one connection: a state machine that is fed with completions and events.
+// A server's side of one connection: a state machine, driven by completions and events.
 #pragma once
 
 #include "util/rping/options.hpp"
@@ -12,7 +12,7 @@ namespace rping {
 
 class Session {
   public:
-    // The request has been accepted when this returns; or it was rejected, and a Failure says why.
+    // When this returns, the request has been accepted; if it was rejected, this throws a Failure with the reason.
     Session(const Options& options, std::unique_ptr<util::Connection> connection, const util::Event& request);
 
     [[nodiscard]] util::Connection& connection() { return *connection_; }
@@ -23,15 +23,15 @@ class Session {
     [[nodiscard]] util::Clock::time_point deadline() const { return deadline_; }
 
     void established();
-    // Takes what has completed. A Failure ends the session.
+    // Processes completions. A Failure ends the session.
     void progress();
-    // The connection has ended, for this reason if there is one: well, or with a Failure.
+    // The connection has ended, with this reason if there is one. Throws a Failure unless it ended normally.
     void lost(const std::string& reason);
     // Ends the connection from this side.
     void close();
 
   private:
-    // What comes next.
+    // The next step.
     enum class State { connecting, awaiting_ping, reading, awaiting_sink, writing, closing, ended };
 
     void take(const util::Completion& completion);
@@ -42,10 +42,10 @@ class Session {
     void debug(const std::string& line) const;
 
     const Options& options_;
-    std::unique_ptr<util::Memory> data_; // once its size is known
+    std::unique_ptr<util::Memory> data_; // allocated once its size is known
     std::unique_ptr<util::Memory> message_;
     std::unique_ptr<util::Memory> answer_;
-    std::unique_ptr<util::Connection> connection_; // goes before its memory
+    std::unique_ptr<util::Connection> connection_; // destroyed before its memory
     std::string peer_;
     bool client_is_ours_ = false;
     State state_ = State::connecting;

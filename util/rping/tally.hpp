@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a connection has moved, how fast, and how that is said at the end.
+// The data and rate of a connection, and the summary at the end.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ namespace rping {
 struct Tally {
     size_t size = 0; // of a message
     uint64_t pings = 0;
-    uint64_t bytes = 0;           // both ways
+    uint64_t bytes = 0;           // both directions
     util::Clock::duration time{}; // from the first ping to the last
-    util::Histogram round_trips;  // in nanoseconds; a client's
+    util::Histogram round_trips;  // in nanoseconds; client only
 
     [[nodiscard]] double seconds() const { return std::chrono::duration<double>(time).count(); }
 };

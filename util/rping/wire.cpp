@@ -32,7 +32,7 @@ Advertisement Advertisement::decode(std::span<const std::byte, length> bytes) {
 namespace {
 
 constexpr unsigned first_letter = 'A';
-constexpr unsigned letters = 'z' - 'A' + 1; // with what ASCII has between Z and a
+constexpr unsigned letters = 'z' - 'A' + 1; // includes the ASCII characters between Z and a
 
 class PingData {
   public:

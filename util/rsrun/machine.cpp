@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 constexpr int cap_ipc_lock = 14; // capabilities(7)
 constexpr uint64_t few_connections = 4;
 
-// Effective capabilities, as /proc/self/status has them.
+// Effective capabilities, from /proc/self/status.
 bool has_capability(int number) {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What of this machine keeps connections off the fabric, before any is made.
+// Properties of this machine that prevent the use of the fabric, checked before any connection exists.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 namespace rsrun {
 
 struct Machine {
-    bool has_device = false; // for RDMA
+    bool has_device = false; // an RDMA device
     bool has_active_port = false;
     bool may_pin_all = false; // CAP_IPC_LOCK
-    uint64_t memlock = 0;     // the limit in bytes; UINT64_MAX: none
+    uint64_t memlock = 0;     // RLIMIT_MEMLOCK in bytes; UINT64_MAX: unlimited
 
-    // sys is where /sys is.
+    // sys is the path of /sys.
     static Machine look(const std::string& sys = "/sys");
 };
 
-// What the fabric is to be used with.
+// How the fabric is to be used.
 struct FabricUse {
     std::string cores;           // that may be used, separated by commas
     uint64_t per_connection = 0; // bytes that a connection pins
 };
 
-// One sentence for each trouble that the fabric has on this machine.
+// One sentence for each problem of the fabric on this machine.
 std::vector<std::string> troubles(const Machine& machine, const FabricUse& use);
 
 } // namespace rsrun

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// rsrun: runs a program whose TCP connections take a faster path where there is one. See man/rsrun.1.md.
+// rsrun: runs a program and moves its TCP connections to a faster path if there is one. See man/rsrun.1.md.
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -24,7 +24,7 @@
 #include "util/rsrun/session.hpp"
 #include "util/rsrun/target.hpp"
 
-#ifndef RSRUN_CONFIG_DIR // the build says where
+#ifndef RSRUN_CONFIG_DIR // set by the build
 #define RSRUN_CONFIG_DIR "/etc/rdma/rsocket"
 #endif
 
@@ -35,11 +35,11 @@ using rsrun::FabricParts;
 using rsrun::Options;
 using util::fail;
 
-// Apart from what programs themselves return.
+// Distinct from the statuses that programs return.
 constexpr int own_failure = 125;
 
-// Where the program tells of its sockets; gone with this process. In a folder of its own, and open to all, since a
-// program of root's may have become another user by then.
+// The file for the records of the program's sockets; removed when this process ends. It has a folder of its own, and is
+// writable by all if rsrun runs as root, since the program may have changed its user by then.
 class RecordsFile {
   public:
     RecordsFile() {
@@ -78,7 +78,7 @@ std::string variable(const char* name) {
     return value != nullptr ? value : "";
 }
 
-// first, and then what is there already.
+// The concatenation of first and rest, separated by a colon.
 std::string in_front(const std::string& first, const std::string& rest) {
     return rest.empty() ? first : first + ":" + rest;
 }
@@ -93,13 +93,13 @@ std::string joined(const std::vector<std::string>& words) {
     return text;
 }
 
-// Verbs alone unless something else is asked for: tcp is for tests.
+// Verbs alone unless another core is requested: tcp is for tests.
 std::string cores(const Options& options) {
     const std::string set = variable("FI_RSTREAM_CORE");
     return !options.core.empty() ? options.core : !set.empty() ? set : "verbs";
 }
 
-// What the program is given: the library, if it can have any, and what that needs for the fabric.
+// The libraries for the program: the preload library, if the program supports it, and the files for the fabric.
 struct Libraries {
     std::string shim;
     std::optional<FabricParts> fabric;
@@ -109,7 +109,7 @@ struct Libraries {
 void add_fabric(Environment& result, const Options& options, const FabricParts& parts) {
     result.emplace_back("RSPRELOAD_FABRIC", "1");
     result.emplace_back("RSPRELOAD_FABRIC_WORKER", parts.worker);
-    // The worker's alone: a program may use libfabric itself.
+    // For the worker only: the program itself may use libfabric.
     const auto set = [&](const char* name, const std::string& value) {
         result.emplace_back(std::string("RSPRELOAD_WORKER_") + name, value);
     };
@@ -117,7 +117,7 @@ void add_fabric(Environment& result, const Options& options, const FabricParts& 
     set("FI_PROVIDER_PATH", in_front(parts.provider_folder, variable("FI_PROVIDER_PATH")));
     set("FI_RSTREAM_CORE", cores(options));
     if (variable("FI_MR_CACHE_MONITOR").empty()) {
-        set("FI_MR_CACHE_MONITOR", "disabled"); // serves a cache of registrations, which rsockets do not need
+        set("FI_MR_CACHE_MONITOR", "disabled"); // it serves a registration cache, which rsockets do not need
     }
     if (options.send_buffer) {
         set("RS_WMEM_DEFAULT", fmt::format("{}", *options.send_buffer));
@@ -159,7 +159,7 @@ Environment environment_for(const Options& options, const Libraries& libraries, 
     return result;
 }
 
-// What a connection pins: its buffers, and a little that is its own.
+// The bytes that a connection pins: its buffers, and a small overhead.
 uint64_t pinned_by_one(const Options& options) {
     constexpr uint64_t default_buffer = uint64_t{512} << 10;
     constexpr uint64_t beside = uint64_t{16} << 10;
@@ -180,8 +180,8 @@ void check_writable(const char* option, const std::string& path) {
 
 void tell(const std::string& trouble) { fmt::print(stderr, "rsrun: {}\n", trouble); }
 
-// The fabric's parts, where there is an RDMA device or it was asked for. Only who asks for it needs it: otherwise note
-// says what is missing, or why there is no use for it.
+// The files for the fabric, if there is an RDMA device or it was requested. Only a request makes them mandatory:
+// otherwise note describes the missing file, or why the fabric is not used.
 std::optional<FabricParts> fabric_parts(const Options& options, const rsrun::Machine& machine, std::string& note) {
     if (options.path == Options::Path::memory) {
         note = "--path memory: connections to other hosts stay with the kernel";
@@ -229,7 +229,7 @@ int run(const Options& options) {
     std::string note;
     const Libraries libraries{rsrun::find_shim(rsrun::own_folder()), fabric_parts(options, machine, note),
                               target.preload};
-    // What stays with the kernel works as without rsrun: only who asks is told why.
+    // Sockets that stay with the kernel work as without rsrun: print the reason only on request.
     const bool telling = options.verbose || options.explain;
     if (telling && !target.untouched.empty()) {
         tell(target.untouched + "; its sockets stay with the kernel");

@@ -42,7 +42,7 @@ std::vector<std::string> resolve_rule(const std::string& rule) {
         return {rule};
     }
     const std::string name(host);
-    const std::string ports = rule.substr(name.size()); // it begins with the name
+    const std::string ports = rule.substr(name.size()); // the rule begins with the name
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* list = nullptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Host names in the rules of --only. The preload library looks names up in /etc/hosts alone; rsrun asks the resolver
-// before the program starts, and hands over addresses.
+// Host names in the rules of --only. The preload library resolves names by /etc/hosts alone; rsrun queries the resolver
+// before the program starts, and passes addresses.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace rsrun {
 
-// The rule itself if it names no host, or localhost, which the library knows; otherwise one rule for each address of
-// the host. A Failure names the option and the host that cannot be resolved. The rule is one that can be read.
+// The rule itself if it names no host, or localhost, which the library resolves; otherwise one rule for each address of
+// the host. Throws a Failure that names the option and the host that cannot be resolved. The rule must be valid.
 std::vector<std::string> resolve_rule(const std::string& rule);
 
 } // namespace rsrun

@@ -14,7 +14,7 @@ using util::parse_number;
 
 namespace {
 
-// What the socket library takes.
+// The buffer sizes that the socket library accepts.
 constexpr uint64_t largest_buffer = uint64_t{1} << 30;
 
 enum : int {

@@ -11,7 +11,7 @@
 
 #include "util/common/failure.hpp"
 
-#ifndef RSRUN_BINDIR // the build says where
+#ifndef RSRUN_BINDIR // set by the build
 #define RSRUN_BINDIR "/usr/bin"
 #define RSRUN_LIBDIR "/usr/lib"
 #define RSRUN_PRELOAD_DIR "/usr/lib/rsocket-ofi"
@@ -28,13 +28,13 @@ constexpr const char* plugin_name = "librstream-fi.so";
 
 bool exists(const std::string& path) { return access(path.c_str(), R_OK) == 0; }
 
-// What lies before the folder of programs when an installation is staged.
+// The path in front of the folder of programs if an installation is staged.
 std::string stage_of(const std::string& folder) {
     const std::string bindir = RSRUN_BINDIR;
     return folder.ends_with(bindir) ? folder.substr(0, folder.size() - bindir.size()) : "";
 }
 
-// Where the build has its libraries, if rsrun is in its folder; otherwise empty.
+// The build's folder of libraries, if rsrun is in its folder; otherwise empty.
 std::string build_libs(const std::string& folder) {
     std::string built = folder + "/.libs";
     return exists(built + "/" + shim_name) || exists(built + "/" + worker_name) ? built : "";

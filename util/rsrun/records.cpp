@@ -93,7 +93,7 @@ std::string describe(const Record& record) {
     std::string text = fmt::format("{}[{}] socket {} ", record[program], record[pid], record[descriptor]);
     if (record[role] == "listen") {
         text += fmt::format("listens on {}", record[local]);
-        // Listening is always the kernel's where connections are upgraded: nothing to tell.
+        // Listeners always stay with the kernel, even if their connections are upgraded: report nothing.
         return record[path] == "kernel" && record[reason] == "-" ? text : text + ": " + describe_path(record);
     }
     text += record[role] == "accept" ? fmt::format("accepted at {} from {}", record[local], record[peer])

@@ -32,17 +32,18 @@ int become(const std::vector<std::string>& command, const Environment& environme
 
 namespace {
 
-// What the terminal sends goes to all of its processes, so that the child has it already.
+// The terminal sends its signals to all processes of the group, so that the child already has them.
 bool is_for_child(const siginfo_t& info) { return info.si_code != SI_KERNEL; }
 
-// The child's status if it has ended; -1 if it runs on.
+// The child's status if it has ended; -1 if it is still running.
 int after_change(pid_t child) {
     int status = 0;
     if (waitpid(child, &status, WNOHANG | WUNTRACED) != child) {
         return -1;
     }
     if (WIFSTOPPED(status)) {
-        // Whoever waits for rsrun, a shell for one, sees it stop too; what continues it continues the child.
+        // Stop rsrun too, so that its parent, such as a shell, sees it. When rsrun is continued, it continues the
+        // child.
         raise(SIGSTOP);
         kill(child, SIGCONT);
         return -1;
@@ -57,10 +58,10 @@ int run_child(const std::vector<std::string>& command, const Environment& enviro
     sigset_t before;
     sigfillset(&all);
     for (const int fatal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS}) {
-        sigdelset(&all, fatal); // rsrun's own
+        sigdelset(&all, fatal); // signals of rsrun's own faults
     }
     sigprocmask(SIG_SETMASK, &all, &before);
-    // An inherited SIG_IGN would have the kernel reap the child itself.
+    // With an inherited SIG_IGN, the kernel would reap the child itself.
     struct sigaction plain {};
     struct sigaction inherited {};
     plain.sa_handler = SIG_DFL;

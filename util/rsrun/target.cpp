@@ -23,14 +23,14 @@ namespace rsrun {
 
 namespace {
 
-constexpr int max_chain = 4; // of scripts; Linux follows as many
+constexpr int max_chain = 4; // of interpreters; the same limit as in Linux
 
 bool is_file(const std::string& path) {
     struct stat info {};
     return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-// Part of a file, or nothing if it does not have so much.
+// Part of a file, or nothing if the file is shorter.
 std::optional<std::vector<char>> read_at(std::ifstream& file, uint64_t offset, size_t size) {
     std::vector<char> bytes(size);
     file.clear();
@@ -60,9 +60,9 @@ std::optional<Header> elf_header(std::ifstream& file) {
     return header && memcmp(header->e_ident, ELFMAG, SELFMAG) == 0 ? header : std::nullopt;
 }
 
-constexpr uint64_t max_part = 4096; // of what is looked at: names and notes are short
+constexpr uint64_t max_part = 4096; // of the file parts inspected: names and notes are short
 
-// The Go linker leaves its mark in a note.
+// Programs of the Go linker have a note of that name.
 bool says_go(std::span<const char> notes) {
     while (notes.size() >= sizeof(Note)) {
         Note note;
@@ -112,7 +112,7 @@ Target look_at_elf(std::ifstream& file, const Header& header, const std::string&
     return {};
 }
 
-// Linux takes LD_PRELOAD away from a program that gets rights which its user does not have.
+// The dynamic linker ignores LD_PRELOAD in a program that gains privileges which its user does not have.
 std::string rights_of(const std::string& path) {
     struct stat info {};
     struct statvfs mount {};
@@ -122,7 +122,7 @@ std::string rights_of(const std::string& path) {
     if ((info.st_mode & S_ISUID) != 0 && info.st_uid != getuid()) {
         return "is setuid";
     }
-    // Without the right to execute, the bit has another meaning.
+    // Without group execute permission, the bit has another meaning.
     if ((info.st_mode & S_ISGID) != 0 && (info.st_mode & S_IXGRP) != 0 && info.st_gid != getgid()) {
         return "is setgid";
     }
@@ -181,7 +181,7 @@ Target look_at(const std::string& path) {
         file.seekg(0);
         std::string line;
         if (!std::getline(file, line) || !line.starts_with("#!")) {
-            break; // it cannot be read, or is of a kind that somebody else knows
+            break; // unreadable, or of a type that another handler executes
         }
         std::istringstream words(line.substr(2));
         if (!(words >> current)) {

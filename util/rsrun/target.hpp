@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The program to run: where it is, and whether a preloaded library can act in it.
+// The program to run: its path, and whether a preloaded library works in it.
 #pragma once
 
 #include <string>
 
 namespace rsrun {
 
-// As a shell has it: 126 for what cannot be run, 127 for what is not there.
+// Exit statuses as in a shell: 126 for a program that cannot be run, 127 for one that does not exist.
 struct NoProgram {
     int status;
     std::string why;
 };
 
-// Where the program of this name is, as execvp looks for it. Throws NoProgram.
+// The path of the program of this name, found as by execvp. Throws NoProgram.
 std::string find_program(const std::string& name, const char* path);
 
 struct Target {
-    // Why the sockets of the program stay with the kernel whatever is set; empty if they need not.
+    // Why the sockets of the program stay with the kernel whatever the settings; empty if there is no such reason.
     std::string untouched;
-    // False where the dynamic linker would complain about the library, or break the program with it.
+    // False if the dynamic linker would report an error for the library, or the program would fail with it.
     bool preload = true;
 };
 
-// Reads its file, or that of its interpreter if it is a script.
+// Inspects the program's file, or that of its interpreter if it is a script.
 Target look_at(const std::string& path);
 
 } // namespace rsrun

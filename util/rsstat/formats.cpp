@@ -93,12 +93,12 @@ Json json_of(const Snapshot& now, const Snapshot* before, const ProcessView& pro
             {"sockets", sockets}};
 }
 
-// Where bytes go that do not go by the kernel's TCP.
+// The path of bytes that do not go through the kernel's TCP.
 std::string own_path(const ProcessView& p) {
     return p.page.library == base::stats::Library::preload ? "path=\"shm\"" : "path=\"fabric\"";
 }
 
-// In quotes: backslash, quote and new line have to be escaped. A name is printable.
+// Inside quotes, backslash, quote and newline must be escaped. Names contain printable characters only.
 std::string escaped(const std::string& text) {
     std::string out;
     for (const char c : text) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A snapshot for programs: JSON, and the text format of Prometheus.
+// Machine-readable formats of a snapshot: JSON, and the text format of Prometheus.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace rsstat {
 
-// One object, on one line. before: with rates since then.
+// One object, on one line. With before, it includes rates since then.
 std::string json_text(const Snapshot& now, const Snapshot* before);
 std::string prometheus_text(const Snapshot& now);
 

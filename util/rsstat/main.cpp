@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// rsstat: what the libraries of running programs have counted.
+// rsstat: prints the counters of the libraries in running programs.
 #include <cstdio>
 #include <ctime>
 #include <optional>
@@ -37,7 +37,7 @@ std::string text_of(const Options& options, const Snapshot& now, const Snapshot*
     return rsstat::sockets_text(now, before);
 }
 
-// False: nobody reads it any more.
+// False: standard output has no reader any more.
 bool print(const std::string& text) {
     return fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0;
 }

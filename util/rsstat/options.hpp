@@ -18,7 +18,7 @@ struct Options {
     View view = View::sockets;
     std::vector<pid_t> pids;             // none: all
     std::optional<unsigned> interval;    // seconds
-    std::optional<unsigned> repetitions; // none: until it is interrupted
+    std::optional<unsigned> repetitions; // none: until interrupted
     bool help = false;
     bool version = false;
 };

@@ -17,14 +17,14 @@ namespace {
 
 namespace stats = base::stats;
 
-// Acquire: what is loaded afterwards, such as a generation, is no older.
+// Acquire: later loads, such as that of a generation, return values at least as new.
 uint64_t value_of(const stats::Word& word) { return word.load(std::memory_order_acquire); }
 uint32_t value_of(const stats::Half& half) { return half.load(std::memory_order_acquire); }
 
 Traffic copy(const stats::Traffic& from) {
     Traffic to;
     to.bytes = value_of(from.bytes);
-    // The two are counted one after the other.
+    // The two counters are not updated together.
     to.path_bytes = std::min(value_of(from.path_bytes), to.bytes);
     to.calls = value_of(from.calls);
     to.wakeups = value_of(from.wakeups);
@@ -33,7 +33,7 @@ Traffic copy(const stats::Traffic& from) {
     return to;
 }
 
-// Whatever the words are, an address or "-".
+// An address, or "-" if the words are invalid.
 std::string address_of(const stats::Word (&from)[3]) {
     const uint64_t first = value_of(from[0]);
     const auto family = static_cast<uint16_t>(first);
@@ -146,7 +146,7 @@ std::optional<Page> read_page(const void* memory, size_t size) {
         return {};
     }
     const auto& header = *static_cast<const stats::Header*>(memory);
-    // One load each: another one may have another value.
+    // Load each word once: a second load may return another value.
     const uint64_t magic = __atomic_load_n(&header.magic, __ATOMIC_ACQUIRE);
     const uint32_t version = __atomic_load_n(&header.version, __ATOMIC_RELAXED);
     const uint32_t row_bytes = __atomic_load_n(&header.row_bytes, __ATOMIC_RELAXED);
@@ -168,7 +168,8 @@ std::optional<Page> read_page(const void* memory, size_t size) {
     page.without_row = value_of(header.without_row);
     page.sleeps = value_of(header.sleeps);
     page.slept_ns = value_of(header.slept_ns);
-    // A socket that is closed meanwhile would be counted twice, or not at all: then all is read again, a few times.
+    // A socket that is closed meanwhile would be counted twice, or not at all: in that case read everything again, a
+    // few times.
     constexpr int max_attempts = 4;
     for (int i = 0; i < max_attempts; ++i) {
         page.ended.sockets = header.ended.sockets.load(std::memory_order_acquire);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a process has written into its page of counters (base/stats_page.hpp), copied and checked. The process may write
-// anything at any time: the size is the kernel's, every loop is bounded by it, and what is no value of ours is none.
+// The counters of a process, copied from its page (base/stats_page.hpp) and checked. The process may write anything at
+// any time: the size comes from the kernel, every loop is bounded by it, and invalid values are discarded.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace rsstat {
 
 struct Traffic {
     uint64_t bytes = 0;
-    uint64_t path_bytes = 0; // of them
+    uint64_t path_bytes = 0; // part of bytes
     uint64_t calls = 0;
     uint64_t wakeups = 0;
     uint64_t blocked = 0;
@@ -30,7 +30,7 @@ struct Socket {
     int fd = -1;
     base::stats::Role role = base::stats::Role::none;
     uint32_t path = 0;        // base::stats::receives_by_path, sends_by_path
-    bool over_fabric = false; // the same library's path to another host
+    bool over_fabric = false; // the preload library's path to another host
     uint32_t reason = 0;
     uint32_t upgrades = 0;
     uint32_t returns = 0;
@@ -38,7 +38,7 @@ struct Socket {
     uint64_t sleeps = 0;
     Traffic in;
     Traffic out;
-    // Of librsocket-ofi alone, which the kernel does not know: "-" and empty otherwise.
+    // For librsocket-ofi only, whose sockets the kernel does not know; otherwise "-" and empty.
     std::string local = "-";
     std::string peer = "-";
     std::string device;
@@ -63,12 +63,12 @@ struct Page {
     uint64_t without_row = 0;
     uint64_t sleeps = 0;
     uint64_t slept_ns = 0;
-    uint64_t torn = 0; // rows that changed whenever they were read
+    uint64_t torn = 0; // rows that changed during every read
     Ended ended;
     std::vector<Socket> sockets;
 };
 
-// Nothing: it is no page, or one of another version.
+// No value: it is not a page, or one of another version.
 std::optional<Page> read_page(const void* memory, size_t size);
 
 } // namespace rsstat

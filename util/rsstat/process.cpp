@@ -26,7 +26,7 @@ std::string file_text(const std::string& path) {
     return text.str();
 }
 
-// Behind the name, which may have blanks and brackets in it. False: it is no line of /proc/PID/stat.
+// Parses the fields after the name, which may contain blanks and brackets. False: invalid line of /proc/PID/stat.
 bool read_start(const std::string& stat, uint64_t& ticks) {
     const size_t end = stat.rfind(')');
     if (end == std::string::npos) {
@@ -46,7 +46,7 @@ uint64_t kilobytes_of(const std::string& status, const char* name) {
     return at != std::string::npos ? strtoull(status.c_str() + at + strlen(name), nullptr, 10) * 1024 : 0;
 }
 
-// An address as /proc/net/tcp has it: words of the host's byte order in hexadecimal digits, and the port.
+// An address in the format of /proc/net/tcp: words in host byte order as hexadecimal digits, and the port.
 std::optional<std::string> parse_address(const std::string& text) {
     const size_t colon = text.find(':');
     if (colon != 8 && colon != 32) {

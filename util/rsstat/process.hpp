@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What the kernel tells of a process and its sockets, whatever the process says itself.
+// What the kernel reports about a process and its sockets, independent of the process itself.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@
 namespace rsstat {
 
 struct ProcessFacts {
-    std::string program;     // printable characters alone
+    std::string program;     // printable characters only
     uint64_t started_ns = 0; // CLOCK_BOOTTIME
     uid_t real_user = 0;
     uid_t effective_user = 0;
-    uint64_t pinned_bytes = 0; // VmPin: for devices
+    uint64_t pinned_bytes = 0; // VmPin: pinned for devices
     uint64_t locked_bytes = 0; // VmLck: mlock(2)
 };
 
-// Nothing: there is no such process.
+// No value: there is no such process.
 std::optional<ProcessFacts> facts_of(pid_t pid);
 
-// What others than this program have written, fit for a terminal.
+// Makes text that other programs have written safe for a terminal.
 std::string printable(std::string_view text);
 
 struct Addresses {
@@ -37,13 +37,13 @@ struct Addresses {
     uint64_t send_queue = 0;
 };
 
-// A line of /proc/net/tcp or tcp6. Nothing: it is none.
+// Parses a line of /proc/net/tcp or tcp6. No value: it is invalid.
 std::optional<std::pair<uint64_t, Addresses>> parse_tcp_line(const std::string& line);
 
-// The kernel's TCP sockets, by network namespace, as they are when they are first asked for.
+// The kernel's TCP sockets, by network namespace, read at the first query.
 class KernelSockets {
   public:
-    // Null: not known, since it is another user's process, or no TCP socket.
+    // Null: unknown, since the process belongs to another user, or the socket is not a TCP socket.
     const Addresses* find(pid_t pid, int fd);
 
   private:

@@ -55,7 +55,8 @@ constexpr Known known[] = {
     {Reason::fabric_lost, "fabric_lost", "look at the fabric and its devices; bytes that were under way came by TCP"},
     {Reason::no_device, "no_device",
      "nothing, unless a device should have the address: look at rdma link, and at FI_RSTREAM_CORE"},
-    {Reason::port_taken, "port_taken", "nothing: other connections have other ports; over the tcp core, close idle ones"},
+    {Reason::port_taken, "port_taken",
+     "nothing: other connections have other ports; over the tcp core, close idle ones"},
 };
 
 const Known* find(uint32_t reason) {
@@ -108,7 +109,7 @@ std::string reasons_text(const Snapshot& snapshot) {
     uint64_t undecided = 0;
     for (const ProcessView& process : snapshot.processes) {
         if (process.page.library != base::stats::Library::preload) {
-            continue; // its sockets are with the fabric from the beginning
+            continue; // its sockets use the fabric from the beginning
         }
         for (size_t i = 0; i < counts.size(); ++i) {
             counts[i].ended += process.page.ended.reasons[i];

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Attached for as long as it is read, which changes nothing for the process.
+// A segment that is attached for reading; this has no effect on the process that owns it.
 class Attached {
   public:
     explicit Attached(int id) : at_(shmat(id, nullptr, SHM_RDONLY)) {}
@@ -35,7 +35,7 @@ class Attached {
             shmdt(at_);
         }
     }
-    [[nodiscard]] bool ok() const { return at_ != reinterpret_cast<void*>(-1); } // NOLINT: as shmat(2) has it
+    [[nodiscard]] bool ok() const { return at_ != reinterpret_cast<void*>(-1); } // NOLINT: as in shmat(2)
     [[nodiscard]] const void* get() const { return at_; }
 
   private:
@@ -60,7 +60,7 @@ unsigned for_each_here(const std::function<void(const Segment&, const void*)>& b
     return refused;
 }
 
-// Namespaces of processes other than this one's: a descriptor of each.
+// Other IPC namespaces of running processes: a descriptor for each.
 std::vector<base::Descriptor> other_namespaces() {
     std::vector<base::Descriptor> others;
     std::set<ino_t> known;
@@ -96,7 +96,7 @@ std::optional<Segment> parse_segment(const std::string& line) {
         return {};
     }
     segment.user = user;
-    // Mode 0600, to be removed when nobody has it attached any more.
+    // Mode 0600, marked for removal on the last detach.
     constexpr const char* removed = "1600";
     using base::stats::Library;
     const bool is_of_a_page = segment.bytes == base::stats::page_bytes_of(Library::preload) ||

@@ -25,7 +25,7 @@ std::pair<pid_t, base::stats::Library> key_of(const ProcessView& process) {
 } // namespace
 
 bool belongs_to(const Page& page, uid_t user, const ProcessFacts& facts) {
-    constexpr uint64_t tick_ns = 20000000; // the kernel's start times are no more exact than that
+    constexpr uint64_t tick_ns = 20000000; // resolution of the kernel's start times
     return page.made_ns + tick_ns >= facts.started_ns &&
            (user == 0 || user == facts.real_user || user == facts.effective_user);
 }
@@ -47,7 +47,7 @@ Snapshot take_snapshot(const std::vector<pid_t>& wanted) {
             std::any_of(snapshot.processes.begin(), snapshot.processes.end(),
                         [&](const ProcessView& one) { return one.pid == pid && one.page.library == page->library; });
         if (known) {
-            return; // a process has one of each library: what else it makes costs no more than this
+            return; // a process has one page of each library; further pages are ignored
         }
         ProcessView process;
         process.pid = pid;

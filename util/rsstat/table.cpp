@@ -27,7 +27,7 @@ std::string scaled(uint64_t value, uint64_t step) {
     return fmt::format("{:.{}f}{}", left, left < 10 ? 1 : 0, units[unit]);
 }
 
-// Columns as wide as what is in them; those of numbers to the right.
+// Columns are as wide as their contents; numbers are right-aligned.
 class Table {
   public:
     struct Column {
@@ -74,7 +74,7 @@ class Table {
     std::vector<std::vector<std::string>> rows_;
 };
 
-// Of one that was not there before, all.
+// For a socket that is new in this snapshot, all of its counters.
 uint64_t shown(uint64_t before, uint64_t now, uint64_t ns) {
     return ns == 0 ? now : static_cast<uint64_t>(rate(before, now, ns));
 }

@@ -23,7 +23,7 @@ class StreamExchange : public streaming::Exchange {
         socket_ = &socket;
         test_ = test;
         buffer_.assign(test.size, std::byte{0});
-        // What is wrong with the peer's is told only when it has ours: then it can tell too.
+        // Report a mismatch only after sending our own greeting: then the peer can report it too.
         Greeting theirs{};
         if (options_.is_client()) {
             greet();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Bytes sent and received: what rstream does over its connection.
+// Sends and receives bytes: the transfers of rstream.
 #pragma once
 
 #include "util/streaming/session.hpp"

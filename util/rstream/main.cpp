@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// rstream: how fast are streams? See man/rstream.1.md.
+// rstream: measures the speed of streams. See man/rstream.1.md.
 #include "util/rstream/exchange.hpp"
 
 int main(int argc, char** argv) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The calls that a test is made of: rsockets, or the kernel's sockets with the same meaning.
+// The calls that a test uses: rsockets, or the equivalent calls of kernel sockets.
 #pragma once
 
 #include <poll.h>

@@ -49,7 +49,7 @@ AddressFormat parse_format(const std::string& value) {
     fail("-f {}: not one of name, ip and ipv6", value);
 }
 
-// A test option by its letter or its word.
+// Finds a test option by its letter or its word.
 char parse_test(Program program, const std::string& value) {
     const struct {
         const char* word;
@@ -69,7 +69,7 @@ char parse_test(Program program, const std::string& value) {
              : "a (async), b (blocking), n (nonblocking) and v (verify)");
 }
 
-// Goes through the options, and remembers what must be compared at the end.
+// Parses the options, and records what must be checked at the end.
 class Parser {
   public:
     explicit Parser(Options& options) : options_(options) {}
@@ -172,7 +172,7 @@ class Parser {
             break;
         case 'f':
             options_.fork = true;
-            options_.kernel = true; // an rsocket is of the process that made it
+            options_.kernel = true; // an rsocket works only in the process that created it
             break;
         default:
             options_.kernel = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The command lines of rstream and riostream, which are alike.
+// The command lines of rstream and riostream, which share most options.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr uint64_t max_count = 1000000000;
 
 enum class Program { rstream, riostream };
 
-// How the calls wait: by being repeated, in the kernel or library, or after a poll.
+// How the calls wait: by repeating, by blocking in the kernel or library, or after a poll.
 enum class Mode { nonblocking, blocking, asynchronous };
 
 struct Options {
@@ -30,17 +30,17 @@ struct Options {
     size_t buffers = size_t{512} << 10; // bytes of SO_SNDBUF, and of SO_RCVBUF
     std::optional<int> inline_size;     // bytes
     std::optional<int> keepalive;       // seconds
-    bool all = false;                   // a long series of sizes
-    // One test instead of a series.
+    bool all = false;                   // run a long series of sizes
+    // A single test instead of a series.
     bool custom = false;
     size_t size = 1000;        // bytes of a transfer
-    uint64_t transfers = 1000; // one way, before it turns
-    uint64_t iterations = 1;   // of there and back
-    // What -C and -I say for the tests of -S all, which have counts of their own otherwise.
+    uint64_t transfers = 1000; // in one direction, before it changes
+    uint64_t iterations = 1;   // round trips
+    // -C and -I for the tests of -S all, which otherwise have counts of their own.
     std::optional<uint64_t> series_transfers;
     std::optional<uint64_t> series_iterations;
     Mode mode = Mode::nonblocking;
-    bool kernel = false; // the kernel's sockets instead of rsockets
+    bool kernel = false; // kernel sockets instead of rsockets
     bool fork = false;
     bool resolve = false;
     bool verify = false;
@@ -50,7 +50,7 @@ struct Options {
     [[nodiscard]] bool is_client() const { return !server.empty(); }
 };
 
-// A Failure says what is wrong. With --help or --version nothing else is looked at.
+// Throws a Failure that describes an error. With --help or --version nothing else is checked.
 Options parse_options(Program program, const std::vector<std::string>& arguments);
 std::string help_text(Program program, const std::string& name);
 

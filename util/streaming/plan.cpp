@@ -29,7 +29,7 @@ Short shorten(uint64_t number, uint64_t base) {
     return result;
 }
 
-// How often a transfer of this size is repeated, so that each test takes about as long.
+// The number of repetitions for a transfer of this size, so that all tests take about the same time.
 uint64_t repetitions(size_t size) {
     if (size < 1 << 10) {
         return 100000;
@@ -76,7 +76,7 @@ std::vector<Group> make_plan(const Options& options) {
         bandwidth.tests.push_back({short_bytes(size) + "_bw", size, options.series_transfers.value_or(usual), 1});
     }
     if (!options.kernel) {
-        // Small transfers are soonest there inline; many of them are fastest without.
+        // Inline gives small transfers the lowest latency, but many of them are faster without it.
         latency.inline_size = options.inline_size.value_or(64);
         bandwidth.inline_size = options.inline_size.value_or(0);
     }

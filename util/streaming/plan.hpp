@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The tests of a run: which there are, what they are called, and how their numbers are written.
+// The tests of a run, their names, and the format of their numbers.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct Test {
     uint64_t transfers = 0;
     uint64_t iterations = 0;
 
-    // Both ways.
+    // Both directions.
     [[nodiscard]] uint64_t all_transfers() const { return 2 * transfers * iterations; }
     [[nodiscard]] uint64_t bytes() const { return all_transfers() * size; }
 };
@@ -31,11 +31,11 @@ struct Group {
     std::optional<int> inline_size;
 };
 
-// One group of one test if options say which; otherwise one for latencies and one for bandwidths.
+// One group of one test if the options select it; otherwise one group for latency and one for bandwidth.
 std::vector<Group> make_plan(const Options& options);
 
-// As in the columns of rdma-core's programs. Bytes are in units of 1024, with a tenth if there is one digit before it:
-// 64, 1.5k, 78m. Counts are in units of 1000: 100k. Both are cut off, not rounded.
+// The format of rdma-core's programs. Bytes are in units of 1024, with a tenth if there is one digit before it: 64,
+// 1.5k, 78m. Counts are in units of 1000: 100k. Both are truncated, not rounded.
 std::string short_bytes(uint64_t bytes);
 std::string short_count(uint64_t count);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a test has come to, as a row of a table with the columns of rdma-core's programs, or as a line of JSON.
+// The results of a test, as a row of a table with the columns of rdma-core's programs, or as a line of JSON.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace streaming {
 struct Result {
     Test test;
     util::Clock::duration time{};
-    // Of a transfer, one way, in nanoseconds: the mean of each iteration. Only with --histogram.
+    // Time of a transfer, one way, in nanoseconds: the mean of each iteration. Only with --histogram.
     util::Histogram latency;
 };
 

@@ -117,7 +117,7 @@ int Session::serve(Socket& listener, const Group& group) {
         run_group(socket, group);
         return 0;
     }
-    fflush(stdout); // the child must not say it again
+    fflush(stdout); // so that the child does not print it again
     const pid_t child = fork();
     if (child < 0) {
         fail("-T f: cannot fork: {}", strerror(errno));
@@ -140,7 +140,7 @@ int Session::serve(Socket& listener, const Group& group) {
     for (const Test& test : group.tests) {
         exchange_.pass_over(test);
     }
-    return WEXITSTATUS(status); // if it is not 0, the child has said why
+    return WEXITSTATUS(status); // if nonzero, the child has printed the reason
 }
 
 int Session::run() { return options_.is_client() ? run_client() : run_server(); }

@@ -12,22 +12,22 @@
 
 namespace streaming {
 
-// How a test moves its bytes. It lives as long as the run.
+// How a test moves its bytes. The object exists for the whole run.
 class Exchange {
   public:
     virtual ~Exchange() = default;
-    // What a socket needs before it listens or connects.
+    // Sets up a socket before it listens or connects.
     virtual void prepare(Socket& /*socket*/) {}
-    // A test begins: makes room, and exchanges the 16 bytes after which both ends are ready.
+    // Begins a test: allocates buffers, and exchanges the 16 bytes after which both ends are ready.
     virtual void begin(Socket& socket, const Test& test) = 0;
-    // All transfers of one direction.
+    // Transfer all of one direction.
     virtual void send() = 0;
     virtual void receive() = 0;
-    // The test is over.
+    // Called when the test is complete.
     virtual void end() {}
-    // The test has failed, and the connection is about to be closed.
+    // Called when the test has failed, before the connection is closed.
     virtual void abandon() {}
-    // The test was run by a child process.
+    // Called when a child process has run the test.
     virtual void pass_over(const Test& /*test*/) {}
 };
 
@@ -35,7 +35,7 @@ class Session {
   public:
     Session(std::string program, const Options& options, Exchange& exchange)
         : program_(std::move(program)), options_(options), exchange_(exchange), plan_(make_plan(options)) {}
-    // The exit status. What ends it early is a Failure.
+    // Returns the exit status. Throws a Failure if it ends early.
     int run();
 
   private:
@@ -49,7 +49,7 @@ class Session {
                                         bool passive) const;
     [[nodiscard]] Socket make_socket(int family, const Group& first) const;
 
-    std::string program_; // as it was started
+    std::string program_; // argv[0]
     const Options& options_;
     Exchange& exchange_;
     std::vector<Group> plan_;

@@ -67,7 +67,7 @@ int Socket::get(const char* option, int level, int name) const {
     return value;
 }
 
-// Sizes count for connections that are yet to be made: they are set before listening or connecting.
+// Sizes apply to later connections: they are set before listening or connecting.
 void Socket::apply_settings() {
     set("-B", SOL_SOCKET, SO_SNDBUF, static_cast<int>(options_->buffers));
     set("-B", SOL_SOCKET, SO_RCVBUF, static_cast<int>(options_->buffers));
@@ -85,10 +85,10 @@ void Socket::block(bool wanted) {
     }
 }
 
-// From now on its calls are those of the test.
+// Sets the modes for the calls of the test.
 void Socket::apply_mode() {
     block(blocking());
-    if (options_->common.timeout != 0) { // riounmap waits in every mode
+    if (options_->common.timeout != 0) { // riounmap blocks in every mode
         const timeval limit{static_cast<time_t>(options_->common.timeout), 0};
         for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
             if (calls_->set_option(fd_, SOL_SOCKET, name, &limit, sizeof(limit)) != 0) {
@@ -119,7 +119,7 @@ bool Socket::await(short events, unsigned seconds) {
         int timeout = -1;
         if (seconds != 0) {
             const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-            timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60000)); // a minute at a time
+            timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60000)); // at most one minute for each poll
         }
         pollfd descriptor{fd_, events, 0};
         const int ready = calls_->poll(&descriptor, 1, timeout);
@@ -143,12 +143,12 @@ void Socket::listen(const Address& local) {
     if (calls_->listen(fd_, 1) != 0) {
         fail("cannot listen on {}: {}", local.text(), strerror(errno));
     }
-    block(false); // a client that has left again must not make accept wait
+    block(false); // accept must not block if a client has already disconnected
 }
 
 Socket Socket::accept() {
     for (;;) {
-        // A server waits for its client as long as it takes, if nothing else was asked for.
+        // By default, a server waits for its client without limit.
         if (!await(POLLIN, options_->common.timeout_given ? options_->common.timeout : 0)) {
             fail("{}: no client came within {} s; --timeout sets how long to wait", local().text(),
                  options_->common.timeout);
@@ -174,7 +174,7 @@ void Socket::connect(const Address& remote, const std::optional<Address>& local)
     if (local && calls_->bind(fd_, local->get(), local->length()) != 0) {
         fail("cannot bind to {}: {}", local->host(), strerror(errno));
     }
-    block(false); // so that it can be given up
+    block(false); // so that connecting can time out
     int error = 0;
     if (calls_->connect(fd_, remote.get(), remote.length()) != 0) {
         error = errno;
@@ -215,7 +215,7 @@ void Socket::take_error(const char* what, Wait& wait) const {
     if (errno != EAGAIN) {
         fail("{}: {}: {}", peer_, what, strerror(errno));
     }
-    if (blocking() || wait.over()) { // SO_RCVTIMEO and SO_SNDTIMEO give EAGAIN
+    if (blocking() || wait.over()) { // SO_RCVTIMEO and SO_SNDTIMEO return EAGAIN
         give_up(what);
     }
 }
@@ -254,7 +254,7 @@ bool Socket::ended() {
 }
 
 void Socket::shut() {
-    (void)calls_->shutdown(fd_, SHUT_RDWR); // the peer may have been first
+    (void)calls_->shutdown(fd_, SHUT_RDWR); // fails if the peer disconnected first
 }
 
 } // namespace streaming

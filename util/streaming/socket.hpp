@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A socket of a test, of either kind, with the settings of the command line. What fails is a Failure that names the
+// A socket of a test, of either kind, with the settings of the command line. Errors are a Failure that names the
 // address and the reason.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace streaming {
 
 const Calls& calls_of(const Options& options);
 
-// One wait for the peer, which must not take longer than --timeout. It looks at the clock now and then only.
+// One wait for the peer, limited by --timeout. It reads the clock only once in a while.
 class Wait {
   public:
     explicit Wait(const Options& options) : limit_(options.common.timeout) {}
@@ -32,7 +32,7 @@ class Wait {
     util::Clock::time_point start_{};
 };
 
-// Moves; there is one owner of a descriptor.
+// Movable; a descriptor has one owner.
 class Socket {
   public:
     Socket(const Options& options, int family);
@@ -41,32 +41,32 @@ class Socket {
     ~Socket();
 
     void listen(const util::Address& local);
-    // Waits for a client; without end unless --timeout was given.
+    // Waits for a client, without limit unless --timeout was given.
     [[nodiscard]] Socket accept();
     void connect(const util::Address& remote, const std::optional<util::Address>& local);
-    // For the connections that come.
+    // For later connections.
     void set_inline(std::optional<int> bytes);
-    // How many mappings (riomap) a connection to come may have.
+    // The number of iomaps (riomap) of a later connection.
     void set_mappings(int number);
 
-    // What is in force, in the words of rdma-core's rstream.
+    // The settings in force, as rdma-core's rstream prints them.
     [[nodiscard]] std::string keepalive_text() const;
 
-    // All of it.
+    // Transfer all bytes.
     void send(std::span<const std::byte> data);
     void receive(std::span<std::byte> data);
-    // Repeats call(done, flags), which takes a part of `size` bytes at a time and returns as send(2), until all is
-    // gone.
+    // Repeats call(done, flags), which transfers a part of `size` bytes and returns as send(2), until all bytes are
+    // transferred.
     template <class Call> void send_by(size_t size, const char* what, const Call& call);
-    // Whether the peer has ended the connection, or lost it, and nothing is left to be read.
+    // Whether the peer has ended the connection, or it was lost, and nothing is left to read.
     [[nodiscard]] bool ended();
-    // No more is to come. The peer may still be reading.
+    // Ends sending. The peer may still be reading.
     void shut();
 
     [[nodiscard]] int fd() const { return fd_; }
     [[nodiscard]] util::Address local() const;
     [[nodiscard]] const std::string& peer() const { return peer_; }
-    // The Failure of a wait that has taken too long.
+    // Throws the Failure of a wait that took too long.
     [[noreturn]] void give_up(const char* what) const;
 
   private:
@@ -79,7 +79,7 @@ class Socket {
     // False if the time is over.
     [[nodiscard]] bool await(short events, unsigned seconds);
     void await_turn(short events, const char* what);
-    // Deals with an error of a call: returns if it is to be repeated.
+    // Handles an error of a call: returns if the call is to be repeated.
     void take_error(const char* what, Wait& wait) const;
     [[nodiscard]] bool blocking() const { return options_->mode == Mode::blocking; }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// ucmatose: do connections come about, carry messages, and end, many at once? See man/ucmatose.1.md.
+// ucmatose: tests whether many concurrent connections are established, carry messages, and end. See man/ucmatose.1.md.
 #include "util/common/failure.hpp"
 #include "util/ucmatose/test.hpp"
 

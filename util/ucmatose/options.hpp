@@ -31,7 +31,7 @@ struct Options {
     [[nodiscard]] bool is_client() const { return !server.empty(); }
 };
 
-// A Failure says what is wrong. With --help or --version nothing else is looked at.
+// Throws a Failure that describes an error. With --help or --version nothing else is checked.
 Options parse_options(const std::vector<std::string>& arguments);
 std::string help_text(const std::string& program);
 

@@ -13,7 +13,7 @@ using util::fail;
 using util::Operation;
 
 namespace {
-// More than that under way at once is of no use; a peer that waits for no receives is another matter.
+// More than this in flight does not help; iWARP needs a receive for every message.
 constexpr size_t enough = 256;
 } // namespace
 
@@ -22,7 +22,7 @@ Peer::Peer(const Options& options, std::unique_ptr<util::Connection> connection,
     if (options.size > connection_->max_message()) {
         fail("-S {}: the largest message of this device is {}", options.size, connection_->max_message());
     }
-    // One receive more than there are messages to come shows whether the peer sends more. One is for an opening.
+    // One more receive than expected messages detects an extra message. On iWARP, one is for the opening message.
     const bool all = is_iwarp();
     const size_t receives = options.count + (all ? 2 : 1);
     if (all && receives > connection_->max_receives()) {
@@ -81,13 +81,13 @@ void Peer::take(const util::Completion& completion) {
             fail("{}: {}", text(), completion.reason);
         }
         flushed_ = flushed_ || completion.operation == Operation::send;
-        disconnected = established; // before that, an event tells what became of it
+        disconnected = established; // before that, an event reports the result
         return;
     }
     if (completion.operation == Operation::receive) {
         take_message(completion.length);
     } else if (opening_sends_ != 0) {
-        --opening_sends_; // it was the first
+        --opening_sends_; // the opening message was the first send
     } else {
         ++sent_;
     }

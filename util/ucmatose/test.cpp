@@ -22,7 +22,7 @@ namespace {
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 double rate(double amount, Clock::duration time) { return time.count() > 0 ? amount / seconds(time) : 0; }
 
-// Each connection takes some descriptors, and many systems are modest until asked.
+// Each connection takes some descriptors, and the default soft limit is often low.
 void raise_descriptor_limit() {
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -128,7 +128,7 @@ void Test::take_events() {
             peer.establish();
             break;
         case Event::Type::disconnected:
-            peer.progress(); // what came before the end
+            peer.progress(); // process messages that arrived before the end
             peer.disconnected = true;
             break;
         case Event::Type::failed:
@@ -191,7 +191,7 @@ void Test::connect_all() {
         if (waiter_.interrupted()) {
             break;
         }
-        take_events(); // a refusal ends it before all are tried
+        take_events(); // detects a refusal before all have been tried
     }
     while (established() != options_.connections) {
         step(deadline);
@@ -206,7 +206,7 @@ void Test::accept_all() {
         fmt::print("{}\n", options_.common.json ? util::json_text({{"event", "listening"}, {"port", port}})
                                                 : fmt::format("listening on port {}", port));
     }
-    // A server waits for its client as long as it takes, if nothing else was asked for.
+    // By default, a server waits for its client without limit.
     auto deadline = options_.common.timeout_given ? options_.common.deadline() : util::forever;
     while (established() != options_.connections) {
         step(deadline);
@@ -218,7 +218,7 @@ void Test::accept_all() {
     }
 }
 
-// Nothing tells that these clients may be sent to. See opening_length.
+// Nothing reports when these clients are ready to receive. See opening_length.
 void Test::let_pass(Clock::duration time) {
     const auto end = Clock::now() + time;
     while (Clock::now() < end && waiter_.wait({}, end) == util::Waiter::Outcome::ready) {
@@ -250,7 +250,7 @@ void Test::migrate() {
     for (auto& peer : peers_) {
         second_events_->adopt(peer->connection());
     }
-    take_events(); // what was on its way before; the old queue is not looked at again
+    take_events(); // events that arrived before; the old queue is not read again
     events_ = second_events_.get();
 }
 

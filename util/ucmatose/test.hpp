@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The test as both ends have it: connections, messages, and the end, in that order.
+// The test as run by both ends: connections, messages and disconnection, in that order.
 #pragma once
 
 #include "util/common/waiter.hpp"
@@ -12,7 +12,7 @@ namespace ucmatose {
 class Test {
   public:
     explicit Test(const Options& options);
-    // The exit status. What ends it early is a Failure.
+    // Returns the exit status. Throws a Failure if it ends early.
     int run();
 
   private:
@@ -25,7 +25,7 @@ class Test {
     void migrate();
     void await_disconnections();
 
-    // Sleeps once, then takes what there is.
+    // Sleeps once, then processes what is available.
     void step(util::Clock::time_point& deadline);
     void take_events();
     void take_request(util::Event event);
@@ -48,7 +48,7 @@ class Test {
     util::EventQueue* events_ = nullptr;
     std::unique_ptr<util::Listener> listener_;
     std::vector<std::unique_ptr<Peer>> peers_;
-    bool ending_ = false; // disconnections are what is wanted
+    bool ending_ = false; // disconnections are expected
     util::Clock::time_point first_request_{};
     util::Clock::duration connect_time_{};
     util::Clock::duration transfer_time_{};

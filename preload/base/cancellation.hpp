@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Calls in which a thread may be cancelled. The library is built without exceptions, so that no destructor runs then:
-// what is to be undone is given beside the call.
+// Calls in which a thread may be cancelled. The library is built without exceptions, so no destructor runs then: the
+// caller passes what must be undone.
 #pragma once
 
 #include <cerrno>
@@ -12,7 +12,7 @@
 
 namespace preload {
 
-// call(), and its result with errno. If the thread is cancelled in it: undo().
+// Returns the result of call(), with its errno. Runs undo() if the thread is cancelled in it.
 template <class Call, class Undo> auto cancellable(Call&& call, Undo&& undo) {
     using Plain = std::remove_reference_t<Undo>;
     std::invoke_result_t<Call&> result{};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The kernel gives the least free number to whoever makes a descriptor, to the library as well. Until the library has
-// moved it to one that the program does not miss (rendezvous/descriptors.hpp), no thread of the program's may close it,
-// put a duplicate in its place, or fork a child that would keep it: the library would go on with a file of the
-// program's under that number. Both sides wait for each other, and neither for long: the program may be within a close
-// that takes its time, a handler may have interrupted the library, and a processor may be busy.
+// The kernel gives the lowest free number to each new descriptor, including the library's. Until the library has moved
+// its own to a number that the program does not miss (rendezvous/descriptors.hpp), no thread of the program may close
+// it, put a duplicate in its place, or fork a child that would inherit it: the library would continue with a file of
+// the program's under that number. Both sides wait for each other, but not for long: the program may be in a slow
+// close, a signal handler may have interrupted the library, and a processor may be busy.
 #pragma once
 
 #include <atomic>
@@ -17,17 +17,17 @@ namespace preload::numbers {
 
 inline constinit std::atomic<uint32_t> makers{0};
 inline constinit std::atomic<uint32_t> users{0};
-inline constinit std::atomic<bool> are_slow{false}; // users: they were waited for in vain, and are not again
+inline constinit std::atomic<bool> are_slow{false}; // a wait for users has timed out, and is not repeated
 
-// Asks done(), which yields, until it says so.
+// Calls done(), which yields, until it returns true or the time is over.
 template <class Done> void wait_for(uint64_t patience_ns, Done&& done) {
     const uint64_t end = sys::now_ns() + patience_ns;
     while (!done() && sys::now_ns() < end) {
     }
 }
 
-// Whoever adds to one count looks at the other after it, so that one of two sees the other one. Objects of both kinds
-// may be nested, at the cost of the wait.
+// Each side increments its count, then reads the other one, so that at least one of two sees the other. Objects of both
+// kinds may be nested, at the cost of the wait.
 class Making {
   public:
     Making() {
@@ -48,10 +48,8 @@ class Making {
     ~Making() { makers.fetch_sub(1); }
 };
 
-// A call of the program's that closes or replaces what a number stands for that the library does not know, that forks,
-// or that is to get the least number that is free, and does not wait for anything else.
-// is_foreign: whether the calling process is a child that has only a copy of the counts, or may make no further system
-// calls.
+// For a call of the program's that closes or replaces an fd unknown to the library, forks, or returns the lowest free
+// fd, and that does not wait for anything else.
 class Using {
   public:
     explicit Using(bool (*is_foreign)()) { begin(is_foreign); }
@@ -64,7 +62,7 @@ class Using {
         users.fetch_add(1);
         if (makers.load() != 0 && !is_foreign()) [[unlikely]] {
             wait_for(patience_ns, [] {
-                users.fetch_sub(1); // who makes something is not to wait for this one
+                users.fetch_sub(1); // a Making must not wait for this one
                 sys::call(SYS_sched_yield);
                 users.fetch_add(1);
                 return makers.load() == 0;

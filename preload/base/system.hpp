@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// System calls that are no cancellation points and leave errno alone: for sections in which a thread must not be
+// System calls that are not cancellation points and leave errno unchanged: for sections in which a thread must not be
 // unwound. Negative results are -errno.
 #pragma once
 
@@ -78,14 +78,14 @@ inline uint64_t now_ns() {
     return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// Keeps errno over what is done in between.
+// Restores errno at the end of the scope.
 class ErrnoKept {
   public:
     ErrnoKept() : saved_(errno) {}
     ErrnoKept(const ErrnoKept&) = delete;
     ErrnoKept& operator=(const ErrnoKept&) = delete;
     ~ErrnoKept() { errno = saved_; }
-    void set(int error) { saved_ = error; } // to be left instead
+    void set(int error) { saved_ = error; } // to be restored instead
 
   private:
     int saved_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Children that the library is not told of by pthread_atfork(3): those of vfork share the memory of their parent, and
-// those of _Fork and clone have a copy. From the first one on, each call that matters asks who it is called by.
+// Children for which no pthread_atfork(3) handler runs: those of vfork share the memory of their parent, and those of
+// _Fork and clone have a copy. From the first one on, each call that matters checks which process makes it.
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/lifecycle.hpp"
@@ -14,8 +14,7 @@
 using namespace preload;
 
 #if defined(__x86_64__)
-// vfork returns twice, so that no function of C++ may stand around it: note it, then go on in libc's as if called
-// there.
+// vfork returns twice, so no C++ function may wrap it: note the call, then jump to libc's as if it was called directly.
 extern "C" __attribute__((visibility("hidden"), used)) void* rspreload_note_vfork() {
     lifecycle::note_unseen_child();
     lifecycle::leave_inheritable_sets();

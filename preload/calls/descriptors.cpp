@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Numbers: closing, duplicating, flags.
+// Descriptors: closing, duplicating, flags.
 #include "preload/base/numbers.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
@@ -31,13 +31,13 @@ int close_one(int fd) {
         }
     }
     if (table::find(fd) == table::internal && !lifecycle::in_vfork_child()) {
-        errno = EBADF; // the program has no such number
+        errno = EBADF; // the program has no such fd
         return -1;
     }
     return lifecycle::close(fd, [&] { return real::close(fd); });
 }
 
-// Calls range(first, last) for what is between the library's own numbers.
+// Calls range(first, last) for each range between the library's own fds.
 template <class Range> int for_ranges(unsigned first, unsigned last, Range&& range) {
     unsigned begin = first;
     int result = 0;
@@ -66,7 +66,7 @@ int close_many(unsigned first, unsigned last, int flags) {
     return for_ranges(first, last, [&](unsigned from, unsigned to) { return real::close_range(from, to, flags); });
 }
 
-// A child of vfork arranges its numbers for the program that it executes; the table is its parent's.
+// A child of vfork arranges its fds for the program that it executes; the table is its parent's.
 void pass_on(int fd) {
     if (Connection* c = table::connection(fd); c != nullptr && lifecycle::in_vfork_child()) {
         const sys::ErrnoKept kept;
@@ -74,13 +74,13 @@ void pass_on(int fd) {
     }
 }
 
-// What make() gives is the least number that is free, whatever the library opens just now.
+// make() returns the lowest fd that is free, even while the library opens its own.
 template <class Make> int with_least_number(Make&& make) {
     const numbers::Using now(lifecycle::in_vfork_child);
     return make();
 }
 
-// Of a number that stands for nothing known: perhaps a socket that is not connected yet.
+// For an fd that is not in the table: perhaps a socket that is not connected yet.
 int noted(int fd, int made) {
     if (!lifecycle::in_vfork_child()) {
         made_sockets::note(made, made_sockets::is_tcp(fd));
@@ -206,7 +206,7 @@ PRELOAD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
     const int result = kernel();
     if (result == 0 && request == SIOCOUTQ && argument != nullptr && (s.out_epoch.load() & 1) != 0 &&
         (s.gate.load() & gate::careful) != 0) {
-        *static_cast<int*>(argument) = 0; // what the kernel has of it are frames
+        *static_cast<int*>(argument) = 0; // the kernel's queue has only frames
     }
     if (result == 0 && request == FIONBIO && argument != nullptr) {
         s.nonblocking = *static_cast<const int*>(argument) != 0;

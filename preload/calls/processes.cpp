@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Other programs and the end of this one. fork needs nothing here: children share what there is (lifecycle.cpp).
+// Execution of other programs, and exit. fork needs nothing here: children share the state (lifecycle.cpp).
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/gate.hpp"
@@ -27,14 +27,14 @@ namespace {
 
 constexpr int standard_numbers = 3;
 
-// What the next program finds on its descriptors are the kernel's bytes: always on 0, 1 and 2, and on all if no other
-// process goes on with the connection.
+// The next program must find its bytes in the kernel: always on descriptors 0, 1 and 2, and on all if no other process
+// continues to use the connection.
 void before_exec() {
     const sys::ErrnoKept kept;
     explain::record_all();
     table::for_each_connection([](int fd, Connection& c) {
         // Also one that is not careful yet: its upgrade may be agreed on already, by this process or by its parent, and
-        // would take effect under the next program.
+        // would take effect in the next program.
         if ((sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) == 0 &&
             (fd < standard_numbers || c.state.load()->holders.load() == 1)) {
             (void)stream::hand_over(c, fd, Reason::executed);
@@ -54,7 +54,7 @@ template <class Exec> int execute(Exec&& exec) {
     return result;
 }
 
-// The arguments of execl and its like, as a list.
+// The arguments of execl and similar calls, as a list.
 class Arguments {
   public:
     Arguments(const char* first, va_list rest, bool with_environment) {
@@ -126,7 +126,7 @@ PRELOAD_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_
     return real::posix_spawnp(pid, file, actions, attributes, argv, envp);
 }
 
-// A connection that a program to be spawned gets as another number.
+// Hands over a connection that the spawned program gets under another fd.
 PRELOAD_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int made) noexcept {
     if (Connection* c = table::connection(fd); c != nullptr) {
         const sys::ErrnoKept kept;
@@ -146,7 +146,7 @@ PRELOAD_EXPORT void _exit(int status) {
 }
 PRELOAD_ALIAS(_Exit, _exit);
 
-// A filter of system calls may end the process at one that it does not expect: no upgrades from now on.
+// A system call filter may end the process at a call that it does not allow: no upgrades from now on.
 PRELOAD_EXPORT int prctl(int option, ...) noexcept {
     va_list rest;
     va_start(rest, option);

@@ -10,13 +10,13 @@ namespace preload::real {
 
 namespace {
 
-// In place of a call that this libc does not have.
+// Replaces a call that this libc does not have.
 long missing() {
     errno = ENOSYS;
     return -1;
 }
 
-// What is looked up by now is safe in signal handlers from now on.
+// Calls that are looked up here are safe in signal handlers.
 __attribute__((constructor(101))) void prepare() {
 #define PRELOAD_PREPARE(name) name.prepare();
     PRELOAD_CALLS(PRELOAD_PREPARE)

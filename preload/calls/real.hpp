@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // libc's functions, or those of the next interposer (a sanitizer's, for example), looked up once: at the first call or
-// when the library is initialised. Constructors of other objects may call before ours have run.
+// when the library is initialised. Constructors of other objects may call them before ours have run.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ void* look_up(const char* name);
 
 template <class F> class Call;
 
-// An argument behind the named ones of a variadic function.
+// Converts an argument after the named ones of a variadic function.
 template <class To, class From> To argument(From value) {
     if constexpr (std::is_pointer_v<From> && std::is_integral_v<To>) {
         return reinterpret_cast<To>(value);
@@ -63,7 +63,7 @@ template <class R, class... A> class Call<R(A...)> {
     std::atomic<void*> at_{nullptr};
 };
 template <class R, class... A> class Call<R(A...) noexcept> : public Call<R(A...)> { using Call<R(A...)>::Call; };
-// Variadic functions: with six arguments behind the named ones, the most that any of them takes.
+// Variadic functions: called with six arguments after the named ones, the maximum that any of them takes.
 template <class R, class... A>
 class Call<R(A..., ...)>
     : public Call<R(A..., unsigned long, unsigned long, unsigned long, unsigned long, unsigned long, unsigned long)> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Sockets are made, connected, accepted and shut down by the kernel. The library takes note.
+// The kernel makes, connects, accepts and shuts down sockets. The library records it.
 #include "preload/base/numbers.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
@@ -42,7 +42,7 @@ int accepted(int fd, int listener) {
     if (table::find(fd) != 0) {
         lifecycle::forget(fd);
     }
-    // A listener that was made elsewhere is asked each time; one of this process is known.
+    // For a listener made elsewhere, each accepted socket is queried; this process's listeners are tracked.
     const Connection* known = table::connection(listener);
     if ((known != nullptr && known->role == Role::listen) || is_tcp(fd)) {
         service::note_signal_mask();
@@ -55,9 +55,9 @@ struct KernelOption {
     int level;
     int name;
 };
-// Options that change how bytes are received or sent in a way that only the kernel has. See rendezvous/upgrade.cpp for
-// those that were set before the connection was known. SO_ZEROCOPY only allows a flag (kernel_send_flags), and
-// SO_TIMESTAMP a message beside what recvmsg() receives: there are programs that set them wherever they can.
+// Options that change how bytes are received or sent in a way that only the kernel implements. See
+// rendezvous/upgrade.cpp for those set before the connection was tracked. SO_ZEROCOPY only allows a flag
+// (kernel_send_flags), and SO_TIMESTAMP a control message of recvmsg(): some programs set them wherever they can.
 constexpr KernelOption kernel_options[] = {
     {SOL_SOCKET, SO_OOBINLINE},  {SOL_SOCKET, SO_RCVLOWAT}, {SOL_SOCKET, SO_ATTACH_FILTER},
     {SOL_SOCKET, SO_ATTACH_BPF}, {SOL_SOCKET, SO_PEEK_OFF}, {SOL_SOCKET, SO_TIMESTAMPING},
@@ -82,7 +82,7 @@ bool is_time_limit(int name) {
     return name == SO_RCVTIMEO_OLD || name == SO_SNDTIMEO_OLD || name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW;
 }
 
-// Where the program's value of an option is that the kernel has otherwise while the connection is careful.
+// The program's value of an option whose value in the kernel differs while the connection is careful.
 std::atomic<int>* kept_option(int fd, int level, int name) {
     Connection* c = level == IPPROTO_TCP && (name == TCP_NODELAY || name == TCP_CORK) ? table::connection(fd) : nullptr;
     if (c == nullptr || (c->state.load()->gate.load() & gate::careful) == 0) {
@@ -91,7 +91,7 @@ std::atomic<int>* kept_option(int fd, int level, int name) {
     return name == TCP_NODELAY ? &c->state.load()->nodelay : &c->state.load()->cork;
 }
 
-// Where an option is noted that the kernel has as the program wants it.
+// The library's copy of an option that the kernel has as the program wants it.
 std::atomic<int>* noted_option(int fd, int level, int name) {
     const bool inq = level == IPPROTO_TCP && name == TCP_INQ;
     const bool timestamp = level == SOL_SOCKET && (name == SO_TIMESTAMP || name == SO_TIMESTAMPNS);
@@ -103,12 +103,12 @@ std::atomic<int>* noted_option(int fd, int level, int name) {
 
 PRELOAD_EXPORT int socket(int domain, int type, int protocol) noexcept {
     const int fd = [&] {
-        const numbers::Using now(lifecycle::in_vfork_child); // the least that is free
+        const numbers::Using now(lifecycle::in_vfork_child); // the lowest free fd
         return real::socket(domain, type, protocol);
     }();
     if (fd >= 0 && table::find(fd) != 0 && !lifecycle::in_vfork_child()) [[unlikely]] {
         const sys::ErrnoKept kept;
-        lifecycle::forget(fd); // closed behind the library's back
+        lifecycle::forget(fd); // closed without the library's knowledge
     }
     if (fd >= 0) {
         made_sockets::note(fd, (domain == AF_INET || domain == AF_INET6) &&
@@ -128,7 +128,7 @@ PRELOAD_EXPORT int accept4(int fd, struct sockaddr* address, socklen_t* length, 
 
 PRELOAD_EXPORT int connect(int fd, const struct sockaddr* address, socklen_t length) {
     if (Connection* c = table::connection(fd); c != nullptr && address != nullptr && address->sa_family == AF_UNSPEC) {
-        io::pin_for(*c, fd, Reason::option); // disconnected, and perhaps connected anew
+        io::pin_for(*c, fd, Reason::option); // disconnects, and the socket may be connected again
     }
     const int result = real::connect(fd, address, length);
     if ((result == 0 || errno == EINPROGRESS) && address != nullptr && table::connection(fd) == nullptr &&

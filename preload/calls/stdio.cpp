@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Functions of libc that read and write within libc, where nobody comes between: what they use stays with the kernel.
+// Functions of libc that read and write inside libc, where no call can be interposed: connections that they use stay
+// with the kernel.
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
@@ -23,7 +24,7 @@ namespace {
 void hand_to_kernel(int fd, Reason reason) {
     if (Connection* c = table::connection(fd); c != nullptr) {
         const sys::ErrnoKept kept;
-        c->standard = false; // for good, whatever number it gets
+        c->standard = false; // permanently, whatever fd it gets
         (void)stream::hand_over(*c, fd, reason);
     }
 }

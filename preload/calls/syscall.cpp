@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// syscall(2), by which libuv and others make calls that libc has, or has under a name that they cannot rely on: they
-// take the way of the call that they stand for. io_uring's do not; see stream positions for what comes of that.
+// syscall(2), which libuv and others use for calls that libc has, or has under a name that they cannot rely on: each
+// goes to the interposed function of the call. io_uring's do not, see Reason::past_library.
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/lifecycle.hpp"
@@ -110,7 +110,7 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
         return apply(::epoll_pwait, a);
     case SYS_epoll_pwait2:
         return apply(::epoll_pwait2, a);
-#ifdef SYS_dup2 // of older processors
+#ifdef SYS_dup2 // only on older architectures
     case SYS_dup2:
         return apply(::dup2, a);
     case SYS_poll:

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The calls of libc that the library interposes. From here follow what the library exports (exports.map.in), libc's own
-// functions for the library's use (real.hpp), and what test/exports.sh expects. A new one is a line here, and its
-// function in one of the files of this folder. For the preprocessor alone, so that all three can read it.
+// The libc calls that the library interposes. This list determines what the library exports (exports.map.in), its
+// references to libc's own functions (real.hpp), and what test/exports.sh expects. A new call needs a line here, and
+// its function in a file of this folder. Preprocessor text only, so that all three can read it.
 #ifndef PRELOAD_CALLS_TABLE_HPP
 #define PRELOAD_CALLS_TABLE_HPP
 
@@ -65,8 +65,8 @@
     X(write)                                                                                                           \
     X(writev)
 
-// Other names under which libc's headers, or older programs, know these calls, and calls that libc makes of them by
-// itself, which would pass the library by. The library itself needs none of them.
+// Other names of these calls in libc's headers or older programs, and libc functions that call these internally and
+// would bypass the library. The library itself needs none of them.
 #define PRELOAD_OTHER_NAMES(X)                                                                                         \
     X(_Exit)                                                                                                           \
     X(__close)                                                                                                         \

@@ -18,7 +18,7 @@
 
 using namespace preload;
 
-// What a program that was compiled with _FORTIFY_SOURCE calls, and where it ends when its buffer is too small.
+// Called by a program compiled with _FORTIFY_SOURCE when its buffer is too small; ends the program.
 extern "C" [[noreturn]] void __chk_fail() noexcept;
 
 namespace {
@@ -31,19 +31,19 @@ bool has_bytes(const iovec* parts, int count) {
     return std::any_of(parts, parts + count, [](const iovec& part) { return part.iov_len != 0; });
 }
 
-// Which the kernel refuses before anything else.
+// The kernel rejects it before anything else.
 bool has_bad_name(const msghdr& message) {
     return message.msg_name != nullptr && static_cast<int>(message.msg_namelen) < 0;
 }
 
-// What recvmsg(2) says besides for a TCP socket.
+// The other results of recvmsg(2) for a TCP socket.
 void clear_extras(msghdr& message, int flags) {
     message.msg_namelen = message.msg_name != nullptr ? 0 : message.msg_namelen;
     message.msg_controllen = 0;
     message.msg_flags = flags & MSG_CMSG_CLOEXEC;
 }
 
-// TCP_INQ (net/ipv4/tcp.c, TCP_CM_INQ): how much there is still to read. room: msg_controllen, before the call.
+// TCP_INQ (net/ipv4/tcp.c, TCP_CM_INQ): how much is left to read. room: msg_controllen, before the call.
 void tell_queue(int fd, msghdr& message, size_t room) {
     Connection* c = table::connection(fd);
     if (c == nullptr || c->state.load()->inq == 0 || c->segment.load() == nullptr) [[likely]] {
@@ -79,7 +79,7 @@ void adopt_passed(const msghdr& message) {
     }
 }
 
-// Connections that are about to be passed to another process: whoever that is, it finds the kernel's bytes.
+// Connections that are about to be passed to another process, which must find their bytes in the kernel.
 void hand_over_passed(const msghdr& message) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
          header = CMSG_NXTHDR(const_cast<msghdr*>(&message), header)) {
@@ -132,7 +132,7 @@ ssize_t send_message(int fd, const msghdr* message, int flags) {
 
 PRELOAD_EXPORT ssize_t read(int fd, void* buffer, size_t size) {
     if (size == 0) {
-        return real::read(fd, buffer, size); // says nothing of the stream
+        return real::read(fd, buffer, size); // independent of the stream
     }
     const iovec part = part_of(buffer, size);
     return io::receive(fd, &part, 1, 0, [&] { return real::read(fd, buffer, size); });
@@ -156,7 +156,7 @@ PRELOAD_EXPORT ssize_t writev(int fd, const struct iovec* parts, int count) {
     return is_list(count) ? io::send(fd, parts, static_cast<size_t>(count), 0, kernel) : kernel();
 }
 
-// Of preadv2(2) and pwritev2(2) on a socket: no offset but -1, and RWF_NOWAIT. Everything else, the kernel refuses.
+// preadv2(2) and pwritev2(2) on a socket: only offset -1, RWF_NOWAIT and RWF_HIPRI. The kernel rejects everything else.
 PRELOAD_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int count, off_t offset, int flags) {
     const auto kernel = [&] { return real::preadv2(fd, parts, count, offset, flags); };
     return is_list(count) && has_bytes(parts, count) && offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0
@@ -184,7 +184,7 @@ PRELOAD_EXPORT ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, st
     const iovec part = part_of(buffer, size);
     const ssize_t n =
         io::receive(fd, &part, 1, flags, [&] { return real::recvfrom(fd, buffer, size, flags, from, length); });
-    if (n >= 0 && from != nullptr && careful(fd)) { // as the kernel, behind the bytes
+    if (n >= 0 && from != nullptr && careful(fd)) { // like the kernel, after the bytes
         if (length == nullptr || static_cast<int>(*length) < 0) {
             errno = length == nullptr ? EFAULT : EINVAL;
             return -1;
@@ -200,7 +200,7 @@ PRELOAD_EXPORT ssize_t recvmsg(int fd, struct msghdr* message, int flags) {
     }
     const size_t room = message->msg_controllen;
     if (Connection* c = room != 0 ? table::connection(fd) : nullptr; c != nullptr && c->state.load()->timestamp != 0) {
-        io::pin_for(*c, fd, Reason::option); // when a byte came, the kernel says
+        io::pin_for(*c, fd, Reason::option); // only the kernel has the time of arrival
     }
     const ssize_t n = receive_message(fd, message, flags);
     if (n >= 0 && careful(fd)) {
@@ -229,8 +229,8 @@ PRELOAD_EXPORT ssize_t sendmsg(int fd, const struct msghdr* message, int flags) 
     return send_message(fd, message, flags);
 }
 
-// The time limit is looked at after each message, as in the kernel; an error behind the first message waits for the
-// next call, which a stream tells by itself.
+// The timeout is checked after each message, as in the kernel; an error after the first message is left to the next
+// call, where the stream reports it again.
 PRELOAD_EXPORT int recvmmsg(int fd, struct mmsghdr* messages, unsigned count, int flags, struct timespec* timeout) {
     if (table::connection(fd) == nullptr ||
         (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))) {
@@ -284,7 +284,7 @@ PRELOAD_EXPORT int sendmmsg(int fd, struct mmsghdr* messages, unsigned count, in
 
 PRELOAD_EXPORT ssize_t sendfile(int fd, int in, off_t* offset, size_t count) noexcept {
     if (Connection* source = table::connection(in); source != nullptr) {
-        io::pin_for(*source, in, Reason::spliced); // EINVAL, as ever
+        io::pin_for(*source, in, Reason::spliced); // EINVAL, as without the library
     }
     Connection* c = table::connection(fd);
     const auto kernel = [&] { return real::sendfile(fd, in, offset, count); };

@@ -34,7 +34,7 @@ bool is_valid(const timespec* time) {
     return time == nullptr || (time->tv_sec >= 0 && time->tv_nsec >= 0 && time->tv_nsec < 1000000000);
 }
 
-// kernel(): the call as it is. What it says is looked at again if a connection has become careful meanwhile.
+// kernel(): the original call. Its result is checked again if a connection has become careful meanwhile.
 template <class Kernel>
 int poll_any(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask, Kernel&& kernel) {
     if (fds == nullptr || count == 0 || count > table::chunk_size * table::chunk_count) {
@@ -53,7 +53,7 @@ int poll_any(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask
     return wait::poll(fds, count, timeout_ns, mask);
 }
 
-// In a set without careful members, which it may get meanwhile.
+// Sleeps in a set without careful members, which may get some meanwhile.
 template <class Kernel> int sleep_in(EpollSet& set, Kernel&& kernel) {
     EpollSet::Asleep asleep(set);
     set.note_waiter();
@@ -83,7 +83,7 @@ int epoll_any(int epfd, epoll_event* events, int max, int64_t timeout_ns, const 
         if (n <= 0 || set == nullptr) {
             return n;
         }
-        // Converted meanwhile: what the kernel has said may be about frames.
+        // Members may be converted meanwhile: the kernel's events may be about frames.
         const int kept = set->has_careful() ? set->sift(events, n) : set->without_own(events, n);
         if (kept != 0) {
             return kept;
@@ -148,7 +148,7 @@ PRELOAD_EXPORT int __ppoll_chk(struct pollfd* fds, nfds_t count, const struct ti
 
 namespace {
 
-// The sets as they were given, for looking again: the kernel writes over them.
+// Copies of the given sets, to check again: the kernel overwrites them.
 struct Sets {
     fd_set in;
     fd_set out;
@@ -213,7 +213,7 @@ PRELOAD_EXPORT int select(int count, fd_set* in, fd_set* out, fd_set* except, st
                                              : std::min<int64_t>(timeout->tv_sec, max_seconds - 1000) * 1000000000 +
                                                    timeout->tv_usec * 1000LL;
     const int n = select_any(count, in, out, except, given, nullptr, kernel);
-    if (timeout != nullptr) { // as Linux does: what is left of it
+    if (timeout != nullptr) { // as Linux does: the remaining time
         const int64_t left = left_of(given, begin) / 1000;
         timeout->tv_sec = left / 1000000;
         timeout->tv_usec = left % 1000000;
@@ -236,7 +236,7 @@ PRELOAD_EXPORT int epoll_create1(int flags) noexcept {
 }
 
 PRELOAD_EXPORT int epoll_ctl(int epfd, int operation, int fd, struct epoll_event* event) noexcept {
-    // One that is not connected yet becomes known when it is, and the set then knows it as well.
+    // A socket that is not connected yet is tracked once it is, and then becomes a tracked member of the set as well.
     const bool unconnected = made_sockets::is_tcp(fd) && table::find(fd) == 0 && !lifecycle::in_vfork_child();
     const bool known = unconnected || table::connection(fd) != nullptr || table::set(fd) != nullptr;
     EpollSet* set = known ? known_set(epfd) : set_of(epfd);

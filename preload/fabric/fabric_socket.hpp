@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A socket of librsocket-ofi that never blocks, and is closed with its owner.
+// A nonblocking socket of librsocket-ofi, closed by its destructor.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +25,9 @@ class FabricSocket {
     FabricSocket& operator=(const FabricSocket&) = delete;
     ~FabricSocket() { close(); }
 
-    // errno says why not, if none of these.
+    // If the result is empty, errno has the reason.
     static FabricSocket listening(const rendezvous::Address& own);
-    // Connecting, from the one address to the other. It is writable when connected, see connected().
+    // Starts to connect, from one address to the other. The socket is writable when connected, see connected().
     static FabricSocket connecting(const rendezvous::Address& own, const rendezvous::Address& peer);
 
     explicit operator bool() const { return fd_ >= 0; }

@@ -26,15 +26,15 @@ using path::MirrorFields;
 namespace {
 
 constexpr uint64_t millisecond = 1000000;
-constexpr uint64_t listening_time = 10000 * millisecond; // the far end is worth it after the same bytes, but late
+constexpr uint64_t listening_time = 10000 * millisecond; // the far end's upgrade is due after the same bytes, but late
 constexpr uint64_t connecting_time = 2000 * millisecond;
 constexpr uint64_t greeting_time = 2000 * millisecond;
-constexpr uint64_t attaching_time = 60000 * millisecond; // a call of the program's may be waiting in the kernel
-constexpr uint64_t proving_time = 20000 * millisecond;   // its bytes in front of an urgent one have to be read
+constexpr uint64_t attaching_time = 60000 * millisecond; // a call of the program may be blocked in the kernel
+constexpr uint64_t proving_time = 20000 * millisecond;   // the program's bytes in front of an urgent one must be read
 constexpr uint64_t closing_time = 5000 * millisecond;    // for the far end's answer
-constexpr uint64_t last_time = 60000 * millisecond;      // a program that has ended is not to leave a worker for ever
-constexpr uint64_t last_urgent_time = 100 * millisecond; // since then: it was sent before, and is on its way
-// What a socket says that is to use an address which no device of the cores has.
+constexpr uint64_t last_time = 60000 * millisecond;      // a program that has ended must not leave a worker forever
+constexpr uint64_t last_urgent_time = 100 * millisecond; // after the answer: it was sent before, and is in flight
+// The error of a socket for an address that no device of the cores has.
 bool is_of_no_device(int error) { return error == ENODEV || error == EADDRNOTAVAIL; }
 
 constexpr size_t max_queued = size_t{256} << 10;
@@ -62,7 +62,7 @@ void Link::close_all() {
         (segment_->mirror.closed.load() != MirrorFields::left || rendezvous::is_sole_holder(tcp_))) {
         int at = 0;
         uint8_t byte = 0;
-        // An urgent byte is a part of the proof: unread, it would make a reset of the close.
+        // An urgent byte belongs to the proof: unread, it would turn the close into a reset.
         if (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 && recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
             (void)!recv(tcp_, &byte, 1, MSG_DONTWAIT);
         }
@@ -87,17 +87,17 @@ void Link::fail(Reason why) {
     if (!attach_asked_) {
         owner_.tell(Control::failed, token(), why);
     } else if (mirror.closed.load() != 0 && phase_ == Phase::moving && !mirror_->has_closed()) {
-        // Nobody is left who could send the rest by TCP: an error rather than an end in the middle.
+        // No process is left that could send the rest by TCP: an error rather than EOF in the middle.
         const linger reset{1, 0};
         setsockopt(tcp_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     } else {
-        // A far end that has had this one's word may move: then it will say by TCP that it has stopped.
+        // A far end that has received `proved` may be moving: then it will report by TCP that it has stopped.
         if (phase_ == Phase::moving || !proved_) {
             mirror.stage.store(phase_ == Phase::moving ? MirrorFields::lost : MirrorFields::failed);
         }
         owner_.attend(*segment_, task_.direction);
     }
-    // Once this end has said that it is careful, the far end may send urgent bytes.
+    // Once this end has sent `careful`, the far end may send urgent bytes.
     if (careful_ && phase_ != Phase::moving && has_closed() && mirror.closed.load() != 2) {
         leave();
     } else {
@@ -105,17 +105,17 @@ void Link::fail(Reason why) {
     }
 }
 
-// An urgent byte that comes when the kernel's connection is closed makes a reset of it, and with that, what the far end
-// has not had yet of the program's bytes is lost. So it is closed when the far end has said that it sends none.
+// An urgent byte that arrives after the kernel's connection was closed resets it, which loses the program's bytes that
+// the far end has not received yet. So it is closed after the far end has confirmed that it sends none.
 void Link::leave() {
     const bool stream = static_cast<bool>(socket_);
     phase_ = Phase::closing;
     deadline_ = sys::now_ns() + closing_time;
     if (segment_->mirror.closed.load() == 1) {
-        shutdown(tcp_, SHUT_WR); // the program's end of stream is not late
+        shutdown(tcp_, SHUT_WR); // the program's EOF is not delayed
     }
     if (stream) {
-        send(Kind::closed, nullptr, 0); // which is answered by the end of the stream
+        send(Kind::closed, nullptr, 0); // the far end answers by closing the stream
     } else {
         far_end_knows();
     }
@@ -132,7 +132,8 @@ void Link::begin(uint64_t now) {
     if (task_.accepted == 0) {
         socket_ = FabricSocket::listening(task_.ends.own);
         if (!socket_ && errno == EADDRINUSE) {
-            // The tcp core's ports are the kernel's: a listener may have that of a connected socket where both say so.
+            // The tcp core uses the kernel's ports: a listener may have that of a connected socket if both set
+            // SO_REUSEADDR.
             const int yes = 1;
             (void)setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
             socket_ = FabricSocket::listening(task_.ends.own);
@@ -211,9 +212,9 @@ void Link::on_accept(uint64_t now) {
         return;
     }
     if (from.bytes != task_.ends.peer.bytes) {
-        return; // not from where the far end is: it learns nothing, and the right one may still come
+        return; // not from the far end's address: it gets no data, and the far end may still connect
     }
-    socket_ = std::move(made); // and the listener is closed
+    socket_ = std::move(made); // and closes the listener
     if (!owner_.watch(socket_.fd(), token(), false)) {
         fail(Reason::no_memory);
         return;
@@ -241,7 +242,7 @@ void Link::greet(uint64_t now) {
     hello.ends = task_.ends;
     phase_ = Phase::greeting;
     deadline_ = now + greeting_time;
-    wants_room_ = true; // whatever is watched, is watched anew
+    wants_room_ = true; // so that flush() sets the watched events anew
     send(Kind::hello, &hello, sizeof(hello));
 }
 
@@ -285,8 +286,8 @@ bool Link::flush() {
     return true;
 }
 
-// The far end has said by TCP that the fabric has failed. The connection goes on there without this link, whose
-// descriptor of it would keep the end back.
+// The far end has reported by TCP that the fabric has failed. The connection continues without this link, whose
+// descriptor of it would delay EOF.
 bool Link::is_recovered() const {
     return phase_ == Phase::moving && segment_->mirror.stage.load() == MirrorFields::lost;
 }
@@ -335,7 +336,7 @@ bool Link::receive() {
         }
         total += static_cast<size_t>(n);
         if (static_cast<size_t>(n) < piece) {
-            return true; // the set tells of more
+            return true; // epoll reports further bytes
         }
     }
     return true;
@@ -375,7 +376,7 @@ bool Link::take_all() {
 
 bool Link::take(const Header& header, std::span<const uint8_t> body) {
     if (phase_ == Phase::closing) {
-        return true; // said before the far end knew
+        return true; // sent before the far end received `closed`
     }
     switch (header.kind) {
     case Kind::hello:
@@ -404,7 +405,7 @@ bool Link::take(const Header& header, std::span<const uint8_t> body) {
     return mirror_ && mirror_->take(header, body);
 }
 
-// The far end has moved nothing, and will not. This one may have got as far as to be ready to: it has had no consent.
+// The far end has moved nothing, and will not. This end may already be in phase moving, but has received no consent.
 bool Link::take_closed() {
     if (phase_ != Phase::attaching && phase_ != Phase::proving && phase_ != Phase::moving) {
         return false;
@@ -449,7 +450,7 @@ bool Link::take_hello(std::span<const uint8_t> body) {
     return true;
 }
 
-// The program's calls count, at both ends: an urgent byte can be sent, and its place is known.
+// Both ends count their programs' bytes: an urgent byte can be sent, and its position is known.
 void Link::prove() {
     if (phase_ == Phase::attaching && careful_ && far_careful_) {
         phase_ = Phase::proving;
@@ -476,7 +477,7 @@ bool Link::take_echo(std::span<const uint8_t> body) {
     }
     memcpy(&echo, body.data(), sizeof(echo));
     if (echo.say != said_ || proved_) {
-        return false; // whoever this is does not hold the other end
+        return false; // the sender does not hold the other end
     }
     if ((said_ >> 8) < MirrorFields::urgent_bytes) {
         say_next();
@@ -519,7 +520,7 @@ bool Link::pump() {
     }
     if (phase_ != Phase::moving) {
         if (!attach_asked_ && has_closed()) {
-            close_all(); // nobody is left who could attach
+            close_all(); // no process is left that could attach
             return false;
         }
         if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::over) {
@@ -554,8 +555,8 @@ bool Link::pump() {
     return moved;
 }
 
-// Frames that came late, or that a process which was killed has not taken: unread, they would make a reset of the
-// close. What follows Frame::resume is the program's: a reset is due.
+// Frames that came late, or that a killed process has not consumed: unread, they would turn the close into a reset.
+// Bytes after Frame::resume are the program's: there, a reset is due.
 void Link::take_frames() const {
     const path::Direction& theirs = segment_->direction[1 - task_.direction];
     const uint32_t followed = theirs.reader.epoch.load();

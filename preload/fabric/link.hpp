@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One connection in the worker: the stream of librsocket-ofi to the far end's worker, the proof that it is the far
-// end's, and from then on what the mirror says and hears there.
+// One connection in the worker: the librsocket-ofi stream to the far end's worker, the proof that it belongs to the far
+// end, and from then on the mirror's messages on it.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace preload::fabric {
 
-// What a link asks of the worker.
+// The worker's functions that a link uses.
 class LinkOwner {
   public:
     virtual ~LinkOwner() = default;
-    // Events of the socket go to the link; out: when it is writable, as well.
+    // Delivers events of the socket to the link; out: also when it is writable.
     virtual bool watch(int fd, uint64_t token, bool out) = 0;
-    virtual void attend(const path::Segment& segment, unsigned end) = 0; // asks the program's service
+    virtual void attend(const path::Segment& segment, unsigned end) = 0; // requests it of the program's service
     virtual void wake(path::Segment& segment, unsigned end, uint64_t id) = 0;
     virtual void tell(Control::Kind kind, uint64_t token, Reason why) = 0;
 };
 
 class Link {
   public:
-    // segment and tcp, a descriptor of the connection, belong to the link from now on.
+    // Takes ownership of segment and of tcp, a descriptor of the connection.
     Link(LinkOwner& owner, const Control& task, path::Segment* segment, int tcp);
     Link(const Link&) = delete;
     Link& operator=(const Link&) = delete;
@@ -35,12 +35,12 @@ class Link {
 
     void on_event(uint32_t events, uint64_t now);
     void on_time(uint64_t now);
-    // Says what there is to say. True: something was moved.
+    // Sends pending messages. True: there was progress.
     bool pump();
-    // True: there is something to do already.
+    // True: there is work already.
     bool arm(uint64_t id);
     void attended();
-    // Whether the program has asked for that, which it does by a message as well, if there is room.
+    // Whether the program has requested attention; it also sends a message, if the inbox has space.
     bool take_asked() { return segment_->asked[1 - task_.direction].exchange(0) != 0; }
     void drop(); // by the program's service
     // No process of the program's has the connection any more.
@@ -55,14 +55,14 @@ class Link {
 
   private:
     enum class Phase : uint8_t {
-        waiting, // to try to connect again
+        waiting, // until the next attempt to connect
         listening,
         connecting,
         greeting,  // Hello was sent
-        attaching, // the program's connection is to become careful
+        attaching, // until the program's connection is careful
         proving,
         moving,
-        closing, // the program has closed; urgent bytes of the far end's may still come
+        closing, // the program has closed; urgent bytes of the far end may still arrive
         over,
     };
 
@@ -105,12 +105,12 @@ class Link {
     Bytes out_;
     size_t flushed_ = 0;
     bool attach_asked_ = false;
-    bool careful_ = false; // the own end
+    bool careful_ = false; // this end
     bool far_careful_ = false;
     bool proved_ = false;
     bool far_proved_ = false;
     uint32_t said_ = 0;  // MirrorFields::say_of()
-    uint32_t heard_ = 0; // the last that was said back
+    uint32_t heard_ = 0; // the last one that was echoed
     std::unique_ptr<Mirror> mirror_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// rspreload-fabric: started by the preload library, with a socket to it as descriptor 3. Not to be called by hand.
+// rspreload-fabric: started by the preload library, with a socket to it as descriptor 3. Not to be run by hand.
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -17,7 +17,7 @@ int main() {
         fputs("rspreload-fabric is started by the preload library, see rsrun(1)\n", stderr);
         return 2;
     }
-    // Whatever the program has set, or ignored, is the program's.
+    // The dispositions and the mask that the program has set are not for the worker.
     for (int number = 1; number < NSIG; ++number) {
         signal(number, SIG_DFL);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What two workers say to each other on a stream of librsocket-ofi: messages of a header and a body, in the byte order
-// of little-endian machines, which both are. doc/fabric-protocol.md has the order in which they come.
+// Messages between two workers on a stream of librsocket-ofi: a header and a body, in little-endian byte order, which
+// both machines have. doc/fabric-protocol.md has their order.
 #pragma once
 
 #include <bit>
@@ -18,22 +18,22 @@ static_assert(std::endian::native == std::endian::little);
 inline constexpr uint32_t protocol_version = 2;
 
 enum class Kind : uint32_t {
-    hello = 1,   // Hello, by both; first
+    hello = 1,   // Hello, from both ends; first
     careful = 2, // no body: the sender's end counts every byte of its TCP connection from now on
     echo = 3,    // Echo: an urgent byte that came by TCP
-    proved = 4,  // no body: the sender has had all of its urgent bytes said back
-    data = 5,    // bytes of the ring; Header::position and area say where
+    proved = 4,  // no body: the sender has received the echoes of all its urgent bytes
+    data = 5,    // bytes of the ring; Header::position and area give the place
     state = 6,   // State
     taken = 7,   // bytes for the give-back area, from Header::position on
-    attend = 8,  // Header::area: 1 if somebody sleeps at the sender's whom only a frame by TCP wakes
-    closed = 9,  // no body, before anything moves: the sender's program has closed, or stays with TCP
+    attend = 8,  // Header::area: 1 if only a TCP frame can wake a waiter at the sender's host
+    closed = 9,  // no body, before any data: the sender's program has closed, or stays with TCP
 };
 
 struct Header {
     Kind kind{};
     uint32_t bytes = 0; // of the body
     uint64_t position = 0;
-    uint64_t tail = 0; // data: how far the sender's program has read its own ring
+    uint64_t tail = 0; // data: how far the sender's program has read the other direction
     uint32_t area = 0;
     uint32_t reserved = 0;
 };
@@ -50,8 +50,8 @@ struct Echo {
     uint32_t say = 0; // MirrorFields::say_of()
 };
 
-// What one host's program has written in its segment (see path/ring.hpp), and what its worker says besides. Each is the
-// whole of it: what comes last counts.
+// What one host's program has written to its segment (see path/ring.hpp), and what its worker adds. Each message is
+// complete: the last one counts.
 struct State {
     // of the direction that the sender's program writes
     uint32_t epoch = 0;
@@ -62,18 +62,18 @@ struct State {
     uint32_t resets = 0;
     uint32_t ends = 0;
     uint32_t clear = 0;
-    // of the one that it reads
+    // of the direction that it reads
     uint64_t tail = 0;
     uint64_t received = 0;
     uint64_t given_back = 0;
     uint32_t followed = 0;
     uint32_t request = 0;
-    uint32_t grants = 0;    // how many times the reader has consented to a switch
-    uint32_t withdraw = 0;  // the number of a grant that it wants back
-    uint32_t withdrawn = 0; // the number of the far end's grant that is given back
-    uint32_t sync = 0;      // to be said back once all before it is in the far segment
+    uint32_t grants = 0;    // number of times the reader has consented to a switch
+    uint32_t withdraw = 0;  // number of the grant that the reader withdraws
+    uint32_t withdrawn = 0; // number of the far end's grant that is given back
+    uint32_t sync = 0;      // to be echoed once everything before it is in the far segment
     uint32_t synced = 0;
-    uint32_t closing = 0; // the stream ends when this is said back
+    uint32_t closing = 0; // the sync whose echo ends the stream
 
     bool operator==(const State&) const = default;
 };

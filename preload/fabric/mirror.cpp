@@ -27,7 +27,7 @@ void Mirror::append(Bytes& out, Kind kind, const void* body, size_t bytes, uint6
     header.bytes = static_cast<uint32_t>(bytes);
     header.position = position;
     header.area = area;
-    // What was given back is told before the tail, see stream::is_clear().
+    // given_back must be sent before the tail, see stream::is_clear().
     const uint64_t tail = in().reader.tail.load();
     header.tail = in().reader.given_back.load() == told_.given_back ? tail : told_tail_;
     const size_t at = out.size();
@@ -36,12 +36,12 @@ void Mirror::append(Bytes& out, Kind kind, const void* body, size_t bytes, uint6
     if (bytes != 0) {
         memcpy(out.data() + at + sizeof(header), body, bytes);
     }
-    if (kind == Kind::data) { // the far end takes it from these, and the state's own
+    if (kind == Kind::data) { // the far end takes the tail from these, and from states
         told_tail_ = std::max(told_tail_, header.tail);
     }
 }
 
-// False: the program is changing it.
+// False: the program is changing the fields.
 bool Mirror::snapshot(State& state) {
     const path::WriterFields& writer = out().writer;
     const path::ReaderFields& reader = in().reader;
@@ -58,14 +58,14 @@ bool Mirror::snapshot(State& state) {
     state.tail = reader.tail.load();
     state.received = reader.received.load(std::memory_order_acquire);
     state.given_back = reader.given_back.load(std::memory_order_acquire);
-    // What the program has written before a change of these is in the snapshot. Bytes in front of the end of an epoch
-    // were collected before.
+    // The snapshot has what the program wrote before it changed these. Bytes in front of the end of an epoch must have
+    // been collected.
     const bool ends = state.epoch != told_.epoch || segment_.mirror.closed.load() != 0;
     return writer.epoch.load() == state.epoch && reader.request.load() == state.request &&
            (!ends || writer.head.load() == read_.position);
 }
 
-// Bytes that were counted, or read, are told with others.
+// Counts of bytes, and small advances of the tail, are sent with other changes.
 bool Mirror::is_news(const State& state) const {
     State told = told_;
     told.sent = state.sent;
@@ -95,7 +95,7 @@ bool Mirror::collect_data(Bytes& out, size_t limit) {
     return any;
 }
 
-// What the reader has taken from TCP and wants to be sent again goes to the far writer before it is asked for that.
+// The bytes that the reader has taken from TCP and wants resent go to the far writer before the request.
 void Mirror::collect_taken(Bytes& out, const State& state) {
     const uint32_t epoch = path::requested_epoch(state.request);
     if (!path::requests(state.request, epoch, path::resend) || taken_epoch_ == state.request) {
@@ -153,7 +153,7 @@ bool Mirror::collect(Bytes& out, size_t limit) {
             collect_taken(out, state);
             append(out, Kind::state, &state, sizeof(state));
             told_ = state;
-            told_tail_ = std::max(told_tail_, state.tail); // the reader may have gone on since it was taken
+            told_tail_ = std::max(told_tail_, state.tail); // the reader may have advanced since the snapshot
             any = true;
         }
         exact_ = false;
@@ -183,7 +183,7 @@ bool Mirror::take(const Header& header, std::span<const uint8_t> body) {
     case Kind::attend:
         segment_.mirror.asked.store(1);
         if (header.area != 0) {
-            segment_.mirror.frames.store(1); // the program's service sends one
+            segment_.mirror.frames.store(1); // the program's service sends the frame
         }
         attend_here_ = true;
         return true;
@@ -229,7 +229,7 @@ bool Mirror::take_data(const Header& header, std::span<const uint8_t> body) {
 void Mirror::take_tail(uint64_t tail) {
     path::ReaderFields& reader = out().reader;
     if (tail > reader.tail.load()) {
-        reader.tail.store(tail); // the program checks it
+        reader.tail.store(tail); // the program validates it
         wake_for_space();
     }
 }
@@ -257,7 +257,7 @@ bool Mirror::take_state(const State& state) {
         uint32_t given = Consent::given;
         if (ours.wake.consent.compare_exchange_strong(given, Consent::withheld)) {
             withdrawn_ = state.withdraw;
-        } // else it was used: what the reader hears next is the switch
+        } // else it was used: the reader sees the switch next
     }
     if (state.withdrawn != far_.withdrawn && state.withdrawn == grants_) {
         uint32_t used = Consent::used;

@@ -1,23 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Plays the far end of a connection in this host's segment: what the program here writes there, goes out as messages,
-// and what comes in as messages is written there as the far end's program has done it in its own segment. Without any
-// I/O.
+// Plays the far end of a connection in this host's segment: what the program writes there is sent as messages, and what
+// arrives as messages is written there, as the far end's program did in its own segment. No I/O.
 //
-// Each field of a segment has one writing process, so that the two segments are copies of each other, each late by what
-// is under way. Three things need more than a copy:
+// Each field of a segment has one writing process, so the two segments are copies of each other, delayed by what is in
+// flight. Three things need more than a copy:
 //
 //     consent     The reader gives it, and the writer takes it, in one word. Here the mirror takes it for the far
-//                 writer, at once, and hands it on as a grant; a reader that wants it back asks for it.
-//     sleepers    Whoever sleeps, does so on this host, and the mirror wakes it; those whom only a frame by TCP wakes
-//                 have it sent by the far end's program.
-//     the end     Nothing may go by TCP before what is in front of it is in the far segment: an epoch that has ended,
-//     and
-//                 a close, are said back (State::sync).
+//                 writer, at once, and forwards it as a grant; a reader that withdraws it requests it back.
+//     waiters     The mirror wakes waiters on this host; for those that only a TCP frame can wake, the far end's
+//                 program sends it.
+//     EOF         Nothing may go by TCP before the bytes in front of it are in the far segment: the end of an epoch,
+//                 and a close, are echoed (State::sync).
 //
-// A far end that breaks the protocol harms its own connection: what it sends is checked where it could write past the
-// ring, and by the program where it is read, as with shared memory.
+// A far end that violates the protocol harms only its own connection: the mirror checks what could write past the ring,
+// and the program what it reads, as with shared memory.
 #pragma once
 
 #include <cstdint>
@@ -39,30 +37,30 @@ class Mirror {
     Mirror& operator=(const Mirror&) = delete;
     ~Mirror();
 
-    // Appends what there is to say, until out has that many bytes. True: something was appended.
+    // Appends pending messages, until out has `limit` bytes. True: something was appended.
     bool collect(Bytes& out, size_t limit);
-    // A message of the far end's, of kind data, state, taken or attend. False: it makes no sense.
+    // Applies a message from the far end, of kind data, state, taken or attend. False: it is invalid.
     bool take(const Header& header, std::span<const uint8_t> body);
 
-    // Who is to be woken since the last call: a sleeper's id, or 0. Those whom a frame wakes are the mirror's own
-    // matter.
+    // The id of a waiter to wake since the last call, or 0. The mirror itself handles waiters that need a frame.
     uint64_t data_sleeper();
     uint64_t space_sleeper();
-    // The program's service is to look at the connection.
+    // Whether the program's service must attend to the connection.
     bool attend_wanted();
 
-    // The program's service has asked its peer to look: the far one is asked, and sleepers are woken once more.
+    // The program's service has requested attention from its peer: forwards that to the far end, and wakes waiters once
+    // more.
     void attended();
-    // The program wakes this id when there is something to collect. True: there is already.
+    // Arms this id: the program wakes it when there is something to collect. True: there is already.
     bool arm(uint64_t id);
 
     // The program has closed, and all that it has sent is in the far segment.
     [[nodiscard]] bool has_closed() const {
-        return closing_ != 0 && static_cast<int32_t>(synced_ - closing_) >= 0; // a later one says the same
+        return closing_ != 0 && static_cast<int32_t>(synced_ - closing_) >= 0; // a later one implies it
     }
-    // The same, but the far end has not said that it has it.
+    // The program has closed, but the far end may not have confirmed yet that it has everything.
     [[nodiscard]] bool is_closing() const { return closing_ != 0; }
-    // The far end's program has closed, and all that it has sent is here: when its stream ends, nothing has failed.
+    // The far end's program has closed, and all that it has sent is here: EOF of its stream is not a failure.
     [[nodiscard]] bool far_has_closed() const { return far_.closing != 0; }
 
   private:
@@ -86,21 +84,21 @@ class Mirror {
     path::Cursor read_;  // of the own ring: what was collected
     path::Cursor write_; // of the far end's ring here
     State told_;         // the last that was sent
-    State far_;          // the last that has come
+    State far_;          // the last that was received
     uint64_t told_tail_ = 0;
     uint64_t changes_ = 0;
     uint32_t grants_ = 0;
     uint32_t withdraw_ = 0;
     uint32_t withdrawn_ = 0;
-    uint32_t sync_ = 0;   // the last that was asked for
-    uint32_t synced_ = 0; // the last that was said back
+    uint32_t sync_ = 0;   // the last that was requested
+    uint32_t synced_ = 0; // the last that was echoed
     uint32_t sync_epoch_ = 0;
     uint32_t closing_ = 0;     // the sync that closing waits for
     uint32_t taken_epoch_ = 0; // the request whose bytes were sent
     bool frame_wanted_ = false;
     bool attend_far_ = false;
     bool attend_here_ = false;
-    bool exact_ = false; // the state is to be sent even if it hardly matters
+    bool exact_ = false; // send the state even if it has hardly changed
     uint64_t data_sleeper_ = 0;
     uint64_t space_sleeper_ = 0;
     uint8_t* taken_areas_[2] = {}; // by direction

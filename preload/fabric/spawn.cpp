@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The program must not see a child that it has not made: no SIGCHLD, and nothing for wait(2). So a first process, which
-// sends no signal and is waited for by its own number, makes the worker, and ends. Both share the memory of this one
-// until then, as after vfork, so that it does not matter how large the program is; they make nothing but system calls.
+// The program must not see a child that it has not made: no SIGCHLD, and no result of wait(2). So a first process,
+// which raises no signal and is waited for by its pid, makes the worker, and exits. Until then both share this
+// process's memory, as after vfork, so the size of the program does not matter; they make only system calls.
 #include "preload/fabric/spawn.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 #include "preload/rules/decide.hpp"
 #include "preload/stats/settings.hpp"
 
-#ifndef RSPRELOAD_FABRIC_WORKER // the build says where
+#ifndef RSPRELOAD_FABRIC_WORKER // set by the build
 #define RSPRELOAD_FABRIC_WORKER "/usr/lib/rsocket-ofi/rspreload-fabric"
 #endif
 
@@ -39,20 +39,19 @@ struct Child {
     alignas(16) std::array<char, stack_bytes> worker_stack{};
 };
 
-// For the worker alone: the name without it is the variable's there.
+// Variables for the worker alone, which gets them without this prefix.
 constexpr const char* prefix = "RSPRELOAD_WORKER_";
 
 bool begins_with(const char* text, const char* beginning) { return strncmp(text, beginning, strlen(beginning)) == 0; }
 
-// What the library is told is not for the worker; nothing is to be preloaded there; and the provider that the program
-// wants of libfabric is the program's own matter.
+// Not for the worker: the library's settings, LD_PRELOAD, and the provider for the program's own use of libfabric.
 bool is_for_worker(const char* variable) {
     return !begins_with(variable, "LD_PRELOAD=") && !begins_with(variable, "RSPRELOAD_") &&
            !begins_with(variable, "FI_PROVIDER=");
 }
 
-// A copy of the environment of the program's beginning: later the program may be changing its own just now, and servers
-// write their titles over what was there (setproctitle).
+// A copy of the environment at program start: later the program may be changing its own, and servers overwrite it with
+// their titles (setproctitle).
 constinit std::array<char*, 1024> environment{};
 
 __attribute__((constructor(103))) void keep_environment() {
@@ -65,7 +64,7 @@ __attribute__((constructor(103))) void keep_environment() {
     }
     void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        return; // the worker begins with none: it then takes the defaults
+        return; // the worker starts with an empty environment, and so with the defaults
     }
     auto* next = static_cast<char*>(memory);
     size_t count = 0;
@@ -92,7 +91,7 @@ __attribute__((constructor(103))) void keep_environment() {
     }
 }
 
-// libc's own: ThreadSanitizer takes its `clone` for a fork, although the child shares this memory and only ends.
+// libc's own: ThreadSanitizer takes its `clone` for a fork, although the child shares this memory and only exits.
 extern "C" int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...) noexcept;
 
 __attribute__((no_sanitize("thread"))) int run_worker(void* argument) {
@@ -121,7 +120,7 @@ __attribute__((no_sanitize("thread"))) int run_worker(void* argument) {
 
 __attribute__((no_sanitize("thread"))) int run_first(void* argument) {
     auto& child = *static_cast<Child*>(argument);
-    // The worker is this one's child, and nobody's once this one has ended.
+    // The worker is this process's child, and is reparented when this process has ended.
     const long made = __clone(run_worker, static_cast<void*>(child.worker_stack.data() + stack_bytes),
                               CLONE_VM | CLONE_VFORK, argument);
     sys::call(SYS_exit_group, made > 0 ? 0 : 1);

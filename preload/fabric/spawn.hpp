@@ -4,8 +4,8 @@
 
 namespace preload::fabric {
 
-// Starts a worker, as a process that is nobody's child, so that the program never hears of it. Returns the socket to
-// it, or -1: it could not be started.
+// Starts a worker, as a process that is not the program's child, so that the program does not notice it. Returns the
+// socket to it, or -1: it could not be started.
 int spawn_worker();
 
 } // namespace preload::fabric

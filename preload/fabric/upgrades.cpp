@@ -47,7 +47,7 @@ bool Upgrades::begin(const Upgrade& upgrade) {
     }
     uint64_t token = 0;
     int memory = -1;
-    constexpr uint64_t tokens = uint64_t{1} << 63; // the worker has other uses for the least numbers
+    constexpr uint64_t tokens = uint64_t{1} << 63; // the worker uses the lowest numbers for other events
     path::Segment* segment = nullptr;
     if (ensure_worker() && getrandom(&token, sizeof(token), GRND_NONBLOCK) == sizeof(token)) {
         token |= tokens;
@@ -79,7 +79,7 @@ bool Upgrades::is_strange(const rendezvous::Address& own) const {
 void Upgrades::give(Pending& pending) {
     Connection& c = *pending.upgrade.connection;
     if (table::connection(pending.upgrade.fd) != &c) {
-        conclude(pending, failure(Reason::none)); // it was closed, or that number of it
+        conclude(pending, failure(Reason::none)); // the connection was closed, or this fd of it
         return;
     }
     Control task;
@@ -108,7 +108,7 @@ void Upgrades::conclude(Pending& pending, const Outcome& outcome) {
 
 void Upgrades::drop(Pending& pending) {
     if (pending.memory >= 0) {
-        return; // it has not been given
+        return; // it was not sent to the worker
     }
     Control message;
     message.kind = Control::drop;
@@ -150,9 +150,9 @@ void Upgrades::on_message(const Control& message) {
     }
     Reason why = Reason::none;
     Upgrade upgrade = found->upgrade;
-    upgrade.user = getuid(); // the worker's, who is at the other end of the memory
+    upgrade.user = getuid(); // the worker's user: it is the other end of the memory
     if (rendezvous::attach(upgrade, found->segment, found->token, found->direction, why)) {
-        found->segment = nullptr; // the connection's
+        found->segment = nullptr; // owned by the connection
         conclude(*found, agreed);
     } else {
         drop(*found);
@@ -160,7 +160,7 @@ void Upgrades::on_message(const Control& message) {
     }
 }
 
-// It hangs in a device, perhaps, and so would the next one.
+// The worker may hang in a device, and so would the next one.
 void Upgrades::on_time(uint64_t now) {
     if (deadline() <= now) {
         impossible_ = true;
@@ -185,7 +185,7 @@ void Upgrades::on_worker() {
     }
 }
 
-// Killed, perhaps. Whatever it has not yet sent goes by TCP.
+// It may have been killed. What it has not sent yet goes by TCP.
 void Upgrades::worker_ended() {
     descriptors::close(std::exchange(worker_, -1));
     ready_ = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Upgrades of connections to other hosts: the worker is told to find the far end's, and when it has, the connection
-// gets a segment of its own, in which the worker plays the far end. On the service's thread.
+// Upgrades of connections to other hosts: the worker connects to the far end's worker, and then the connection gets its
+// own segment, in which the worker plays the far end. On the service's thread.
 #pragma once
 
 #include <array>
@@ -17,11 +17,11 @@ class Upgrades {
   public:
     explicit Upgrades(int epoll) : epoll_(epoll) {}
 
-    // False: there is no room, and it is to be tried again later.
+    // False: the table is full; try again later.
     bool begin(const rendezvous::Upgrade& upgrade);
-    void on_worker(); // it has said something, or has ended
+    void on_worker(); // it has sent a message, or has ended
     void on_time(uint64_t now);
-    // When a worker that is not ready is given up: others wait behind what waits for it.
+    // When a worker that is not ready is given up: other requests queue behind those that wait for it.
     [[nodiscard]] uint64_t deadline() const { return worker_ >= 0 && !ready_ ? ready_by_ : UINT64_MAX; }
     // Connections were closed.
     void on_closed();
@@ -36,8 +36,8 @@ class Upgrades {
     };
 
     bool ensure_worker();
-    // To the worker. Not before it is ready: its descriptor of the connection would keep back what the kernel does as
-    // the last one is closed, by a program that ends meanwhile.
+    // Sends it to the worker. Not before the worker is ready: if the program ends meanwhile, the worker's descriptor of
+    // the connection would delay what the kernel does at the last close.
     void give(Pending& pending);
     void on_message(const Control& message);
     [[nodiscard]] bool is_strange(const rendezvous::Address& own) const;
@@ -51,7 +51,7 @@ class Upgrades {
     uint64_t ready_by_ = UINT64_MAX;
     bool impossible_ = false;
     std::array<Pending, 256> pending_;
-    // Own addresses that no device has, the last ones; ports are none of it. Whether that changes is not looked at.
+    // The most recent own addresses that no device has, without ports. A later change of devices is not detected.
     std::array<rendezvous::Address, 8> strange_{};
     size_t strange_count_ = 0;
 };

@@ -31,7 +31,7 @@ using rendezvous::WakeupWanted;
 
 namespace {
 
-// What the set says of an event. Anything else is a link's token.
+// epoll data. Any other value is a link's token.
 constexpr uint64_t control_mark = 1;
 constexpr uint64_t inbox_mark = 2;
 constexpr uint64_t wakeup_mark = 3;
@@ -85,8 +85,8 @@ void Worker::wake(path::Segment& segment, unsigned end, uint64_t id) {
     notify({segment.service[end].load(), segment.token, id});
 }
 
-// An inbox has room for some messages only (net.unix.max_dgram_qlen), and each is about one connection: one that is
-// lost is a thread that sleeps on.
+// An inbox has space for a few messages only (net.unix.max_dgram_qlen), each about one connection: a lost one leaves a
+// thread asleep.
 void Worker::notify(const Notice& notice) {
     long result = 0;
     if (notice.id == 0) {
@@ -152,7 +152,7 @@ void Worker::serve(const Control& task, int memory, int tcp) {
     const char* why = nullptr;
     path::Segment* segment = path::map_segment(memory, why);
     rendezvous::Ends ends;
-    // As it was given, it may have been closed, and its number have become that of something else.
+    // Before it was sent, the fd may have been closed, and its number reused.
     if (!rendezvous::Ends::of(tcp, ends) || !(ends == task.ends)) {
         path::unmap_segment(segment);
         close(tcp);
@@ -207,7 +207,7 @@ void Worker::read_control() {
     }
 }
 
-// As the service of a program reads its own, see rendezvous/service.cpp.
+// As the service of a program reads its inbox, see rendezvous/service.cpp.
 void Worker::read_inbox() {
     if (read_messages() < rendezvous::many_messages()) {
         return;
@@ -219,7 +219,7 @@ void Worker::read_inbox() {
     }
 }
 
-// Returns how many there were.
+// Returns the number of messages.
 unsigned Worker::read_messages() {
     for (unsigned count = 0;; ++count) {
         std::array<uint8_t, sizeof(WakeupGiven) + 1> bytes{};
@@ -267,7 +267,7 @@ unsigned Worker::read_messages() {
     }
 }
 
-// A process that is killed says nothing. The kernel knows who has a connection.
+// A killed process sends nothing. The kernel shows which processes have a connection.
 void Worker::look_for_the_dead(uint64_t now) {
     bool any = false;
     for (const auto& [token, link] : links_) {
@@ -320,7 +320,7 @@ void Worker::run() {
         if (!moved && !arm_all()) {
             const uint64_t next = next_deadline();
             const uint64_t now = sys::now_ns();
-            constexpr uint64_t until_room = 1; // nothing tells of it
+            constexpr uint64_t until_room = 1; // ms: no event reports space
             const uint64_t longest = unsent_.empty() ? 60000 : until_room;
             timeout = next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest));
         }

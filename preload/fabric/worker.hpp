@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The worker: a process beside a program, which has the streams of librsocket-ofi for its connections to other hosts.
-// So a program may fork, execute another one, be killed, and close all its descriptors, and knows of no thread and no
-// descriptor of libfabric's. To the program's library it looks like the process at the other end of shared memory.
+// The worker: a process beside a program that has the librsocket-ofi streams of its connections to other hosts. So the
+// program may fork, exec, be killed, and close all its descriptors, and has no thread or descriptor of libfabric. To
+// the preload library it behaves like the process at the other end of shared memory.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Worker final : public LinkOwner {
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
     ~Worker() override;
-    // Until the program's service has ended, and all connections.
+    // Runs until the program's service and all connections have ended.
     void run();
 
     bool watch(int fd, uint64_t token, bool out) override;
@@ -42,11 +42,11 @@ class Worker final : public LinkOwner {
     unsigned read_messages();
     void look_for_the_dead(uint64_t now);
     Link* find(uint64_t token);
-    // What the program's service is to be told.
+    // A notification for the program's service.
     struct Notice {
         uint64_t service = 0;
         uint64_t token = 0;
-        uint64_t id = 0; // 0: it is to look at the connection; else the sleeper that it is to wake
+        uint64_t id = 0; // 0: attend to the connection; else the waiter to wake
         bool operator==(const Notice&) const = default;
     };
     void notify(const Notice& notice);
@@ -56,7 +56,7 @@ class Worker final : public LinkOwner {
     int inbox_ = -1;
     const uid_t user_ = getuid();
     uint64_t name_ = 0;
-    uint64_t wakeup_ = 0; // the own id
+    uint64_t wakeup_ = 0; // this process's id
     bool program_ended_ = false;
     uint64_t next_look_ = UINT64_MAX;
     std::vector<Notice> unsent_;                                // the service's inbox was full

@@ -20,13 +20,13 @@ namespace preload::rendezvous {
 namespace {
 
 constexpr uint64_t millisecond = 1000000;
-// Who is at the other end of a channel, and has the connection, is ready as soon as this end is, as a rule.
+// A peer on a channel that has the connection is usually ready as soon as this end is.
 constexpr uint64_t patience = 50 * millisecond;
 constexpr uint64_t patience_without_room = 1000 * millisecond;
 constexpr uint64_t answering_time = 1000 * millisecond;
-constexpr uint64_t tick = 10 * millisecond; // what is due within it is looked at together
-constexpr size_t max_offers = 32;           // not answered, on one channel: each has a descriptor under way
-constexpr int max_received = 64;            // at once, before others have their turn
+constexpr uint64_t tick = 10 * millisecond; // entries that are due within it are handled together
+constexpr size_t max_offers = 32;           // unanswered, on one channel: each has a descriptor in flight
+constexpr int max_received = 64;            // messages at once, before other channels have their turn
 
 uint64_t rounded_up(uint64_t time) { return (time / tick + 1) * tick; }
 
@@ -38,7 +38,7 @@ void conclude(Connection& c, const Outcome& outcome, int epoll) {
         if (outcome.result == Outcome::Result::agreed) {
             watch_connection(epoll, c.fd.load(), c.mirrored ? EPOLLPRI : 0U);
         } else {
-            // That it ends meanwhile is not why an attempt before has failed.
+            // Keeps the reason of an earlier failed attempt if the connection ends meanwhile.
             const bool ends = outcome.why == Reason::half_closed || outcome.why == Reason::young;
             if (outcome.why != Reason::none && !(ends && s.reason.load() != Reason::none)) {
                 s.reason = outcome.why;
@@ -86,7 +86,7 @@ bool Agreements::begin(Connection& c, uint64_t now) {
     return true;
 }
 
-// The pending one is gone then.
+// The pending entry is removed.
 void Agreements::conclude(Pending& pending, const Outcome& outcome) {
     end_meeting(pending);
     withdraw_offer(pending);
@@ -139,7 +139,7 @@ void Agreements::await_meeting(Pending& pending, bool awaits) {
     pending.awaits_meeting = awaits;
 }
 
-// The oldest first, as the other end does: both are to be busy with the same connections.
+// Oldest first, as at the other end, so that both work on the same connections.
 void Agreements::begin_meetings() {
     while (free_meetings_ != 0 && awaiting_ != 0) {
         Pending* oldest = nullptr;
@@ -212,7 +212,7 @@ void Agreements::keep_socket(Meeting& meeting) {
 
 // Channels.
 
-// Or makes an offer, if the other end has said so.
+// Sends `ready`. The second end makes an offer instead, if the peer has sent `ready`.
 void Agreements::say_ready(Pending& pending, uint64_t now) {
     if (pending.channel != nullptr) {
         if (pending.upgrade.ends.is_first()) {
@@ -230,7 +230,7 @@ void Agreements::say_ready(Pending& pending, uint64_t now) {
         (void)say_ready_on(pending, *candidates.channels[i]);
     }
     if (pending.meeting != nullptr) {
-        return; // which has a time of its own
+        return; // the meeting has its own deadline
     }
     await_meeting(pending, candidates.count == 0);
     if (candidates.count != 0) {
@@ -285,7 +285,7 @@ void Agreements::make_offer(Pending& pending, uint64_t now) {
     proposal.bytes = path::file_bytes;
     const bool sent = channel.send(proposal, memory);
     descriptors::close(memory);
-    if (!sent) { // somebody takes nothing, or is gone: a meeting tells
+    if (!sent) { // the peer does not read, or has ended: a meeting finds out
         withdraw_offer(pending);
         wait_for_room(channel);
         return;
@@ -303,7 +303,7 @@ void Agreements::withdraw_offer(Pending& pending) {
     }
 }
 
-// There is room on the channel, or an offer less.
+// The channel has space again, or one offer less.
 void Agreements::send_waiting(Channel& channel, uint64_t now) {
     channel.waiting = false;
     pending_.for_each([&](Pending& pending) {
@@ -373,7 +373,7 @@ void Agreements::on_proposal(Channel& channel, const Proposal& proposal, int mem
         answer.token = proposal.token;
         answer.ends = proposal.ends.reversed();
         if (!channel.send(answer)) {
-            close_channel(channel); // who does not read cannot be told otherwise
+            close_channel(channel); // the peer does not read: only the close can inform it
         }
         break;
     }
@@ -399,7 +399,7 @@ void Agreements::on_ready(Channel& channel, const Ends& ends, uint64_t now) {
     }
 }
 
-// Whether it was taken.
+// Returns whether the offer was taken.
 bool Agreements::on_offer(Channel& channel, const Proposal& proposal, int memory) {
     const Ends ends = proposal.ends.reversed();
     Pending* pending = pending_.find(ends);
@@ -414,7 +414,7 @@ bool Agreements::on_offer(Channel& channel, const Proposal& proposal, int memory
     }
     segment->service[0] = service::own_name();
     Reason why_not = Reason::none;
-    // Only what is attached may be called taken: the other end then writes into the ring.
+    // Attach before answering `taken`: from then on the other end writes into the ring.
     const bool attached = attach(pending->upgrade, segment, proposal.token, 0, why_not);
     if (!attached) {
         path::unmap_segment(segment);
@@ -438,7 +438,7 @@ void Agreements::on_answer(Channel& channel, const Proposal& proposal, uint64_t 
         Reason why_not = Reason::none;
         const bool attached = attach(pending->upgrade, pending->offer, proposal.token, 1, why_not);
         if (attached) {
-            pending->offer = nullptr; // the connection's
+            pending->offer = nullptr; // owned by the connection
             --channel.offers;
         }
         channels_.note_use(channel, pending->upgrade.ends);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Agrees with the other ends of connections on memory that both map. There are two ways: on a channel, if the two
-// services know each other, and in a meeting, if they do not. Who does not answer on the channel is met after a while,
-// since it may be another process that has the connection; whichever way comes first is taken.
+// Agrees with the peers of connections on memory that both map. There are two ways: a channel, if the two services know
+// each other, and a meeting, if they do not. If the peer does not answer on the channel, a meeting begins after a
+// while, since another process may have the connection; the way that succeeds first is used.
 //
-// On a channel, each end says that it is ready. When the second end hears of that, it makes an offer:
+// On a channel, each end sends `ready`. When the second end has received it, it makes an offer:
 //
 //     first                          second
-//       | -- ready -------------------> |    not ready yet: it remembers who has said so
-//       | <------------------- ready -- |    ready now, and says so to that one; the first answers by the same
+//       | -- ready -------------------> |    not ready yet: it records the sender
+//       | <------------------- ready -- |    ready now: it replies to that sender, and the first end answers likewise
 //       | -- ready -------------------> |
 //       | <----------- offer, memory -- |
 //       | -- taken -------------------> |    or declined
@@ -31,9 +31,9 @@ class Agreements {
   public:
     explicit Agreements(int epoll) : epoll_(epoll), channels_(epoll), fabric_(epoll) {}
 
-    // False: there is no room, and it is to be tried again later.
+    // False: the table is full; try again later.
     bool begin(Connection& c, uint64_t now);
-    // Of the epoll set.
+    // Events of the epoll set.
     void on_channel(uint64_t event, uint32_t events, uint64_t now);
     void on_meeting(Meeting& meeting, uint64_t now);
     void on_worker() { fabric_.on_worker(); }
@@ -74,14 +74,14 @@ class Agreements {
     uint64_t deadline_ = UINT64_MAX;
     bool any_closed_ = false;
     size_t free_meetings_ = max_meetings;
-    size_t awaiting_ = 0; // one of them
+    size_t awaiting_ = 0; // entries that await one
     Channels channels_;
     std::array<Meeting, max_meetings> meetings_;
     PendingTable pending_;
     fabric::Upgrades fabric_;
 };
 
-// The connection is upgraded, or stays the kernel's for now, and is no more the service's to agree on.
+// Ends the service's work on the connection: it is upgraded, or stays with the kernel for now.
 void conclude(Connection& c, const Outcome& outcome, int epoll);
 
 } // namespace preload::rendezvous

@@ -39,7 +39,7 @@ Channel::Received Channel::receive(Proposal& out, int& fd) {
     fd = passed[0];
     descriptors::close(passed[1]);
     const auto proposal = parse<Proposal>({bytes.data(), static_cast<size_t>(std::max(n, 0L))});
-    if (!proposal) { // its end, or nobody who speaks as this library does
+    if (!proposal) { // EOF, or a peer that does not use this protocol
         return Received::ended;
     }
     out = *proposal;
@@ -95,8 +95,8 @@ void Channels::close(Channel& channel) {
     channel = Channel();
 }
 
-// A server is known by its address. Who is a client of this process is not, but the client knows where it has
-// connected.
+// A server's channel is found by its address. A client's is not, but the client finds the channel by the address to
+// which it has connected.
 Channels::Candidates Channels::candidates(const Upgrade& upgrade) {
     Candidates found;
     for (Channel& one : channels_) {

@@ -14,14 +14,14 @@ namespace preload::descriptors {
 
 namespace {
 
-constexpr rlim_t extra = 256;       // numbers of the library's, beyond the soft limit
+constexpr rlim_t extra = 256;       // fd numbers of the library, above the soft limit
 constexpr rlim_t max_first = 65536; // the kernel's table grows with the highest number
 
 int duplicate_above(int fd, rlim_t first) { return static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, first)); }
 
-constexpr rlim_t many = extra * 16; // of so many numbers, a program misses none
+constexpr rlim_t many = extra * 16; // a program with this many fd numbers does not miss `extra` of them
 
-// The first of those that nobody misses; 0: there are none.
+// The first number that the program does not miss; 0: there is none.
 rlim_t first_spare(rlim_t soft) {
     const rlim_t top = std::min(soft, max_first);
     return top > many ? top - extra : 0;

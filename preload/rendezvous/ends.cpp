@@ -65,7 +65,7 @@ socklen_t Ends::meeting_name(sockaddr_un& out) const {
     inet_ntop(AF_INET6, second.bytes.data(), other.data(), other.size());
     out = {};
     out.sun_family = AF_UNIX;
-    // With a zero byte in front, it is a name without a file (unix(7)).
+    // A leading zero byte makes it an abstract name, without a file (unix(7)).
     const int length = snprintf(out.sun_path + 1, sizeof(out.sun_path) - 1, "rspreload/%s.%u-%s.%u", one.data(),
                                 first.port, other.data(), second.port);
     return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
@@ -98,7 +98,7 @@ Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received) {
     r.id.idiag_cookie[0] = r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
     alignas(nlmsghdr) std::array<char, 1024> answer{};
     Owner owner = Owner::unknown;
-    // The kernel answers within the call that asks.
+    // The kernel answers within the send call.
     if (sys::send(fd, &question, sizeof(question), 0) > 0) {
         const long n = sys::recv(fd, answer.data(), answer.size(), 0);
         nlmsghdr header{};
@@ -114,8 +114,8 @@ Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received) {
             inet_diag_msg found{};
             memcpy(&found, answer.data() + NLMSG_HDRLEN, sizeof(found));
             user = found.idiag_uid;
-            // Without an inode, no process has it yet, or any more.
-            constexpr uint8_t established = 1; // of the kernel's states
+            // Without an inode, no process has it yet, or has it any more.
+            constexpr uint8_t established = 1; // TCP states of the kernel
             constexpr uint8_t syn_received = 3;
             const bool open = found.idiag_state == established || found.idiag_state == syn_received;
             owner = found.idiag_inode != 0 ? Owner::found : open ? Owner::unaccepted : Owner::closed;

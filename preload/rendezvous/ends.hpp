@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The two ends of a TCP connection: their addresses, which of them is the first, and who owns the other one.
+// The two ends of a TCP connection: their addresses, which of them is the first, and which user owns the other one.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ struct Ends {
     Address own;
     Address peer;
 
-    // False: it is not connected, or no internet socket.
+    // False: it is not connected, or not an internet socket.
     static bool of(int fd, Ends& out);
     // The end with the smaller address listens for the other one, and is the first to switch.
     [[nodiscard]] bool is_first() const { return own < peer; }
@@ -40,9 +40,9 @@ struct Ends {
 
 enum class Owner : uint8_t { found, absent, unaccepted, closed, unknown };
 
-// Who owns the socket at the other end, as NETLINK_SOCK_DIAG says (sock_diag(7)). absent: there is no such socket in
-// this network namespace. unaccepted: the connection waits in a listener's backlog, and is nobody's yet. closed: its
-// program has closed it. unknown: the kernel cannot be asked. received: bytes that it has been sent so far.
+// The owner of the socket at the other end, from NETLINK_SOCK_DIAG (sock_diag(7)). absent: there is no such socket in
+// this network namespace. unaccepted: the connection waits in a listener's backlog, and no process has it yet. closed:
+// its program has closed it. unknown: the kernel cannot be queried. received: bytes that it has received so far.
 Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received);
 
 } // namespace preload::rendezvous

@@ -33,7 +33,8 @@ int open_folder(int within, const char* path) {
 
 bool is_number(const char* text) { return *text >= '0' && *text <= '9'; }
 
-// Calls body(name) for each entry of a folder, which goes on while it is true. False: it was ended, or cannot be read.
+// Calls body(name) for each numbered entry of a folder until it returns false. False: it did, or the folder cannot be
+// read.
 template <class Body> bool each_entry(int folder, Body&& body) {
     alignas(DirectoryEntry) std::array<char, 8192> buffer;
     for (;;) {
@@ -51,7 +52,7 @@ template <class Body> bool each_entry(int folder, Body&& body) {
     }
 }
 
-// What /proc/PID/fd/N says of the socket: "socket:[INODE]".
+// Reads /proc/PID/fd/N, for a socket "socket:[INODE]".
 bool link_of(int folder, const char* name, std::array<char, 64>& out) {
     const long n = sys::call(SYS_readlinkat, folder, name, out.data(), out.size() - 1);
     out[static_cast<size_t>(n > 0 ? n : 0)] = '\0';

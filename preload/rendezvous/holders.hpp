@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Which processes have a socket open. A descriptor that came from elsewhere (exec, SCM_RIGHTS) may still be open there,
-// and whoever goes on with it as the kernel's would take frames for bytes.
+// Which processes have a socket open. A descriptor that came from another process (exec, SCM_RIGHTS) may still be open
+// there, and a process that continues to use it through the kernel would read frames as stream bytes.
 #pragma once
 
 namespace preload::rendezvous {
 
-// Whether no other process has it open, as far as /proc tells: processes whose descriptors this one may not see (those
+// Whether no other process has it open, as far as /proc shows: processes whose descriptors this one may not see (those
 // of other users, for example of a root process that has started this one) do not count. Takes some milliseconds with
-// hundreds of processes. False, too, if it cannot be told.
+// hundreds of processes. False also if it cannot be determined.
 bool is_sole_holder(int fd);
 
 } // namespace preload::rendezvous

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Where a service is reached: a datagram socket with an abstract name, which its random number makes.
+// The inbox of a service: a datagram socket with an abstract name made from the service's random number.
 #pragma once
 
 #include <algorithm>
@@ -15,17 +15,17 @@
 namespace preload::rendezvous {
 
 socklen_t service_address(uint64_t service, sockaddr_un& out);
-// With the sender's credentials beside each message; it does not block. -1: it cannot be had.
+// Nonblocking; each message carries the sender's credentials. -1: it cannot be opened.
 int open_inbox(uint64_t service);
-// Of a descriptor that somebody has passed.
+// Checks a descriptor that another process has passed.
 bool is_eventfd(int fd);
 
-// So many messages read at once may have been a full inbox (net.unix.max_dgram_qlen), and more may have found no room:
-// who asks for a look at a connection leaves a mark in its segment for that (Segment::asked).
+// If this many messages were read at once, the inbox may have been full (net.unix.max_dgram_qlen), and further ones may
+// have been refused: a requester also sets a flag in the connection's segment for that case (Segment::asked).
 unsigned many_messages();
 
-// 0, or -errno; -EAGAIN: its queue is full, and it has not read it in that time. A service gives the others none: two
-// of them would wait for each other.
+// 0, or -errno; -EAGAIN: its queue was full for all of that time. Services do not wait for each other's: two of them
+// would deadlock.
 template <class Message> long send_to(int from, uint64_t service, const Message& message, uint64_t patience_ns = 0) {
     sockaddr_un to{};
     const socklen_t length = service_address(service, to);

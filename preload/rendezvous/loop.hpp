@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What the service's epoll set says of an event: 0 is the inbox, and what has no mark a Meeting's address.
+// epoll data in the service's set: 0 is the inbox, and a value without a mark is a Meeting's address.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace preload::rendezvous {
 
-inline constexpr uint64_t connection_mark = uint64_t{1} << 63; // with the connection's number
+inline constexpr uint64_t connection_mark = uint64_t{1} << 63; // with the connection's fd
 inline constexpr uint64_t worker_mark = uint64_t{1} << 61;     // the worker of the fabric path
-inline constexpr uint64_t channel_mark = uint64_t{1} << 62;    // with the channel's
+inline constexpr uint64_t channel_mark = uint64_t{1} << 62;    // with the channel's index
 
-// Makes it a member, or changes what it is watched for. False: there is no memory.
+// Adds the fd to the set, or changes its events. False: no memory.
 inline bool watch(int epoll, int fd, uint32_t events, uint64_t data) {
     epoll_event event{};
     event.events = events;
@@ -26,7 +26,7 @@ inline bool watch(int epoll, int fd, uint32_t events, uint64_t data) {
     return result == 0;
 }
 
-// A connection that is upgraded: for the peer's end, and for more events.
+// Watches an upgraded connection for the peer's EOF, and for further events.
 inline void watch_connection(int epoll, int fd, uint32_t events) {
     (void)watch(epoll, fd, EPOLLRDHUP | EPOLLET | events, connection_mark | static_cast<unsigned>(fd));
 }

@@ -18,7 +18,7 @@ namespace preload::rendezvous {
 namespace {
 
 constexpr uint64_t millisecond = 1000000;
-constexpr uint64_t listening_time = 10000 * millisecond; // the other end is worth it after the same bytes, but late
+constexpr uint64_t listening_time = 10000 * millisecond; // the peer's upgrade is due after the same bytes, but late
 constexpr uint64_t connecting_time = 300 * millisecond;
 constexpr uint64_t answering_time = 1000 * millisecond;
 
@@ -57,7 +57,7 @@ Outcome Meeting::listen_for_peer() {
         return failure(Reason::no_memory);
     }
     if (sys::call(SYS_bind, listener_, &name, length) != 0) {
-        return failure(Reason::other_user); // somebody else has the name
+        return failure(Reason::other_user); // another process has the name
     }
     if (sys::call(SYS_listen, listener_, backlog) != 0 || !watch(listener_)) {
         return failure(Reason::no_memory);
@@ -127,7 +127,7 @@ Outcome Meeting::accept_stranger(uint64_t now) {
         return going_on;
     }
     if (!is_owner(made)) {
-        descriptors::close(made); // not who it should be: it learns nothing, and the other one may still come
+        descriptors::close(made); // not the owner: it gets no data, and the owner may still connect
         why_ = Reason::other_user;
         return going_on;
     }
@@ -168,7 +168,7 @@ Outcome Meeting::take_hello() {
     Answer answer;
     answer.token = hello->token;
     answer.service = service::own_name();
-    // Only who is attached may answer: the other end then writes into the ring.
+    // Attach before answering: from then on the other end writes into the ring.
     Reason why_not = Reason::none;
     if (!attach(*upgrade_, segment, hello->token, 0, why_not)) {
         path::unmap_segment(segment);
@@ -193,7 +193,7 @@ Outcome Meeting::take_answer() {
     if (!attach(*upgrade_, segment_, token_, 1, why_not)) { // it has ended meanwhile, or several processes have it
         return failure(why_not);
     }
-    segment_ = nullptr; // the connection's
+    segment_ = nullptr; // owned by the connection
     peer_service_ = answer->service;
     return agreed;
 }
@@ -213,7 +213,7 @@ Outcome Meeting::on_time(uint64_t now) {
         return connect_to_peer();
     }
     if (upgrade_->ends.is_first() && socket_ >= 0 && now < give_up_) {
-        descriptors::close(socket_); // silent: another one may come
+        descriptors::close(socket_); // it was silent: another process may connect
         socket_ = -1;
         deadline_ = give_up_;
         return going_on;

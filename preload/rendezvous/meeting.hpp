@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How two services agree that do not know each other: the first end of the connection listens at an abstract unix name
-// made of the four addresses; the second one connects to it and passes a memory file. Each end makes sure that the
-// other process is of the user who owns the other end of the TCP connection. Runs on the service's thread, and never
-// blocks.
+// Agreement between two services that do not know each other: the first end of the connection listens at an abstract
+// unix name made of both addresses and ports; the second one connects to it and passes a memory file. Each end verifies
+// that the other process belongs to the user who owns the other end of the TCP connection. Runs on the service's
+// thread, and never blocks.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Meeting {
     Outcome begin(const Upgrade& upgrade, int epoll);
     Outcome on_event(uint64_t now);
     Outcome on_time(uint64_t now);
-    void end(); // gives up what is open
+    void end(); // releases what it holds
 
     [[nodiscard]] bool in_use() const { return upgrade_ != nullptr; }
     [[nodiscard]] const Upgrade& upgrade() const { return *upgrade_; }
@@ -27,7 +27,7 @@ class Meeting {
     // The second end has sent the memory and waits for the answer.
     [[nodiscard]] bool has_offered() const { return segment_ != nullptr; }
 
-    // Of one that has agreed: the socket to the other service, which is the caller's then, and that service's name.
+    // After agreement: the socket to the other service, which the caller owns then, and that service's name.
     int take_socket();
     [[nodiscard]] uint64_t peer_service() const { return peer_service_; }
 
@@ -50,7 +50,7 @@ class Meeting {
     uint64_t token_ = 0;
     uint64_t peer_service_ = 0;
     path::Segment* segment_ = nullptr; // second end: until the first one has answered
-    Reason why_ = Reason::none;        // a stranger came
+    Reason why_ = Reason::none;        // a process of another user has connected
 };
 
 } // namespace preload::rendezvous

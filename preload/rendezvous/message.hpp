@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What two services say to each other, as values: fixed sizes, host byte order, since both are on one host. Whatever
-// has another size, magic or version is nobody's message.
+// Messages between two services, as values: fixed sizes, host byte order, since both are on one host. Messages of
+// another size, magic or version are ignored.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace preload::rendezvous {
 
 inline constexpr uint32_t protocol_version = 5;
 
-// From the second end to the first, with the memory file beside it.
+// From the second end to the first, carrying the memory file.
 struct Hello {
     static constexpr uint64_t expected_magic = 0x6f6c6c65'48737372; // "rssHello"
     uint64_t magic = expected_magic;
@@ -37,14 +37,13 @@ struct Answer {
     uint64_t service = 0;
 };
 
-// On a channel, about the connection whose ends it names as the sender sees them. Offers have the memory file beside
-// them.
+// On a channel, about the connection with these ends, as the sender sees them. An offer carries the memory file.
 struct Proposal {
     static constexpr uint64_t expected_magic = 0x706f7250'68437372; // "rsChProp"
     enum Kind : uint32_t {
-        ready = 1,   // the sender's end is worth an upgrade; whoever's is, too, says so as well, or makes an offer
-        offer = 2,   // from the second end to the first
-        taken = 3,   // the first end has mapped it
+        ready = 1, // the sender's end is due for an upgrade; the receiver replies likewise, or offers, once its own is
+        offer = 2, // from the second end to the first
+        taken = 3, // the first end has mapped it
         declined = 4 // the first end has not
     };
     uint64_t magic = expected_magic;
@@ -52,17 +51,17 @@ struct Proposal {
     uint32_t kind = 0;
     uint64_t token = 0; // of an offer and its answers, as in the memory file
     Ends ends;
-    uint32_t bytes = 0; // of an offer: of the memory file
+    uint32_t bytes = 0; // of an offer: size of the memory file
 };
 
-// To a service at any time: look at the connection of this token. 0: at whatever there is to do.
+// To a service at any time: attend to the connection of this token. 0: to all pending work.
 struct Attend {
     static constexpr uint64_t expected_magic = 0x646e6574'74417372; // "rsAttend"
     uint64_t magic = expected_magic;
     uint64_t token = 0;
 };
 
-// To a service: wake the sleeper of this id, and give its descriptor, so that it need not be asked again. See
+// To a service: wake the waiter of this id, and send its descriptor, so that no further request is needed. See
 // wait/wakeup.hpp.
 struct WakeupWanted {
     static constexpr uint64_t expected_magic = 0x65746e61'57747372; // "rstWante"
@@ -71,8 +70,8 @@ struct WakeupWanted {
     uint64_t id = 0;
 };
 
-// The answer, with the descriptor and its board's (see wait/board.hpp) beside it; or, to another user's process, with
-// the writer of a pipe, see wait/wakeup_pipe.hpp. With neither: it is to be woken by frames.
+// The answer, carrying the descriptor and its board's (see wait/board.hpp), or, to another user's process, the write
+// end of a pipe, see wait/wakeup_pipe.hpp. With neither, frames must wake the waiter.
 struct WakeupGiven {
     static constexpr uint64_t expected_magic = 0x6e657669'47747372; // "rstGiven"
     uint64_t magic = expected_magic;
@@ -80,7 +79,7 @@ struct WakeupGiven {
     uint64_t id = 0;
 };
 
-// To a process that has waited in an epoll set, from another one that has it by fork and waits in it, too.
+// To a process that has waited in an epoll set, from another one that inherited it by fork and waits in it, too.
 struct SetsShared {
     static constexpr uint64_t expected_magic = 0x64657261'68537372; // "rsShared"
     uint64_t magic = expected_magic;

@@ -60,7 +60,7 @@ long receive_with(int socket, msghdr& message, Passed& passed) {
     passed.fill(-1);
     const numbers::Making making;
     const long n = sys::call(SYS_recvmsg, socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (n >= 0) { // one of no bytes may have some, too
+    if (n >= 0) { // an empty message may carry descriptors, too
         passed = passed_descriptors(message);
         for (int& fd : passed) {
             fd = descriptors::keep(fd);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The connections whose upgrade is being agreed on, found by their ends. On the service's thread.
+// Connections whose upgrade is being agreed on, indexed by their ends. On the service's thread.
 #pragma once
 
 #include <array>
@@ -19,17 +19,17 @@ class Meeting;
 struct Pending {
     Upgrade upgrade;
     uint64_t since = 0;
-    uint64_t due = UINT64_MAX;      // when it is to be looked at
-    Meeting* meeting = nullptr;     // if one was begun
-    bool awaits_meeting = false;    // one is to be begun
-    Channel* channel = nullptr;     // on which the other end has said that it is ready
-    Channel* told = nullptr;        // the last one on which this end has said so
+    uint64_t due = UINT64_MAX;      // when it must be checked
+    Meeting* meeting = nullptr;     // if one has begun
+    bool awaits_meeting = false;    // one must begin
+    Channel* channel = nullptr;     // on which the peer has sent `ready`
+    Channel* told = nullptr;        // the last one on which this end has sent `ready`
     path::Segment* offer = nullptr; // made on the channel, and not answered yet
     uint64_t token = 0;             // of the offer
 
   private:
     friend class PendingTable;
-    uint16_t next = 0; // in its bucket, or among those not in use; counted from 1
+    uint16_t next = 0; // in its bucket, or in the free list; counted from 1
     bool used = false;
 };
 
@@ -57,7 +57,7 @@ class PendingTable {
         return &made;
     }
 
-    // The youngest one, if the kernel has used the addresses again.
+    // The newest one, if the kernel has reused the addresses.
     Pending* find(const Ends& ends) {
         for (uint16_t number = bucket_of(ends); number != 0; number = entry(number).next) {
             if (entry(number).upgrade.ends == ends) {
@@ -100,7 +100,7 @@ class PendingTable {
     }
 
   private:
-    // Made when it is first used: memory that is never needed is not touched.
+    // Constructed at first use: memory that is never needed is not touched.
     union Slot {
         Slot() {}
         Pending pending;

@@ -50,17 +50,17 @@ constinit std::atomic<uint32_t> postponed{0};
 
 using rendezvous::send_to;
 
-// False: there is no such service. One whose inbox is full is awake.
+// False: there is no such service. A service whose inbox is full is awake.
 bool send_attend(int from, uint64_t service, uint64_t token) {
     Attend message;
     message.token = token;
     return send_to(from, service, message) != -ECONNREFUSED;
 }
 
-// The thread's, and used by that alone.
+// Owned by the service thread, and used by that alone.
 constinit rendezvous::TokenIndex* token_index = nullptr;
 
-// Calls body(fd, connection) for each that has the token: both ends may be here. False: there is none.
+// Calls body(fd, connection) for each that has the token: both ends may be in this process. False: there is none.
 template <class Body> bool with_connection(uint64_t token, Body&& body) {
     bool found = false;
     const auto look = [&](Connection& c) {
@@ -83,8 +83,8 @@ template <class Body> bool with_connection(uint64_t token, Body&& body) {
 
 bool may_have_descriptors(msghdr& header) { return rendezvous::is_from_own_user(header) && !policy::test_strangers(); }
 
-// Who asks knows the connection's token, so it is one of its two ends. The eventfd and the board are for the own user's
-// processes.
+// The requester has the connection's token, so it is one of its two ends. Only processes of the same user get the
+// eventfd and the board.
 void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t length, bool same_user) {
     if (!wakeup::is_own(wanted.id) || !with_connection(wanted.token, [](int, Connection&) {})) {
         return;
@@ -97,7 +97,7 @@ void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t le
     (void)rendezvous::send_with(inbox, &given, sizeof(given), fd, &to, length, same_user ? wakeup::board_file() : -1);
 }
 
-// fd is this function's.
+// Takes ownership of fd.
 void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool same_user) {
     bool wanted = false;
     bool known = false;
@@ -113,13 +113,13 @@ void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool
         }
         wanted = true;
         if (!known) {
-            c.out_ring().writer.wakes = 0; // by frames, then
+            c.out_ring().writer.wakes = 0; // wake by frames instead
         }
     });
     descriptors::close(fd);
 }
 
-// One process's attempts, and its loop.
+// The service thread: its upgrade attempts, and its event loop.
 class Thread {
   public:
     explicit Thread(int epoll);
@@ -127,7 +127,7 @@ class Thread {
 
   private:
     void take_requests();
-    bool begin_waiting(); // true: there are more, which may begin at once
+    bool begin_waiting(); // true: more requests may begin at once
     void read_inbox();
     unsigned read_messages();
     void attend(int fd, Connection& c) const;
@@ -138,35 +138,35 @@ class Thread {
     const unsigned many_messages_ = rendezvous::many_messages();
     rendezvous::TokenIndex tokens_;
     rendezvous::Agreements agreements_;
-    // Requests that are not begun, the oldest first, by Connection::next_request.
+    // Requests that have not begun, oldest first, linked by Connection::next_request.
     Connection* waiting_ = nullptr;
     Connection* last_waiting_ = nullptr;
 };
 
 Thread::Thread(int epoll) : epoll_(epoll), agreements_(epoll) {
     token_index = &tokens_;
-    table::for_each_connection([&](int, Connection& c) { // a parent's
+    table::for_each_connection([&](int, Connection& c) { // inherited from a parent
         if (const ConnectionState* s = c.state.load(); s != nullptr && s->token != 0) {
             tokens_.note(s->token, c);
         }
     });
 }
 
-// What is due has to wait for space, what is given back for what the peer sends, and a thread that sleeps elsewhere for
-// both.
+// Pending sends wait for space, a give-back for the peer's bytes, and a guarded thread, which sleeps elsewhere, for
+// bytes.
 void Thread::watch_for_service(int fd, Connection& c) const {
     const bool guards = c.guard.load() != Guard::none;
     rendezvous::watch_connection(epoll_, fd,
                                  (stream::wants_service(c) ? EPOLLOUT | EPOLLIN
                                   : guards                 ? EPOLLIN
                                                            : 0U) |
-                                     (c.mirrored ? EPOLLPRI : 0U)); // a proof, or a record of the far end's
+                                     (c.mirrored ? EPOLLPRI : 0U)); // for a proof, or a record of the far end
     if (guards) {
         c.guard = Guard::on;
     }
 }
 
-// In the order in which they came, which the peer has as well: both are to be busy with the same connections.
+// In order of arrival, which the peer has as well, so that both work on the same connections.
 void Thread::take_requests() {
     Connection* const youngest = requests.exchange(nullptr, std::memory_order_acquire);
     Connection* oldest = nullptr;
@@ -187,13 +187,13 @@ void Thread::take_requests() {
     last_waiting_ = youngest;
 }
 
-// Some at a time: peers that want something of the service do not wait for all.
+// A limited number at a time: peers' requests do not wait for all.
 bool Thread::begin_waiting() {
     constexpr int at_once = 64;
     const uint64_t now = waiting_ != nullptr ? sys::now_ns() : 0;
     for (int i = 0; i < at_once && waiting_ != nullptr; ++i) {
         Connection& c = *waiting_;
-        Connection* const next = c.next_request.load(std::memory_order_relaxed); // it may be requested anew at once
+        Connection* const next = c.next_request.load(std::memory_order_relaxed); // c may be requested again at once
         if (!agreements_.begin(c, now)) {
             return false;
         }
@@ -224,7 +224,7 @@ void Thread::read_inbox() {
     });
 }
 
-// Returns how many there were.
+// Returns the number of messages.
 unsigned Thread::read_messages() {
     for (unsigned count = 0;; ++count) {
         std::array<uint8_t, sizeof(WakeupGiven) + 1> bytes{};
@@ -261,7 +261,7 @@ unsigned Thread::read_messages() {
     }
 }
 
-// The peer's end, or a reset: who writes into the ring is to ask the kernel from now on. Or space for what is due.
+// EOF or a reset: writers to the ring must poll the kernel from now on. Or space for pending sends.
 void Thread::on_connection(int fd) {
     Connection* c = table::connection(fd);
     pollfd one{fd, POLLRDHUP | POLLOUT | POLLIN | POLLPRI, 0};
@@ -271,7 +271,7 @@ void Thread::on_connection(int fd) {
         }
         if (stream::wants_service(*c) || (c->mirrored && (one.revents & POLLPRI) != 0)) {
             stream::attend(*c, fd);
-            if (!stream::wants_service(*c)) { // else the next edge tells: to ask anew would tell of what there is
+            if (!stream::wants_service(*c)) { // else the next edge: a new epoll_ctl reports the present state
                 watch_for_service(fd, *c);
             }
         }
@@ -318,7 +318,7 @@ void Thread::run() {
 
 void* run_thread(void* thread) { static_cast<Thread*>(thread)->run(); }
 
-// In memory of its own: the thread's stack is small, and nothing is asked of malloc.
+// In its own mapping: the thread's stack is small, and malloc is not used.
 Thread* make_thread(int epoll) {
     void* memory = mmap(nullptr, sizeof(Thread), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return memory != MAP_FAILED ? new (memory) Thread(epoll) : nullptr;
@@ -372,7 +372,8 @@ uint64_t current_mask() {
     return mask;
 }
 
-// Making a thread takes malloc's locks, which a handler may have interrupted. A handler has its signal blocked.
+// Making a thread takes malloc's locks, which the code that a signal handler interrupts may hold. A handler has its
+// signal blocked.
 bool may_start() {
     constexpr uint32_t patience = 64;
     const uint64_t mask = current_mask();
@@ -396,7 +397,7 @@ uint64_t promised_name() {
 }
 
 void note_signal_mask() {
-    constexpr uint32_t interval = 64; // a system call for some: it seldom changes
+    constexpr uint32_t interval = 64; // a system call for some calls only: the mask seldom changes
     static constinit std::atomic<uint32_t> calls{0};
     if (stage.load(std::memory_order_relaxed) == Stage::none && calls.fetch_add(1) % interval == 0) {
         usual_mask = current_mask();
@@ -439,11 +440,11 @@ void request(Connection& c) {
 
 namespace {
 
-// Of a thread of the program's, for a service that reads its inbox.
+// How long a thread of the program waits for space in a service's inbox.
 constexpr uint64_t short_ns = 5000000U;
 constexpr uint64_t long_ns = 1000000000U;
 
-// Also by a process without a service.
+// Also for a process without a service.
 template <class Message> long send_anyhow(uint64_t service, const Message& message, uint64_t patience_ns = 0) {
     if (inbox.load() >= 0) {
         return send_to(inbox, service, message, patience_ns);
@@ -466,7 +467,7 @@ bool ask_holder(uint64_t service, uint64_t token) {
     return send_anyhow(service, message, short_ns) != -ECONNREFUSED;
 }
 
-// Where there is no room for the message, the service looks at all when it has read those that there are.
+// If the inbox is full, the service checks all connections after it has read the queued messages.
 bool ask(path::Segment& segment, unsigned end) {
     Attend message;
     message.token = segment.token;

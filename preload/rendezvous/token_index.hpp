@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Connections by their tokens, so that a process with ten thousand does not search them all for each message about one.
-// Both ends of a connection have the same token, and may be in one process. Connections are never freed, and whoever
-// finds one here looks whether it still has the token. On the service's thread.
+// Connections by token, so that a process with ten thousand does not search them all for each message about one. Both
+// ends of a connection have the same token, and may be in one process. Connections are never freed; a lookup checks
+// that the connection still has the token. On the service's thread.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class TokenIndex {
         }
     }
 
-    // Calls body(connection) for each that may have the token. False: they are not known here.
+    // Calls body(connection) for each that has the token. False: the index does not have all of them.
     template <class Body> bool for_each(uint64_t token, Body&& body) const {
         const Set& set = set_of(token);
         if (set.overflown) {
@@ -61,7 +61,7 @@ class TokenIndex {
     Set& set_of(uint64_t token) { return sets_[token % sets]; }
     [[nodiscard]] const Set& set_of(uint64_t token) const { return sets_[token % sets]; }
 
-    std::array<Set, sets> sets_; // zero, as its memory is: pages that are not needed are not touched
+    std::array<Set, sets> sets_; // zero-initialized, as mapped memory is: pages that are not needed are not touched
 };
 
 } // namespace preload::rendezvous

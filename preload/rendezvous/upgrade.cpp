@@ -33,12 +33,12 @@ bool has_time_limit(int fd) {
     return false;
 }
 
-// Options whose effect is the kernel's, see calls/sockets.cpp: set before the connection was known, or at the listener
-// that it comes from.
+// Options that only the kernel implements, see calls/sockets.cpp: set before the connection was tracked, or at the
+// listener that it comes from.
 bool has_kernel_option(int fd) {
     constexpr std::pair<int, int> greatest_harmless[] = {{SO_RCVLOWAT, 1}, {SO_PEEK_OFF, -1}, {SO_TIMESTAMPING, 0}};
     for (const auto& [name, most] : greatest_harmless) {
-        std::array<int, 2> value{most, 0}; // SO_TIMESTAMPING has two
+        std::array<int, 2> value{most, 0}; // SO_TIMESTAMPING has two values
         socklen_t length = sizeof(value);
         if (sys::getsockopt(fd, SOL_SOCKET, name, value.data(), &length) == 0 && value[0] > most) {
             return true;
@@ -46,17 +46,16 @@ bool has_kernel_option(int fd) {
     }
     socklen_t instructions = 0;
     const long filter = sys::getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, nullptr, &instructions);
-    return filter == -EACCES || (filter == 0 && instructions > 0); // a program of eBPF's cannot be had, but is there
+    return filter == -EACCES || (filter == 0 && instructions > 0); // an eBPF program cannot be read, but is attached
 }
 
-// By which end connects the other's worker knows what it is to do; an urgent byte has to stay out of the program's
-// bytes.
+// The role decides which end's worker connects. Urgent bytes must stay out of the program's bytes.
 bool may_take_fabric(const Connection& c) {
     int in_line = 0;
     socklen_t length = sizeof(in_line);
     return policy::fabric_allowed() && (c.role == Role::connect || c.role == Role::accept) &&
            c.state.load()->uncounted == Uncounted::no &&
-           sys::call(SYS_fcntl, c.fd.load(), F_GETOWN, 0) == 0 && // nobody gets SIGURG
+           sys::call(SYS_fcntl, c.fd.load(), F_GETOWN, 0) == 0 && // no process gets SIGURG
            sys::getsockopt(c.fd.load(), SOL_SOCKET, SO_OOBINLINE, &in_line, &length) == 0 && in_line == 0;
 }
 
@@ -107,7 +106,7 @@ Outcome examine(Connection& c, Upgrade& out) {
     case Owner::closed:
         return failure(Reason::young, true);
     case Owner::unaccepted:
-        return failure(Reason::none); // later, perhaps
+        return failure(Reason::none); // try again later
     case Owner::unknown:
         return failure(Reason::sandboxed, true);
     case Owner::found:
@@ -116,13 +115,13 @@ Outcome examine(Connection& c, Upgrade& out) {
     }
     std::atomic<Uncounted>& uncounted = c.state.load()->uncounted;
     if ((c.role == Role::adopted || uncounted != Uncounted::no) && !is_sole_holder(out.fd)) {
-        return failure(Reason::several); // who has passed it may still close it, or move bytes past the library
+        return failure(Reason::several); // another process may still close it, or move bytes past the library
     }
     Uncounted moved = Uncounted::yes;
     uncounted.compare_exchange_strong(moved, Uncounted::before);
     if (c.role == Role::adopted) {
-        // Whether the SYN counts is known once the peer has all that was sent. One more than the peer has may be a byte
-        // on its way as well.
+        // Whether the SYN counts is known once the peer has all that was sent. One more than the peer has may also be a
+        // byte in flight.
         const uint64_t ahead = before.sent - peer_received;
         if (!read_positions(out.fd, after) || after.sent != before.sent || ahead > 1 ||
             (ahead == 1 && before.unacknowledged != 0)) {
@@ -176,8 +175,8 @@ bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsi
             s.says_nothing = false;
             s.reason = Reason::none;
             c.segment = segment;
-            // A process that was forked before has no memory of it; one that is forked from now on has. fork counts
-            // the holders first.
+            // A process forked before has no mapping of the segment; one forked from now on has. fork increments
+            // holders first.
             done = s.holders.load() == 1;
             c.attached = done;
             if (!done) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// This process's part of an upgrade, whichever way the services of both ends agree: what is looked at before, and the
+// This process's part of an upgrade, however the services of both ends agree: the checks before it, and the
 // connection's new memory. On the service's thread.
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace preload::rendezvous {
 
-// A connection that is to be upgraded, as it was found.
+// A connection to upgrade, as examine() found it.
 struct Upgrade {
     Connection* connection = nullptr;
     int fd = -1;
     Ends ends;
-    uid_t user = 0;      // who owns the other end
-    bool remote = false; // that is on another host, and so on the fabric, if anywhere
+    uid_t user = 0;      // owner of the other end
+    bool remote = false; // the other end is on another host: only the fabric can reach it
 };
 
 struct Outcome {
     enum class Result : uint8_t { going_on, agreed, failed };
     Result result = Result::going_on;
     Reason why = Reason::none; // of a failure
-    bool for_good = false;     // there is no use in another attempt
+    bool for_good = false;     // another attempt is useless
 };
 inline constexpr Outcome going_on{};
 inline constexpr Outcome agreed{Outcome::Result::agreed};
@@ -33,10 +33,10 @@ constexpr Outcome failure(Reason why, bool for_good = false) { return {Outcome::
 
 // Whether the connection may be upgraded. going_on: it may.
 Outcome examine(Connection& c, Upgrade& out);
-// That the other end does not answer, or not any more: perhaps since its program has closed the connection meanwhile.
+// The failure if the peer does not answer, or no longer: perhaps its program has closed the connection meanwhile.
 Outcome unanswered(const Upgrade& upgrade);
-// The segment becomes the connection's, and its next calls may switch. direction: the end's own in the segment. False:
-// the connection has changed meanwhile, and the segment is still the caller's.
+// The connection takes ownership of the segment, and its next calls may switch. direction: the index of this end's own
+// direction. False: the connection has changed meanwhile, and the segment stays the caller's.
 bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsigned direction, Reason& why);
 
 } // namespace preload::rendezvous

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// System calls are made as such: the functions of libc are those that a preload library puts its own in place of.
+// Makes system calls directly: a preload library interposes libc's functions.
 #include "preload/rules/hosts.hpp"
 
 #include <cerrno>
@@ -21,7 +21,7 @@ namespace {
 constexpr size_t max_name = 253; // RFC 1035
 constexpr size_t max_file = size_t{4} << 20;
 
-// Takes the bytes of a hosts file one after the other: lines of an address and names, comments behind '#'.
+// Parses a hosts file byte by byte: lines of an address and names, comments after '#'.
 class HostsParser {
   public:
     HostsParser(std::string_view wanted, HostAddresses& found) : wanted_(wanted), found_(found) {}
@@ -57,7 +57,7 @@ class HostsParser {
         } else if (has_address_ && word.size() == wanted_.size() &&
                    strncasecmp(word.data(), wanted_.data(), word.size()) == 0 && found_.count < found_.all.size()) {
             found_.all[found_.count++] = address_;
-            has_address_ = false; // once a line
+            has_address_ = false; // once per line
         }
         length_ = 0;
     }
@@ -76,7 +76,7 @@ class HostsParser {
     std::string_view wanted_;
     HostAddresses& found_;
     std::array<char, max_name + 1> word_{};
-    size_t length_ = 0; // of the word so far, which may be longer than what is kept of it
+    size_t length_ = 0; // of the word so far, which may be longer than word_
     size_t words_ = 0;  // of the line so far
     bool comment_ = false;
     bool has_address_ = false;
@@ -114,7 +114,7 @@ HostAddresses find_host(std::string_view name, const char* file) {
             continue;
         }
         if (got <= 0) {
-            parser.take('\n'); // the last line may lack its end
+            parser.take('\n'); // the last line may lack a newline
             break;
         }
         for (long i = 0; i < got; ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What RSPRELOAD_UPGRADE and its like say.
+// The values of RSPRELOAD_UPGRADE and similar variables.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -51,7 +51,7 @@ const Upgrade& get() {
     static constinit Upgrade upgrade;
     static constinit std::atomic<bool> ready{false};
     if (!ready.load(std::memory_order_acquire)) {
-        upgrade = read(); // by two threads at once: the same
+        upgrade = read(); // two threads at once read the same
         ready.store(true, std::memory_order_release);
     }
     return upgrade;

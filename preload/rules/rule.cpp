@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// std::string_view::substr and the like are not used: they can throw, for which they need the C++ library.
+// std::string_view::substr and similar functions are not used: they can throw, which needs the C++ library.
 #include "preload/rules/rule.hpp"
 
 #include <charconv>
@@ -17,7 +17,7 @@ namespace preload {
 namespace {
 
 constexpr size_t ipv4_bytes = 4;
-constexpr unsigned mapped_bits = 96; // of ::ffff:0:0/96, IPv6's names for IPv4's addresses
+constexpr unsigned mapped_bits = 96; // of ::ffff:0:0/96, the IPv4-mapped addresses
 constexpr std::array<uint8_t, 12> mapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 bool is_mapped(const std::array<uint8_t, 16>& address) {
@@ -29,7 +29,7 @@ void unmap(std::array<uint8_t, 16>& address) {
     memset(address.data() + ipv4_bytes, 0, address.size() - ipv4_bytes);
 }
 
-// The bits behind the prefix do not count: 10.1.2.3/8 is 10.0.0.0/8.
+// Bits after the prefix are ignored: 10.1.2.3/8 is 10.0.0.0/8.
 void cut(std::array<uint8_t, 16>& address, unsigned prefix) {
     for (size_t i = 0; i < address.size(); ++i) {
         const unsigned bits = prefix > i * 8 ? prefix - static_cast<unsigned>(i) * 8 : 0;
@@ -39,7 +39,7 @@ void cut(std::array<uint8_t, 16>& address, unsigned prefix) {
     }
 }
 
-// Goes through a text from its beginning to its end.
+// Reads a text from its beginning to its end.
 class Reader {
   public:
     explicit Reader(std::string_view text) : begin_(text.data()), at_(begin_), end_(begin_ + text.size()) {}
@@ -51,7 +51,7 @@ class Reader {
         at_ += is ? 1 : 0;
         return is;
     }
-    // What comes before any of these characters, or the end.
+    // Returns the text before any of these characters, or before the end.
     std::string_view until(const char* ends) {
         const char* const from = at_;
         while (at_ != end_ && (*at_ == '\0' || strchr(ends, *at_) == nullptr)) {
@@ -59,7 +59,7 @@ class Reader {
         }
         return {from, static_cast<size_t>(at_ - from)};
     }
-    // Whether all that is left is digits and hyphens, and something is.
+    // Whether the rest is not empty, has only digits and hyphens, and does not begin with a hyphen.
     [[nodiscard]] bool is_number() const {
         const char* c = at_;
         while (c != end_ && ((*c >= '0' && *c <= '9') || *c == '-')) {
@@ -67,7 +67,7 @@ class Reader {
         }
         return c == end_ && c != at_ && *at_ != '-';
     }
-    // A decimal number of at most max; the reader stays where it is if there is none.
+    // Reads a decimal number of at most max; on failure, the position stays as it is.
     bool number(unsigned max, unsigned& value) {
         unsigned read = 0;
         const auto [rest, error] = std::from_chars(at_, end_, read);
@@ -96,7 +96,7 @@ class Parser {
         if (reader_.is_number()) {
             return ports(rule);
         }
-        // What begins with a colon has no address; IPv6, which does so too, has brackets.
+        // A rule that begins with a colon has no address; an IPv6 address, which may, has brackets.
         Reader ahead = reader_;
         if (!ahead.take(':') && !(address(rule) && prefix(rule))) {
             return false;
@@ -198,7 +198,7 @@ bool Endpoint::take(const sockaddr* from, socklen_t length) {
     if (from == nullptr || length < offsetof(sockaddr, sa_data)) {
         return false;
     }
-    sa_family_t kind = 0; // programs pass what is not aligned
+    sa_family_t kind = 0; // programs pass unaligned addresses
     memcpy(&kind, &from->sa_family, sizeof(kind));
     *this = Endpoint{};
     if (kind == AF_INET && length >= sizeof(sockaddr_in)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// System calls are made as such: the functions of libc are those that a preload library puts its own in place of.
+// Makes system calls directly: a preload library interposes libc's functions.
 #include "preload/rules/rules.hpp"
 
 #include <atomic>
@@ -19,13 +19,13 @@
 
 #include "preload/rules/hosts.hpp"
 
-#ifndef RSOCKET_CONFIG_DIR // the build says where
+#ifndef RSOCKET_CONFIG_DIR // set by the build
 #define RSOCKET_CONFIG_DIR "/etc/rdma/rsocket"
 #endif
 
 namespace preload {
 
-// Where a text comes from, for the report. line 0: from the environment.
+// The origin of a text, for reports. line 0: the environment.
 struct Place {
     const char* source;
     size_t line;
@@ -38,7 +38,7 @@ struct Place {
 namespace {
 
 constexpr size_t max_file = size_t{64} << 10;
-constexpr int af_ib = 27; // of Linux, which glibc does not name everywhere
+constexpr int af_ib = 27; // Linux's value; glibc does not define it everywhere
 
 template <class... Arguments> void report_line(const Report& report, const char* format, Arguments... arguments) {
     if (report.say != nullptr) {
@@ -50,7 +50,7 @@ template <class... Arguments> void report_line(const Report& report, const char*
 
 constexpr bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' || c == '\f'; }
 
-// Takes the next word of a text off it; empty at the end.
+// Removes the next word from the text and returns it; empty at the end.
 std::string_view next_word(std::string_view& text) {
     while (!text.empty() && is_blank(text.front())) {
         text.remove_prefix(1);
@@ -94,7 +94,7 @@ template <size_t N> bool look_up(const std::array<Name, N>& names, std::string_v
 } // namespace
 
 void Place::say(std::string_view text, const char* what, size_t position) const {
-    std::array<char, 64> shown{}; // its end is cut off, and what cannot be printed
+    std::array<char, 64> shown{}; // truncated; unprintable characters are replaced
     for (size_t i = 0; i + 1 < shown.size() && i < text.size(); ++i) {
         shown[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
     }
@@ -118,7 +118,7 @@ bool Rules::add_parsed(const Rule& rule, std::string_view text, const Place& pla
 }
 
 bool Rules::add_host(const Rule& rule, std::string_view host, std::string_view text, const Place& place) {
-    if (same(host, "localhost")) { // whatever a file says
+    if (same(host, "localhost")) { // independent of any file
         constexpr std::array<uint8_t, 16> ipv4{127};
         constexpr std::array<uint8_t, 16> ipv6{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
         return add_parsed(with_address(rule, Family::ipv4, ipv4, 8), text, place) &&
@@ -127,7 +127,7 @@ bool Rules::add_host(const Rule& rule, std::string_view host, std::string_view t
     const HostAddresses found = find_host(host);
     if (found.count == 0) {
         place.say(text, "the name is not in /etc/hosts", 0);
-        return true; // it is a rule all the same, which matches nothing
+        return true; // still a rule, which matches nothing
     }
     for (size_t i = 0; i < found.count; ++i) {
         const HostAddress& one = found.all[i];
@@ -159,7 +159,7 @@ bool Rules::add_words(std::string_view words, const Report& report) {
         any = true;
         add_rule(word, Verdict::upgrade, place);
     }
-    // Even if none of them can be read: who asked for a few sockets does not get all.
+    // Even if all are invalid: a user who selects a few sockets must not get all.
     only_ = only_ || any;
     return any;
 }
@@ -200,7 +200,7 @@ void Rules::add_line(std::string_view line, std::string_view program, const Plac
     case 3:
         place.say("there are four columns, program domain type protocol, or a rule");
         return;
-    default: // what follows is not looked at, as in rdma-core
+    default: // further words are ignored, as in rdma-core
         add_kind(words.data(), program, place);
     }
 }
@@ -220,7 +220,7 @@ void Rules::add_kind(const std::string_view* columns, std::string_view program, 
         return;
     }
     listed_ = true;
-    // The beginning of a name is enough, in letters of either case, as in rdma-core.
+    // A prefix of the name is enough, case-insensitive, as in rdma-core.
     const std::string_view name = columns[0];
     if (!same(name, "*") &&
         (name.size() > program.size() || strncasecmp(name.data(), program.data(), name.size()) != 0)) {
@@ -264,7 +264,7 @@ Decision by_rule(const Rule& rule) {
                                             : Decision{Verdict::kernel, "a rule leaves the address to the kernel"};
 }
 
-// Linux connects to this host where the address is the wildcard.
+// Linux connects to this host if the address is the wildcard.
 void wildcard_to_loopback(Endpoint& endpoint) {
     if (endpoint.is_wildcard()) {
         endpoint.address = {};
@@ -340,9 +340,9 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
     munmap(room, max_file);
 }
 
-// Where there is no /proc, the name that it was started by has to do.
+// Without /proc, uses the name that the program was started by.
 void Rules::find_program() {
-    constexpr std::string_view gone = " (deleted)"; // behind the path, once the file has been replaced
+    constexpr std::string_view gone = " (deleted)"; // appended to the path once the file was replaced
     const long size = syscall(SYS_readlinkat, AT_FDCWD, "/proc/self/exe", path_.data(), path_.size() - 1);
     size_t length = size > 0 ? static_cast<size_t>(size) : 0;
     if (length > gone.size() && memcmp(path_.data() + length - gone.size(), gone.data(), gone.size()) == 0) {
@@ -387,12 +387,12 @@ void append_to_log(void* /*context*/, const char* text) {
 void count(void* context, const char* /*line*/) { ++*static_cast<size_t*>(context); }
 
 constinit std::atomic<const Rules*> loaded{nullptr};
-constinit const Rules none; // where there is no memory for others
+constinit const Rules none; // if there is no memory for others
 
 } // namespace
 
-// Threads, or a signal handler and what it interrupted, may read them at the same time: nobody waits, and the first who
-// has them wins, and alone names the lines that cannot be read.
+// Threads, or a signal handler and the code that it interrupted, may read the rules at the same time: none waits, and
+// the first to publish wins; it alone reports invalid lines.
 const Rules& Rules::get() {
     if (const Rules* rules = loaded.load(std::memory_order_acquire)) {
         return *rules;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Which TCP connections of a program may take a faster path than the kernel's. RSPRELOAD_RULES says so in rules
-// separated by blanks; where it is not set, the administrator's file does (RSPRELOAD_CONFIG, or preload_config in the
-// folder of the library's settings), whose lines are
+// Which TCP connections of a program may take a faster path than the kernel's. RSPRELOAD_RULES has the rules, separated
+// by blanks; if it is not set, the administrator's file has them (RSPRELOAD_CONFIG, or preload_config in the folder of
+// the library's settings), in lines of these forms:
 //
-//     PROGRAM DOMAIN TYPE PROTOCOL    as in rdma-core's file of this name: sockets of no such line stay with the kernel
+//     PROGRAM DOMAIN TYPE PROTOCOL    as in rdma-core's file of this name: other sockets stay with the kernel
 //     [upgrade] RULE                  an address that is upgraded; with such lines, no other one is
 //     kernel RULE                     an address that is not
 //
-// The first rule that matches decides. Where there is none, any connection may be upgraded. A line that cannot be read
-// is left out, and the log (RSPRELOAD_LOG) names it.
+// The first rule that matches decides. If none does, and there are no upgrade rules, the connection may be upgraded. An
+// invalid line is skipped, and reported in the log (RSPRELOAD_LOG).
 //
-// Needs nothing but libc, and no memory but two mappings. All of it may be called from any thread, from signal
-// handlers, and before constructors have run.
+// Needs only libc, and no memory except two mappings. All of it may be called from any thread, from signal handlers,
+// and before constructors have run.
 #pragma once
 
 #include <array>
@@ -30,10 +30,10 @@ namespace preload {
 
 struct Decision {
     Verdict verdict;
-    const char* reason; // never null, and lives as long as the program
+    const char* reason; // never null; valid while the program runs
 };
 
-// Where a line that cannot be read is named.
+// Receives the reports of invalid lines.
 struct Report {
     void (*say)(void* context, const char* line) = nullptr;
     void* context = nullptr;
@@ -41,18 +41,18 @@ struct Report {
 
 class Rules {
   public:
-    // Those of this process: read at the first call, and the same ever after.
+    // This process's rules: read at the first call, and constant from then on.
     static const Rules& get();
 
-    // The arguments of socket(); a type may have SOCK_NONBLOCK and SOCK_CLOEXEC in it.
+    // Takes the arguments of socket(); a type may include SOCK_NONBLOCK and SOCK_CLOEXEC.
     [[nodiscard]] Decision for_socket(int domain, int type, int protocol) const;
-    // Whether a connection that the kernel has made may leave it; server is the address of the side that listened: the
+    // Whether an established connection may leave the kernel; server is the address of the side that listened: the
     // connecting end's peer, the accepting end's own.
     [[nodiscard]] Decision for_upgrade(const sockaddr* server, socklen_t length) const;
 
-    // How get() makes them. The rules of a RSPRELOAD_RULES; false if there is nothing but blanks in it.
+    // Used by get(). Adds the rules of a RSPRELOAD_RULES; false if it has only blanks.
     bool add_words(std::string_view words, const Report& report);
-    // The lines of a file; program is whose sockets are meant, source how the report calls the file.
+    // Adds the lines of a file for the sockets of `program`; source is the file's name in reports.
     void add_lines(std::string_view lines, std::string_view program, const char* source, const Report& report);
 
     // The base name of the program's file, which a program cannot change, unlike its title. Empty if it is not known.
@@ -65,7 +65,7 @@ class Rules {
         int type = -1;
         int protocol = -1;
     };
-    // Fixed, so that no memory is asked for.
+    // Fixed sizes, so that no memory is allocated.
     static constexpr size_t max_rules = 256;
     static constexpr size_t max_kinds = 64;
 
@@ -81,10 +81,10 @@ class Rules {
 
     std::array<Rule, max_rules> rules_{};
     size_t rule_count_ = 0;
-    bool only_ = false; // what no rule names stays with the kernel
+    bool only_ = false; // addresses without a rule stay with the kernel
     std::array<Kind, max_kinds> kinds_{};
     size_t kind_count_ = 0;
-    bool listed_ = false;               // sockets of no kind stay with the kernel
+    bool listed_ = false;               // sockets of no listed kind stay with the kernel
     std::array<char, PATH_MAX> path_{}; // of the program: here, since a signal handler's stack may be small
     const char* program_ = "";          // in path_
 };

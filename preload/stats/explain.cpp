@@ -90,7 +90,7 @@ void record(Connection& c, int fd) {
     }
     const ConnectionState& s = *c.state.load();
     if (!c.used.load() && c.role != Role::listen && s.holders.load() > 1) {
-        return; // another process has the connection, and tells of it
+        return; // another process has the connection, and records it
     }
     const int saved = errno;
     Text local{};
@@ -111,7 +111,7 @@ void record(Connection& c, int fd) {
         snprintf(when.data(), when.size(), "%llu",
                  static_cast<unsigned long long>((s.upgraded_ns.load() - s.began_ns) / 1000000));
     }
-    // Frames are none of the program's bytes.
+    // Frames are not the program's bytes.
     const uint64_t frames_out = c.segment.load() != nullptr ? c.out_ring().writer.frames.load() : 0;
     const unsigned long long sent = s.sent.load() - std::min<uint64_t>(frames_out, s.sent) + s.bytes_out.load();
     const unsigned long long received =

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A line for each TCP socket of the program, in the file that RSPRELOAD_EXPLAIN names: which path it took, and why.
-// Columns, separated by tabs:
+// Writes a line for each TCP socket of the program to the file that RSPRELOAD_EXPLAIN names: which path it took, and
+// why. Columns, separated by tabs:
 //
 //     pid program fd role local peer path upgrades returns upgraded_ms sent received reason
 #pragma once
@@ -11,11 +11,13 @@
 
 namespace preload::explain {
 
-// The peer's address, for a record that is written when the kernel has forgotten it (after a reset, or both ends' FIN).
+// Saves the peer's address, for a record that is written after the kernel has dropped it (after a reset, or both ends'
+// FIN).
 void note_peer(Connection& c, int fd);
 void note_peer(Connection& c, const sockaddr* address, socklen_t length);
 bool is_wanted();
-// Before its last number in this process is closed. Nothing for a process that moved no bytes on what others share.
+// Before its last fd in this process is closed. Writes nothing if this process moved no bytes and others have the
+// connection.
 void record(Connection& c, int fd);
 void record_all(); // at exit and before exec
 

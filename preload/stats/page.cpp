@@ -19,7 +19,7 @@ namespace {
 enum class Stage : uint8_t { none, making, made, impossible };
 
 constinit std::atomic<Stage> stage{Stage::none};
-// Stays where it is: a child's page has the address of its parent's, so that no pointer to a row ever dangles.
+// Never moves: a child's page has the address of its parent's, so that no pointer to a row ever dangles.
 constinit std::atomic<Header*> address{nullptr};
 constinit std::atomic<uint32_t> ordinals{0};
 
@@ -83,7 +83,7 @@ Row* describe(Connection& c, int fd) {
     return row;
 }
 
-// Why it is with the kernel at its end.
+// Why the connection uses the kernel at its end.
 Reason last_reason(const Row& row) {
     const auto reason = static_cast<Reason>(row.reason.load(std::memory_order_relaxed));
     const bool upgraded = row.upgrades.load(std::memory_order_relaxed) != 0;
@@ -100,7 +100,7 @@ void began(Connection& c, int fd) {
 }
 
 void ended(Connection& c) {
-    // A call in another thread may still count in the row: it stays the connection's.
+    // A call in another thread may still count in the row, so it stays the connection's.
     Row* row = c.row.load(std::memory_order_relaxed);
     Header* header = made();
     if (row == nullptr || header == nullptr || row->live.load(std::memory_order_relaxed) == 0) {
@@ -131,7 +131,7 @@ void slept(uint64_t ns) {
 }
 
 void refresh(Connection& c) {
-    // Not in a page that is new: it is the connection's when this process moves bytes on it.
+    // Not in a new page, where a connection gets a row when this process moves bytes on it.
     Row* row = c.row.load(std::memory_order_relaxed);
     if (row != nullptr && row->generation.load(std::memory_order_relaxed) != 0) {
         detail::look(*row, c, *c.state.load());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// This process's page of counters for rsstat, see base/stats_page.hpp. It is made with the first TCP socket. A process
+// This process's page of counters for rsstat, see base/stats_page.hpp. The first TCP socket creates it. A process
 // without a page counts nothing.
 //
-// On the path of bytes there is no system call, and no locked instruction where a lock of the connection is held.
+// Counting bytes makes no system call, and uses no locked instruction where a lock of the connection is held.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ namespace preload::stats {
 
 using base::stats::Row;
 
-// Places of rows for so many connections, which keep them as long as the process lives: the first of them.
+// Reserves the indexes of rows for this many connections, which keep them while the process lives; returns the first.
 uint32_t next_ordinals(uint32_t count);
 
 void began(Connection& c, int fd); // a connection or a listener
-void ended(Connection& c);         // its last number is closed
+void ended(Connection& c);         // its last fd is closed
 void slept(uint64_t ns);           // a thread of the process
-// How the connection's bytes go, and why, after a change.
+// Updates the connection's path and reason, after a change.
 void refresh(Connection& c);
 void after_fork_in_child();
 
 namespace detail {
 
-// Describes the connection in a page that is new. Null: there is none.
+// Describes the connection in a new page. Null: there is none.
 Row* describe_late(Connection& c);
 void refresh_row(Row& row, const Connection& c, const ConnectionState& s, uint64_t seen);
 
@@ -74,7 +74,7 @@ inline void moved_locked(Connection& c, const ConnectionState& s, bool received,
     }
 }
 
-// Of them, those by the path, whose buffer has so many bytes.
+// The part of them that went by the path; buffer: the size of its buffer in bytes.
 inline void moved_by_path(Connection& c, bool received, uint64_t n, uint32_t buffer) {
     if (Row* row = detail::row_of(c); row != nullptr) {
         base::stats::Traffic& traffic = received ? row->in : row->out;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What tests ask the library about a socket, by dlsym. No program needs it.
+// A query of a socket's path for tests, by dlsym. No program needs it.
 #include "preload/calls/export.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/table.hpp"
 
 using namespace preload;
 
-// 0: the kernel's; 1: careful; 2: what it writes goes to the ring; 3: what it reads comes from there, too. -1: not a
-// connection that is known.
+// 0: kernel; 1: careful; 2: one direction is in the ring; 3: both are. -1: not a tracked connection.
 PRELOAD_EXPORT int rspreload_path(int fd) {
     const Connection* c = table::connection(fd);
     if (c == nullptr) {

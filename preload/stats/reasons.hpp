@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Why a connection is with the kernel, in words: for records, and for rsstat.
+// Texts of the reasons why a connection uses the kernel: for records, and for rsstat.
 #pragma once
 
 #include "preload/connection/state.hpp"

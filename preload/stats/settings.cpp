@@ -33,7 +33,7 @@ void take(const char* name, Value& out) {
     }
 }
 
-// Also called before constructors have run; two threads at once would read the same.
+// Also called before constructors have run; two threads at once read the same.
 __attribute__((constructor(101))) void read_all() {
     if (ready.load(std::memory_order_acquire)) {
         return;

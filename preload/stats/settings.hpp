@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The environment as it was when the program began: it may change its own, or write over it.
+// The environment at program start: the program may change its own, or overwrite it.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ Board* Board::make(int fd) {
 
 Board* Board::map(int fd) {
     struct stat about {};
-    // The seals first: only memory files have any.
+    // Checks the seals first: only memory files have any.
     const long seals = sys::call(SYS_fcntl, fd, F_GET_SEALS, 0);
     if (seals < 0 || (seals & wanted_seals) != wanted_seals || fstat(fd, &about) != 0 || about.st_size != bytes) {
         return nullptr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Memory that a process shares with peers of its user: for each of its wake-up ids, whether somebody has notified it
-// since it last looked. Only the first to do so writes the descriptor; for the others there is nothing to do.
+// Memory that a process shares with peers of the same user: for each of its wake-up ids, whether it was notified since
+// the waiter last cleared it. Only the first notifier writes the descriptor; the others have nothing to do.
 #pragma once
 
 #include <array>
@@ -17,27 +17,27 @@ namespace preload {
 struct Board {
     static constexpr size_t count = 32;
 
-    // A peer's: it may write anything there, which wakes it in vain, or not at all.
+    // Peers can store any value here: at worst, the owner's wake-up is spurious or missing.
     struct alignas(64) Place {
-        std::atomic<uint64_t> notified{0}; // when, by CLOCK_MONOTONIC in ns; 0: not since it last looked
+        std::atomic<uint64_t> notified{0}; // time, CLOCK_MONOTONIC in ns; 0: not since clear()
     };
-    static constexpr uint64_t is_written = 1; // of that: its descriptor, since
+    static constexpr uint64_t is_written = 1; // bit of `notified`: the descriptor was written, too
 
     std::array<Place, count> places;
 
-    // An empty memory file for one, close-on-exec; negative: there is none.
+    // Makes an empty memory file for a board, close-on-exec. Negative: it failed.
     static int open_file();
-    // Lays it out and maps it; fd stays the caller's, and may be negative. Null: there is no memory.
+    // Lays it out and maps it; fd stays the caller's, and may be negative. Null: no memory.
     static Board* make(int fd);
-    // Null: it is none, or could become smaller under those who use it.
+    // Null: not a board's file, or not sealed against truncation while it is mapped.
     static Board* map(int fd);
     static void unmap(Board* board);
-    // In a child after a fork: memory of its own is in its place, since the fork may have been in a signal handler that
-    // has interrupted somebody who uses it.
+    // In a child after fork: replaces the mapping with private memory, since the fork may have been in a signal handler
+    // that interrupted a user of the board.
     static void leave_to_parent(Board* board);
 
-    // 0: its descriptor was written, and it has not looked since. Else the caller writes it, and then says so by
-    // written(). Somebody else's notice counts for nothing before that: who gave it may be stopped.
+    // 0: the descriptor was written, and clear() not called since. Else the caller writes it, then calls written(). A
+    // notice of another thread does not count before that thread's written(): it may be stopped.
     static uint64_t notify(Place& place) {
         uint64_t seen = place.notified.load();
         if (seen == 0) {
@@ -49,11 +49,11 @@ struct Board {
         return (seen & is_written) != 0 ? 0 : seen;
     }
     static void written(Place& place, uint64_t notice) {
-        place.notified.compare_exchange_strong(notice, notice | is_written); // it may have looked meanwhile
+        place.notified.compare_exchange_strong(notice, notice | is_written); // fails after a clear() in between
     }
-    // In ns, to two of them.
+    // In ns, with a resolution of 2 ns.
     static uint64_t notified_at(const Place& place) { return place.notified.load(std::memory_order_relaxed); }
-    // Before it looks at what it may have been notified of.
+    // Called before the waiter checks for what the notice may be about.
     static void clear(Place& place) { (void)place.notified.exchange(0); }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The members of a set, as epoll_ctl makes, changes and removes them, and the memberships of a connection.
+// The members of a set, as epoll_ctl adds, changes and removes them, and the memberships of a connection.
 #include "preload/wait/epoll_set.hpp"
 
 #include <algorithm>
@@ -20,14 +20,14 @@ namespace preload {
 
 namespace {
 
-// Never freed, only used again, as connections are.
+// Never freed, only reused, as connections are.
 constinit LocalLock pool_lock;
 constinit Watch* unused_watches = nullptr;
 constinit EpollSet* unused_sets = nullptr;
-// Of the lists of connections.
+// Guards Connection::watches.
 constinit LocalLock list_lock;
 
-// What the kernel watches a member for that is in a set of several processes, until it is handed over.
+// What the kernel watches a member of a set of several processes for, until it is handed over.
 constexpr uint32_t told_to_all = EPOLLIN | EPOLLRDHUP | EPOLLPRI;
 
 void* memory(size_t size) {
@@ -85,7 +85,7 @@ bool is_careful(const Connection& c) {
 
 void set_flag(bool& flag, bool value) { std::atomic_ref(flag).store(value); }
 
-// What the kernel watches a converted member for, edge-triggered: frames, the end, and perhaps space.
+// What the kernel watches a converted member for, edge-triggered: frames, EOF, and perhaps space.
 uint32_t kernel_events_of(uint32_t wanted) {
     return EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET | (wanted & (EPOLLOUT | EPOLLWAKEUP));
 }
@@ -97,7 +97,7 @@ EpollSet* EpollSet::make() {
     if (!hold) {
         return nullptr;
     }
-    // One in which a thread still sleeps, since another one closed it, stays as it is.
+    // Skips a set in which a thread still sleeps, since another thread closed it.
     EpollSet** at = &unused_sets;
     while (*at != nullptr && (*at)->is_asleep()) {
         at = &(*at)->next_unused_;
@@ -123,7 +123,7 @@ void EpollSet::drop_number() {
             }
         }
         if (wakeup_ != 0) {
-            wakeup::release(wakeup_.exchange(0)); // it has left with the kernel's set
+            wakeup::release(wakeup_.exchange(0)); // the descriptor has left with the kernel's set
             pipe_ = Pipe::none;
         }
     }
@@ -155,14 +155,14 @@ Watch* EpollSet::add(int fd) {
     link(*watch);
     members_.fetch_add(1);
     if (watch->inner != nullptr) {
-        watch->converted = true; // what is in it is looked at from here
+        watch->converted = true; // the library checks its members
         ++nested_;
         converted_.fetch_add(1);
     }
     return watch;
 }
 
-// With the lock: those that are members, and their members. Returns how many.
+// With the lock: adds the nested sets, recursively. Returns how many.
 size_t EpollSet::add_nested(std::span<EpollSet*> sets) {
     size_t count = 0;
     if (nested_ == 0) [[likely]] {
@@ -250,14 +250,14 @@ void EpollSet::activate(Watch& watch) {
     watch.active = true;
     set_flag(watch.armed, false);
     watch.next_active = nullptr;
-    Watch** end = &active_; // in the order in which they come, as in the kernel
+    Watch** end = &active_; // in order of arrival, as in the kernel
     while (*end != nullptr) {
         end = &(*end)->next_active;
     }
     *end = &watch;
 }
 
-// Edge-triggered: what is there is news. The kernel itself tells of what is there by it.
+// For edge-triggered members: the present state counts as new. The kernel's epoll_ctl(2) also reports what is there.
 void EpollSet::tell_anew(Watch& watch) {
     watch.kernel_in = false;
     watch.seen_arrived = UINT64_MAX;
@@ -265,27 +265,27 @@ void EpollSet::tell_anew(Watch& watch) {
     watch.seen_blocked = watch.connection != nullptr ? watch.connection->state.load()->blocked.load() - 1 : 0;
 }
 
-// With the lock. From now on the kernel's events of this member are a sign to look at it. wakes: a thread may sleep in
+// With the lock. From now on the kernel's events of this member only cause a check of it. wakes: a thread may sleep in
 // the kernel's set.
 void EpollSet::convert(Watch& watch, int epfd, bool wakes) {
     if (watch.converted || watch.connection == nullptr || !is_careful(*watch.connection)) {
         return;
     }
-    // First: a thread that the kernel wakes finds that it has to look in memory.
+    // First: a thread that the kernel wakes must see that it has to check memory.
     converted_.fetch_add(1);
     watch.converted = true;
-    tell_anew(watch); // what is there now was perhaps not told
+    tell_anew(watch); // the present state may not have been reported
     activate(watch);
-    // It has not told the peer, and does not know what is in the ring: the kernel's socket, which has space as a rule,
-    // wakes it.
+    // A thread that sleeps has armed nothing at the peer, and has not checked the ring: the kernel's socket, which
+    // usually has space, wakes it.
     const uint32_t space = wakes ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
     number = epfd;
     change_in_kernel(watch, is_several() ? told_to_all : kernel_events_of(watch.wanted.events | space));
 }
 
-// With the lock. Programs remove and add members for each request. The kernel need not know where it watches a
-// converted member for all that it has to, and a member that is removed is its own until a thread sleeps: perhaps it
-// comes back.
+// With the lock. Programs remove and add members for each request. The kernel need not be called if it watches a
+// converted member for all that is needed. A removed member stays in the kernel's set until a thread sleeps, since it
+// may be added again.
 bool EpollSet::change_in_memory(Watch& watch, int operation, const epoll_event* event) {
     if (!watch.converted || watch.connection == nullptr || (watch.wanted.events & EPOLLEXCLUSIVE) != 0 || is_asleep() ||
         is_several()) {
@@ -296,7 +296,7 @@ bool EpollSet::change_in_memory(Watch& watch, int operation, const epoll_event* 
         ++removed_;
         return true;
     }
-    // One that is there cannot be added, nor one that is not be changed: the kernel says so.
+    // The kernel reports the error of adding a present member, or of changing an absent one.
     if (watch.removed != (operation == EPOLL_CTL_ADD) || event == nullptr || (event->events & EPOLLEXCLUSIVE) != 0 ||
         event->data.u64 != watch.wanted.data.u64 || (kernel_events_of(event->events) & ~watch.kernel_events) != 0) {
         return false;
@@ -340,12 +340,12 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
     int error = 0;
     {
         const LocalLock::Hold hold(lock_);
-        if (!hold) { // a handler that has interrupted this set's own functions
+        if (!hold) { // a signal handler that interrupted this set's own functions
             return real::epoll_ctl(epfd, operation, fd, event);
         }
         Watch* watch = find(fd);
         Connection* c = table::connection(fd);
-        // Of a number that was closed behind the library's back.
+        // For an fd that was closed without the library's knowledge.
         const auto drop_stale = [&](bool stale) {
             if (watch != nullptr && stale) {
                 remove(watch);
@@ -372,7 +372,7 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
         }
         result = static_cast<int>(sys::call(SYS_epoll_ctl, epfd, operation, fd, given));
         error = -result;
-        drop_stale(result == 0 && operation == EPOLL_CTL_ADD); // EEXIST: it is a member as before
+        drop_stale(result == 0 && operation == EPOLL_CTL_ADD); // on EEXIST it stays a member
         if (result == 0 && operation == EPOLL_CTL_DEL) {
             if (watch != nullptr) {
                 remove(watch);
@@ -391,8 +391,8 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                     convert(*watch, epfd, is_asleep());
                 }
                 if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && is_asleep()) {
-                    // A thread that sleeps in the set already has not told the peer, and does not know what is in the
-                    // ring: the kernel's socket, which has space as a rule, wakes it.
+                    // A thread that sleeps in the set already has armed nothing at the peer, and has not checked the
+                    // ring: the kernel's socket, which usually has space, wakes it.
                     changed = *event;
                     changed.events = kernel_events_of(event->events | EPOLLOUT);
                     watch->kernel_events = changed.events;
@@ -422,7 +422,7 @@ bool EpollSet::forget(int fd) {
 
 namespace {
 
-// body(set, number) for each of a connection's memberships, without the lock of the list.
+// Calls body(set, fd) for each of a connection's memberships, without holding the list's lock.
 template <class Body> void for_each_watch(Connection& c, Body&& body) {
     const sys::ErrnoKept kept;
     constexpr size_t max_sets = 16;

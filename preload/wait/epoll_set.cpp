@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Waiting in a set: what its members have to tell, and what the kernel says of the others.
+// Waiting in a set: events of converted members from memory, and of the others from the kernel.
 #include "preload/wait/epoll_set.hpp"
 
 #include <optional>
@@ -28,13 +28,13 @@ constexpr uint32_t always_told = EPOLLERR | EPOLLHUP;
 
 namespace {
 
-// What has come on a connection is in the ring, all of it.
+// Whether all bytes that have arrived on a connection are in the ring.
 bool only_ring(const Connection& c) {
     const uint32_t epoch = c.state.load()->in_epoch.load();
     return (epoch & 1) != 0 && c.in_ring().writer.epoch.load(std::memory_order_acquire) == epoch;
 }
 
-// stream::look's count of what has come, while all of it is in the ring.
+// What stream::look() reports as `arrived`, while all of it is in the ring.
 uint64_t arrived(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     return c.in_ring().writer.head.load() + s.received.load() - s.frames_seen;
@@ -43,7 +43,7 @@ uint64_t arrived(const Connection& c) {
 constexpr uint32_t reading = EPOLLIN | EPOLLRDNORM;
 constexpr uint32_t writing = EPOLLOUT | EPOLLWRNORM;
 
-// For spinning, without the connection's locks: perhaps there is something to tell.
+// For spinning, without the connection's locks: whether there may be an event.
 bool has_news(const Watch& watch) {
     const Connection* c = watch.connection;
     if (c == nullptr || watch.removed || watch.disabled) {
@@ -59,12 +59,12 @@ bool has_news(const Watch& watch) {
 
 } // namespace
 
-// Whether a member has something to tell; it is idle afterwards if to_sleep, and there is nothing.
+// Whether a member has events. If not, and to_sleep, its wake-up is armed.
 bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     const bool to_sleep = next != Next::look;
     events = 0;
     if (watch.inner != nullptr) {
-        // What the kernel said of it may have been taken by now.
+        // The event that the kernel reported may have been consumed by now.
         pollfd one{watch.fd, POLLIN, 0};
         const bool there =
             watch.inner->ready(to_sleep) || (watch.kernel_in && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN);
@@ -76,7 +76,7 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
         return false;
     }
     Connection& c = *watch.connection;
-    // The number may have been closed while another one keeps the connection open, and so in the set.
+    // The fd may have been closed while another fd keeps the connection open, and so in the set.
     const int fd = table::connection(watch.fd) == &c ? watch.fd : c.fd.load();
     if (watch.disabled || table::connection(fd) != &c || c.segment.load() == nullptr) {
         return false;
@@ -94,15 +94,15 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     if (edge) {
         if (!to_sleep && only_ring(c) && !watch.kernel_in && blocked == watch.seen_blocked &&
             arrived(c) == watch.seen_arrived && s.ended == (watch.seen_ended != 0)) {
-            return false; // nothing has happened since it was told
+            return false; // nothing has happened since the last report
         }
         if (to_sleep) {
-            stream::arm(c, wanted, told_peer); // whatever is there already
+            stream::arm(c, wanted, told_peer); // regardless of the present state
         }
     }
     uint64_t now = watch.seen_arrived;
     stream::Readiness r;
-    // Counted first: bytes that come while it is looked at are told of then or the next time.
+    // Counted first: bytes that arrive during the check are reported now or the next time.
     const uint64_t counted = edge && !to_sleep && c.segment.load() != nullptr ? arrived(c) : 0;
     if (!to_sleep && stream::look_in_memory(c, wanted, r.events)) {
         now = counted;
@@ -114,7 +114,7 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
         return false;
     }
     if (r.blocked) {
-        // Not careful any more, or not for this process: as the kernel says, whose edges are the program's.
+        // No longer careful, or not in this process: the kernel's answer and its edges count.
         pollfd one{fd, wanted, 0};
         (void)sys::poll(&one, 1, 0);
         r.events = one.revents;
@@ -127,7 +127,7 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     const auto told = static_cast<uint32_t>(r.events) & (given | always_told);
     if (edge) {
         const auto ended = static_cast<short>(r.events & (POLLRDHUP | POLLHUP | POLLERR));
-        // A frame that is on its way makes it seem less for a moment.
+        // A frame in flight lowers the count for a moment.
         const bool bytes = (given & reading) != 0 && static_cast<int64_t>(now - watch.seen_arrived) > 0;
         const bool space = (r.events & POLLOUT) != 0 && blocked != watch.seen_blocked;
         if ((!bytes && !space && ended == watch.seen_ended && !(watch.kernel_in && (told & EPOLLPRI) != 0)) ||
@@ -143,7 +143,7 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     return told != 0;
 }
 
-// With the lock. A call that has nothing to do with the set has taken the frame that a member waited for.
+// With the lock. A call unrelated to the set has consumed the frame that a member waited for.
 void EpollSet::activate_missed() {
     if (!missed_.load(std::memory_order_relaxed) || !missed_.exchange(false)) [[likely]] {
         return;
@@ -157,7 +157,7 @@ void EpollSet::activate_missed() {
     }
 }
 
-// With the lock: what active members have to tell.
+// With the lock: collects the events of active members.
 int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
     int count = 0;
     soon_ = false;
@@ -196,7 +196,7 @@ int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
         *end = watch;
         end = &watch->next_active;
     }
-    // Those that were not looked at come first the next time.
+    // Unchecked members come first the next time.
     *end = nullptr;
     if (list != nullptr) {
         Watch* last = list;
@@ -222,7 +222,7 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
                 continue;
             }
             if (watch->inner != nullptr && watch->inner->has_careful()) {
-                watch->kernel_in = true; // not told of twice: by the kernel, and by what is in memory
+                watch->kernel_in = true; // reported once, not both by the kernel and from memory
                 activate(*watch);
                 taken = true;
                 continue;
@@ -240,7 +240,7 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
                     s.ended = true;
                 }
                 watch->kernel_named = true;
-                // Of a direction in the ring, the kernel knows of frames only.
+                // For a direction in the ring, the kernel reports frames only.
                 watch->kernel_in = watch->kernel_in || (events[i].events & EPOLLPRI) != 0 ||
                                    ((events[i].events & EPOLLIN) != 0 && !only_ring(*watch->connection));
                 activate(*watch);
@@ -257,7 +257,7 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
 int EpollSet::ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask) {
     const bool bounded = timeout_ns >= 0;
     const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
-    // In milliseconds where they are exact: epoll_pwait2 is younger (Linux 5.11).
+    // In milliseconds where they are exact: epoll_pwait2 needs Linux 5.11.
     if (!bounded || timeout_ns % 1000000 == 0) {
         const int64_t milliseconds = bounded ? std::min<int64_t>(timeout_ns / 1000000, INT32_MAX) : -1;
         return real::epoll_pwait(epfd, events, max, static_cast<int>(milliseconds), mask);
@@ -288,7 +288,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                 return n > 0 ? put_back_own(events, n) : n;
             }
             number = epfd;
-            // Its turn, where there is not room for all: what is ready in memory would leave the kernel's no place.
+            // The kernel's turn, if the last call filled the array: events from memory could fill it each time.
             const bool kernel_first =
                 max_reached_ && sys::now_ns() - asked_kernel_ns_.load() >= policy::max_kernel_pause_ns();
             if (kernel_first) {
@@ -306,11 +306,11 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                 soon = soon_;
                 if (count == 0) {
                     asleep.emplace(*this);
-                    if (asleep->any_missed() || take_notice()) { // just now
+                    if (asleep->any_missed() || take_notice()) { // since the last check
                         continue;
                     }
                     if (soon) {
-                        asleep.reset(); // nobody need wait for it
+                        asleep.reset(); // consumers of frames need not wait for this thread
                     }
                 }
             }
@@ -346,7 +346,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                 const bool woken = has_own(events + count, more);
                 count += hold ? take_kernel_events(events + count, more) : put_back_own(events + count, more);
                 if (hold && woken) {
-                    wake_another(); // this thread tells of what it has found already
+                    wake_another(); // this thread returns the events that it already has
                 }
             }
             return count;
@@ -431,7 +431,7 @@ bool EpollSet::ready(bool to_sleep) {
         Watch* watch = list;
         list = watch->next_active;
         uint32_t told = 0;
-        // Looked at as level-triggered: what an edge has to tell stays to be told.
+        // Checked as level-triggered: edges stay pending.
         const auto told_before = std::tuple(watch->kernel_in, watch->kernel_named, watch->seen_arrived,
                                             watch->seen_blocked, watch->seen_ended);
         set_flag(watch->armed, to_sleep);

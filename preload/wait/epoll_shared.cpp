@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A set in which several processes wait, since it was there before a fork. The kernel tells an event of an
-// edge-triggered member to one of them only, perhaps to one that has closed the connection. So such a set is the
-// kernel's alone: each process hands the connections over that it has in it.
+// A set in which several processes wait, since it existed before a fork. The kernel reports an event of an
+// edge-triggered member to one of them only, perhaps to one that has closed the connection. So the kernel alone handles
+// such a set: each process hands over the connections that it has in it.
 #include "preload/wait/epoll_set.hpp"
 
 #include <new>
@@ -29,7 +29,7 @@ constinit LocalLock chunk_lock;
 constinit SharedSet* chunk = nullptr;
 constinit size_t chunk_used = 0;
 
-// Never used again: a child may have it for longer than this process.
+// Never reused: a child may have it for longer than this process.
 SharedSet* new_shared() {
     const LocalLock::Hold hold(chunk_lock);
     if (!hold) {
@@ -83,8 +83,8 @@ void EpollSet::note_waiter_slow() {
     }
 }
 
-// By the service, while threads of the program may sleep in it: from now on what comes stays there to be told, until
-// the thread that waits in it hands the connections over.
+// Called by the service, while threads of the program may sleep in the set: members are level-triggered from now on, so
+// that events stay pending until the thread that waits hands the connections over.
 void EpollSet::note_several() {
     const LocalLock::Hold hold(lock_);
     if (!hold || !is_several()) {
@@ -100,7 +100,8 @@ void EpollSet::note_several() {
     }
 }
 
-// With the lock. events: what the kernel is to watch it for. EPOLLEXCLUSIVE cannot be modified, and allows few others.
+// With the lock. events: what the kernel watches the member for. EPOLLEXCLUSIVE cannot be modified, and allows few
+// others.
 void EpollSet::change_in_kernel(Watch& watch, uint32_t events) {
     epoll_event event = watch.wanted;
     event.events = events;
@@ -123,7 +124,7 @@ void EpollSet::leave_to_kernel() {
         {
             const LocalLock::Hold hold(lock_);
             if (!hold) {
-                return; // a handler; the call that it has interrupted does it
+                return; // in a signal handler: the interrupted call does it
             }
             give_up_wakeup();
             flush_removed();
@@ -143,7 +144,7 @@ void EpollSet::leave_to_kernel() {
         if (watch == nullptr || watch->connection != c) {
             continue;
         }
-        if (watch->converted) { // also tells of what has come to the kernel meanwhile
+        if (watch->converted) { // also reports what the kernel has received meanwhile
             change_in_kernel(*watch, watch->disabled ? uint32_t{EPOLLONESHOT} : watch->wanted.events);
         }
         remove(watch);

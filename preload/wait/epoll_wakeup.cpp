@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A set's own wake-up descriptor: an eventfd that is its member, edge-triggered, so that nobody need read it. Peers
-// write it instead of sending a frame; those of other users write into a pipe beside it. It does not say which member
-// it is for: those whose peers were told its id are looked at, which are few, the ones that became idle last.
+// A set's own wake-up descriptor: an eventfd that is its member, edge-triggered, so that it need not be read. Peers
+// write it instead of sending a frame; those of other users write to a pipe beside it. It does not identify a member:
+// all members whose peers have its id are checked, which are few, those that became idle last.
 #include "preload/wait/epoll_set.hpp"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace preload {
 
 namespace {
 
-// What the kernel tells of it: an address that is no program's. The same in children.
+// epoll data of the library's own members: addresses that no program uses. The same in children.
 char own_mark;
 char pipe_mark;
 
@@ -36,7 +36,7 @@ int EpollSet::without_own(epoll_event* events, int count) {
     return static_cast<int>(end - events);
 }
 
-// In a signal handler, which cannot look: the call that it has interrupted is told again.
+// In a signal handler, which cannot process them: wakes the interrupted call again.
 int EpollSet::put_back_own(epoll_event* events, int count) const {
     const int left = without_own(events, count);
     if (left != count) {
@@ -74,12 +74,12 @@ uint64_t EpollSet::sleeper() {
             wakeup_ = 0;
         }
         wakeup_is_past_ = wakeup_ == 0;
-        converted_.fetch_add(wakeup_ != 0 ? 1 : 0); // the kernel's events are to be sifted
+        converted_.fetch_add(wakeup_ != 0 ? 1 : 0); // so that the kernel's events are sifted
     }
     return has_wakeup() ? wakeup_.load() : uint64_t{path::by_frame};
 }
 
-// With the lock. Where there is no place, the one that has been idle for longest makes room.
+// With the lock. If told_ is full, replaces the member that has been idle longest.
 void EpollSet::note_told(Watch& watch) {
     if (wakeup_ == 0 || watch.told_at != 0 || watch.connection == nullptr) {
         return;
@@ -93,7 +93,7 @@ void EpollSet::note_told(Watch& watch) {
         oldest->told_at = 0;
         --told_count_;
         if (!stream::withdraw(*oldest->connection, static_cast<short>(oldest->wanted.events), wakeup_)) {
-            std::atomic_ref(oldest->missed).store(true); // its peer writes the descriptor just now
+            std::atomic_ref(oldest->missed).store(true); // its peer is writing the descriptor
             note_missed();
         }
     }
@@ -124,11 +124,11 @@ void EpollSet::activate_woken() {
 }
 
 int EpollSet::take_own_events(epoll_event* events, int count) {
-    // Before memory is looked at: what is sent from now on is told of anew.
+    // Before memory is checked: what is sent from now on causes another event.
     const auto has = [&](const void* mark) {
         return std::any_of(events, events + count, [&](const epoll_event& one) { return one.data.ptr == mark; });
     };
-    // A signal handler may have been told of some, which cannot take them: put_back_own().
+    // On own_mark, too: a signal handler that receives a pipe event cannot drain it, see put_back_own().
     if (pipe_ == Pipe::member && (has(&own_mark) || has(&pipe_mark))) {
         wakeup::drain(wakeup_);
     }
@@ -139,7 +139,7 @@ int EpollSet::take_own_events(epoll_event* events, int count) {
     return left;
 }
 
-// With the lock. True: members that were idle are to be looked at.
+// With the lock. True: members that were idle must be checked.
 bool EpollSet::take_notice() {
     if (wakeup_ == 0 || !wakeup::is_notified(wakeup_)) {
         return false;
@@ -150,7 +150,7 @@ bool EpollSet::take_notice() {
 
 void EpollSet::wake() const {
     if (const uint64_t id = wakeup_.load(); id != 0) {
-        wakeup::wake_own(id); // if it is another sleeper's by now, that one looks in vain
+        wakeup::wake_own(id); // if another waiter has the id by now, its wake-up is spurious
     }
 }
 
@@ -198,7 +198,8 @@ void EpollSet::after_fork_in_parent() {
     }
 }
 
-// In the child. The parent has left its own before, unless the fork was in a handler that had interrupted this set.
+// In the child. The parent gave up its wake-up before, unless the fork was in a handler that interrupted this set's
+// functions.
 void EpollSet::after_fork() {
     lock_.forget();
     wakeup_is_past_ = true;

@@ -35,7 +35,7 @@ EpollSet* careful_set(int fd) {
     return set != nullptr && set->has_careful() ? set : nullptr;
 }
 
-// An array for a call: on the stack if it is short, since stacks may be.
+// An array for a call: on the stack only if it is short, since stacks may be small.
 template <class T, size_t N> class Scratch {
   public:
     explicit Scratch(size_t count) : count_(count) {
@@ -61,30 +61,30 @@ template <class T, size_t N> class Scratch {
 };
 constexpr size_t few = 64;
 
-// When the thread last asked the kernel: while memory is ready, the others' turn comes as in EpollSet::wait().
+// When the thread last polled the kernel: while memory is ready, the kernel's turn comes as in EpollSet::wait().
 constinit thread_local uint64_t asked_kernel_ns = 0;
 
-// One call's look at all descriptors.
+// One call's check of all descriptors.
 class Poll {
   public:
     Poll(pollfd* fds, nfds_t count, pollfd* shadow) : fds_(fds), count_(count), shadow_(shadow) {}
 
-    // Into revents; how many are not zero. sleeper: see stream::look().
+    // Fills revents; returns how many are not zero. sleeper: see stream::look().
     int look(uint64_t sleeper);
-    // Asks the kernel about the others, and adds what it says. Negative: -1, and errno.
+    // Polls the kernel for the others, and merges its events. Negative: -1, and errno.
     int add_kernel(const sigset_t* mask);
-    // own: besides what look() has found, on the descriptors of this id, if it is one.
+    // Sleeps on what look() has selected, and on the descriptors of `own`, if it is an id.
     template <class Undo> int sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own, Undo&& undo);
-    // An id by which peers wake the thread: of which users' they are.
+    // Whether peers can wake the thread by an id, and which users' they are.
     struct Takers {
         bool any = false;
-        bool others = false; // other users'
+        bool others = false; // some are of other users
     };
     [[nodiscard]] Takers takers() const;
     void use_pipe(int reader) { pipe_ = reader; } // of the id that look() and sleep() are given
     [[nodiscard]] bool anything_in_memory() const;
     [[nodiscard]] bool looks_again_soon() const { return soon_; }
-    // The thread is awake, and looks again before it sleeps: peers need not wake it meanwhile.
+    // The thread is awake, and checks again before it sleeps: peers need not wake it meanwhile.
     void disarm(wakeup::Id own) const;
 
   private:
@@ -92,9 +92,9 @@ class Poll {
 
     pollfd* fds_;
     nfds_t count_;
-    pollfd* shadow_; // what the kernel is asked; two more than the program's
+    pollfd* shadow_; // what the kernel polls; two entries more than the program's
     int pipe_ = -1;
-    bool soon_ = false; // a connection has to be looked at again, see stream::gives_back()
+    bool soon_ = false; // a connection must be checked again, see stream::gives_back()
 };
 
 int Poll::look(uint64_t sleeper) {
@@ -115,12 +115,12 @@ int Poll::look(uint64_t sleeper) {
                 continue;
             }
             if (r.blocked) {
-                continue; // as the kernel says
+                continue; // the kernel's answer counts
             }
             one.revents = static_cast<short>(r.events & (one.events | POLLHUP | POLLERR));
             shadow_[i].events = r.kernel;
             if (!to_sleep) {
-                shadow_[i].fd = -1; // it was asked
+                shadow_[i].fd = -1; // look() has polled it
             }
         } else if (EpollSet* set = careful_set(one.fd); set != nullptr && set->ready(to_sleep)) {
             one.revents = static_cast<short>(one.events & (POLLIN | POLLRDNORM));
@@ -158,8 +158,9 @@ int Poll::add_kernel(const sigset_t* mask) {
     return n < 0 && ready == 0 ? n : ready;
 }
 
-// From before the last look until after the sleep: who takes frames meanwhile waits for this thread to wake, and has
-// them sent again if it does not. Other threads may close the numbers meanwhile; a thread may be cancelled.
+// Exists from before the last check until after the sleep: a thread that consumes frames meanwhile waits for this
+// thread to wake, and has them sent again if it does not. Other threads may close the fds meanwhile; a thread may be
+// cancelled.
 class Asleep {
   public:
     Asleep(const pollfd* fds, nfds_t count) : counts_(count) {
@@ -212,7 +213,7 @@ Poll::Takers Poll::takers() const {
     return takers;
 }
 
-// undo: what the caller has to undo if the thread is cancelled.
+// undo: called if the thread is cancelled.
 template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own, Undo&& undo) {
     constexpr int64_t pause_ns = stream::give_back_pause_ms * 1000000;
     const bool shortened = soon_ && (timeout_ns < 0 || timeout_ns > pause_ns);
@@ -234,7 +235,7 @@ template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, 
     asked_kernel_ns = sys::now_ns();
     spin::slept(begin, asked_kernel_ns, own != 0 ? wakeup::notified_at(own) : 0);
     errno = error;
-    n += n == 0 && shortened ? 1 : 0; // the time is not over
+    n += n == 0 && shortened ? 1 : 0; // the timeout has not expired
     if (n > 0) {
         (void)merge();
     }
@@ -281,7 +282,7 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
                 all.use_pipe(takers.others && own.id() != 0 ? wakeup::pipe_reader(own.id()) : -1);
                 ready = all.look(own.id() != 0 ? own.id() : wakeup::Id{path::by_frame});
                 if (all.looks_again_soon()) {
-                    asleep.end(); // nobody need wait for it
+                    asleep.end(); // consumers of frames need not wait for this thread
                 }
                 const auto undo = [&] {
                     asleep.end();
@@ -334,8 +335,8 @@ int poll(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask) {
 
 namespace {
 
-// Whether the kernel's table of descriptors, which grows as they are made, has no place for the number: select(2) does
-// not look at such. Only the kernel knows, and says EBADF of one for which there is a place.
+// Whether the fd is beyond the kernel's descriptor table, which grows on demand: select(2) ignores such fds. Only the
+// kernel can tell: it returns EBADF for a closed fd within the table.
 bool is_beyond_table(int fd) {
     constexpr size_t bits = 8 * sizeof(long);
     constexpr size_t usual = FD_SETSIZE / bits;
@@ -354,7 +355,7 @@ bool is_beyond_table(int fd) {
 
 int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_ns, const sigset_t* mask) {
     const auto has = [](const fd_set* set, int fd) {
-        // A program may have larger sets than FD_SETSIZE, which FD_ISSET would not look at.
+        // A program may have larger sets than FD_SETSIZE, which FD_ISSET does not support.
         constexpr int bits = 8 * sizeof(long);
         return set != nullptr && (reinterpret_cast<const unsigned long*>(set)[fd / bits] >> (fd % bits) & 1) != 0;
     };
@@ -389,7 +390,7 @@ int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_n
     }
     const auto wanted = [](const pollfd& one) {
         short told = one.revents;
-        // POLLHUP is nothing to those who wait for exceptions, nor POLLERR.
+        // POLLHUP and POLLERR do not make an exceptional condition.
         told = static_cast<short>(told & (((one.events & POLLIN) != 0 ? POLLIN | POLLHUP | POLLERR : 0) |
                                           ((one.events & POLLOUT) != 0 ? POLLOUT | POLLERR : 0) |
                                           ((one.events & POLLPRI) != 0 ? POLLPRI : 0) | POLLNVAL));
@@ -406,7 +407,7 @@ int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_n
             errno = EBADF;
             return -1;
         }
-        return select(bad->fd, in, out, except, timeout_ns, mask); // it was found at once, so that no time has passed
+        return select(bad->fd, in, out, except, timeout_ns, mask); // it was reported at once, so no time has passed
     }
     int result = 0;
     for (nfds_t i = 0; i < used; ++i) {

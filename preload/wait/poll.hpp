@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// poll(2) and select(2) over descriptors of any kind. Where no connection among them is careful, they are the kernel's.
+// poll(2) and select(2) on descriptors of any kind. If no connection among them is careful, the kernel handles the
+// call.
 #pragma once
 
 #include <csignal>
@@ -12,9 +13,9 @@
 
 namespace preload::wait {
 
-// Whether any of these has to be looked at in memory.
+// Whether any of these must be polled in memory.
 bool any_careful(const pollfd* fds, nfds_t count);
-// ppoll(2). timeout_ns < 0: for ever.
+// ppoll(2). timeout_ns < 0: no timeout.
 int poll(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask);
 // As select(2), without changing the timeout; -2: none of them is careful, nothing was done.
 int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_ns, const sigset_t* mask);

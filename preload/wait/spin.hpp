@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Looking at memory for a short time before sleeping, where another processor may write it meanwhile. Each thread
-// learns from its last waits: it looks while most of them are short, and sleeps at once while they are not, or while
-// it has had to wait for a processor.
+// Spinning on memory for a short time before sleeping, where another processor may write it meanwhile. Each thread
+// adapts to its recent waits: it spins while most of them are short, and sleeps at once while they are not, or while
+// threads compete for its processor.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@
 
 namespace preload::spin {
 
-// The longest time in ns; 0: never (one processor, or RSPRELOAD_SPIN=0).
+// Maximum spin time in ns; 0: never (one processor, or RSPRELOAD_SPIN=0).
 uint32_t max_ns();
 
 namespace detail {
 
-// What a thread knows of its waits. Long ones count for more: they cost a processor's time if looked through.
+// A thread's record of its waits. Long ones weigh more: spinning through them wastes a processor's time.
 class Experience {
   public:
     [[nodiscard]] bool pays_off() const { return score_ > 0; }
@@ -29,10 +29,10 @@ class Experience {
         }
     }
     void was_long() { score_ = score_ > cost_of_long ? score_ - cost_of_long : 0; }
-    // Another thread had the processor while this one looked: there are more threads than processors. What comes
-    // meanwhile waits for this thread's turn, while a thread that sleeps would be woken at once, so that it is tried
-    // more and more seldom while that is so. Threads of the kernel's, and of a host below it, take a moment each few
-    // milliseconds; those of programs that want to run come again at once, or stay.
+    // Another thread had the processor while this one spun: there are more threads than processors. What arrives
+    // meanwhile waits for this thread's time slice, while a sleeping thread would be woken at once; so spinning is
+    // tried ever more rarely while that lasts. Threads of the kernel, and of a host below it, take a moment every few
+    // milliseconds; runnable threads of programs come again at once, or stay.
     void was_displaced(uint64_t now, uint64_t for_ns) {
         constexpr uint64_t least_ns = 10000000;
         constexpr uint64_t most_ns = 160000000;
@@ -59,12 +59,12 @@ class Experience {
 };
 
 extern constinit thread_local Experience experience;
-inline constexpr uint64_t yield_after_ns = 4000; // others have the processor at most that much later
-inline constexpr uint64_t displaced_ns = 15000;  // longer than a yield that finds nobody
+inline constexpr uint64_t yield_after_ns = 4000; // delays others by at most this
+inline constexpr uint64_t displaced_ns = 15000;  // longer than a yield without another runnable thread
 
 } // namespace detail
 
-// True: done() said so.
+// True: done() returned true.
 template <class Done> bool until(Done&& done) {
     const uint32_t most = max_ns();
     detail::Experience& experience = detail::experience;
@@ -99,11 +99,11 @@ template <class Done> bool until(Done&& done) {
     }
 }
 
-// A thread has slept, after it had looked in vain or had not looked. notified_at: when somebody had something for it, 0
-// if that is not known. The rest of the time went by until a processor had woken up: often more than the wait itself,
-// and looking would have saved both.
+// Records a sleep, with or without a spin before it. notified_at: when the waiter was notified, 0 if unknown. The rest
+// of the sleep is the time that a processor takes to wake up: often longer than the wait itself, and spinning would
+// have saved both.
 inline void slept(uint64_t begin, uint64_t end, uint64_t notified_at = 0) {
-    constexpr uint64_t surely_worth_ns = 25000; // less than what is saved
+    constexpr uint64_t surely_worth_ns = 25000; // less than spinning saves
     stats::slept(end - begin);
     if (const uint32_t most = max_ns(); most != 0) {
         const bool soon = notified_at != 0 && notified_at < begin + surely_worth_ns;

@@ -19,37 +19,37 @@ namespace preload::wakeup {
 
 namespace {
 
-// An id: the process's random part, and which of its own it is.
+// An id consists of the process's random part and the index of one of its own.
 constexpr uint32_t own_count = 32;
 constexpr uint64_t index_mask = 63;
 
 constinit std::atomic<uint64_t> process{0};
 constinit std::atomic<uint32_t> busy{0};
-// A thread takes the same again where it can: what its connections' peers were told the last time still holds then, and
-// names no other thread. So that threads begin with different ones, those that were taken first are noted.
+// A thread reuses its last id if it can: what it armed at its connections' peers stays valid, and names no other
+// thread. Indexes that were used are noted, so that threads begin with different ones.
 constinit std::atomic<uint32_t> preferred{0};
 constinit thread_local uint32_t last_index = UINT32_MAX;
-constinit std::array<std::atomic<int>, own_count> own{}; // one more than the number; 0: not made
+constinit std::array<std::atomic<int>, own_count> own{}; // fd + 1; 0: not made
 struct Pipe {
-    std::atomic<int> reader{0}; // one more than the number; 0: not made, -1: it cannot be
+    std::atomic<int> reader{0}; // fd + 1; 0: not made, -1: it failed
     std::atomic<int> writer{-1};
 };
 constinit std::array<Pipe, own_count> pipes{};
 static_assert(own_count <= Board::count);
 constinit std::atomic<Board*> board{nullptr};
-constinit std::atomic<int> board_fd{0}; // one more than the number; 0: not made, -1: it cannot be, or is being made
+constinit std::atomic<int> board_fd{0}; // fd + 1; 0: not made, -1: it failed, or is being made
 
-// Those of other processes. They are only ever replaced, by the service thread.
+// Ids of other processes. Only the service thread replaces them; none is removed.
 struct Known {
     std::atomic<Id> id{0};
     std::atomic<int> fd{-1};
-    std::atomic<uid_t> user{0}; // who has given it
+    std::atomic<uid_t> user{0}; // of the process that has passed it
     std::atomic<bool> is_pipe{false};
-    std::atomic<Board*> board{nullptr}; // its process's
-    std::atomic<uint32_t> users{0};     // threads that write it just now
+    std::atomic<Board*> board{nullptr}; // of its process
+    std::atomic<uint32_t> users{0};     // threads that are writing it
 };
 constexpr size_t known_count = 128;
-constexpr size_t places = 8; // where one may be
+constexpr size_t places = 8; // slots in which one may be
 constinit std::array<Known, known_count> known{};
 
 Known& place_of(Id id, size_t i) {
@@ -70,7 +70,7 @@ uint64_t process_part() {
     return part;
 }
 
-// Of one that blocks only if somebody has written it 2^64 times.
+// fd: an eventfd, which blocks only after 2^64 unread writes.
 void write_one(int fd) {
     const uint64_t one = 1;
     (void)sys::call(SYS_write, fd, &one, sizeof(one));
@@ -91,7 +91,7 @@ Board::Place* own_place(Id id) {
     return own_board != nullptr && id != 0 && index < own_count ? &own_board->places[index] : nullptr;
 }
 
-// Without one, whoever wakes writes the descriptor each time.
+// Without a board, each wake-up writes the descriptor.
 void make_board() {
     int not_made = 0;
     if (board_fd.load() != 0 || !board_fd.compare_exchange_strong(not_made, -1)) {
@@ -129,7 +129,7 @@ Id acquire() {
         make_board();
     }
     const Id id = part | index;
-    clear(id); // nobody has been told of it yet
+    clear(id); // the new owner has not armed it yet
     if (own[index].load() == 0) {
         release(id);
         return 0;
@@ -210,7 +210,7 @@ void drain(Id id) {
 
 namespace {
 
-// place: of the id whose descriptor it is, or null.
+// place: of the id that fd belongs to, or null.
 void write_unless_written(Board::Place* place, int fd) {
     const uint64_t notice = place != nullptr ? Board::notify(*place) : 0;
     if (place == nullptr || notice != 0) {
@@ -228,7 +228,7 @@ void wake_own(Id id) {
         if (Board::Place* place = own_place(id); place != nullptr) {
             (void)Board::notify(*place);
         }
-        write_one(descriptor(id)); // in any case: some have other news than what is in memory
+        write_one(descriptor(id)); // always: some callers report changes that are not visible in memory
     }
 }
 
@@ -264,13 +264,13 @@ bool keep_known(Id id, uid_t user, int fd, bool is_pipe, Board* theirs) {
     for (size_t i = 0; i < places && place == nullptr; ++i) {
         Known& one = place_of(id, i);
         if (one.id.load() == id && one.user.load() == user) {
-            descriptors::close(fd); // it was asked for twice
+            descriptors::close(fd); // it was requested twice
             Board::unmap(theirs);
             return true;
         }
         place = one.fd.load() < 0 ? &one : nullptr;
     }
-    // The one that makes room is asked for again if it is wanted.
+    // A replaced one is requested again when needed.
     for (size_t i = 0; i < places && place == nullptr; ++i) {
         Known& one = place_of(id, next++ % places);
         const Id before = one.id.exchange(0);

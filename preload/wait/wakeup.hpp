@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Waking a thread or an epoll set of another process without TCP: by an eventfd that it sleeps on, which costs half of
-// what a frame does. Each process has a few of them. A sleeper writes its id where the peer looks for sleepers (see
-// WakeFields); the peer asks the service of the other process for the descriptor once, and keeps it.
+// Waking a thread or an epoll set of another process without TCP: by an eventfd that it sleeps on, at half the cost of
+// a frame. Each process has a few of them. A waiter stores its id where the peer checks for waiters (see WakeFields);
+// the peer requests the descriptor from the other process's service once, and keeps it.
 //
-// The eventfd is for processes of one user only: who holds it can take wake-ups away that are meant for another
-// connection. Peers of other users write into a pipe, see wakeup_pipe.hpp. Frames are for whoever has neither, and
-// whenever several threads or processes sleep for one connection.
+// Only processes of the same user get the eventfd: a holder can consume wake-ups that are meant for another connection.
+// Peers of other users write to a pipe, see wakeup_pipe.hpp. Frames wake waiters that have neither, and several threads
+// or processes that sleep on one connection.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +16,41 @@
 
 namespace preload::wakeup {
 
-// Names an eventfd on this host. Those below `least` are no names, see path::Sleeper.
+// Identifies an eventfd on this host. The values of path::Sleeper are not ids.
 using Id = uint64_t;
 
-// One that nobody of this process sleeps on. 0: there is none, or no descriptor for it.
+// Returns an id that no thread or set of this process uses. 0: there is none, or no descriptor for it.
 Id acquire();
 void release(Id id);
-int descriptor(Id id); // of one that is acquired
+int descriptor(Id id); // of an acquired id
 
-// Of one that is acquired: the end of the pipe that other users' processes write into, made when it is first asked for.
-// It does not block. -1: there is none.
+// Of an acquired id: the read end of the pipe that other users' processes write to, made at the first call.
+// Nonblocking. -1: there is none.
 int pipe_reader(Id id);
-int pipe_writer(Id id); // what they are given; -1: the reader was not asked for, or cannot be made
+int pipe_writer(Id id); // the end that they get; -1: pipe_reader() was not called, or has failed
 void drain(Id id);      // see wakeup_pipe::drain()
 
-// Of one that is acquired: when somebody has notified it, in ns as sys::now_ns(); 0: nobody has since it was cleared.
-// Whoever looks at what that may be about, clears it first. A notified one is not notified again: it must not go to
-// sleep without having looked.
+// Of an acquired id: when it was notified, in ns as sys::now_ns(); 0: not since it was cleared. A waiter clears it
+// before it checks for events. A notified id is not notified again: the waiter must not sleep without that check.
 uint64_t notified_at(Id id);
 inline bool is_notified(Id id) { return notified_at(id) != 0; }
 void clear(Id id);
 
 bool is_own(Id id);
-void wake_own(Id id); // that of another process: nothing happens
-// False: its descriptor is not known, or was given by another user's process than this one's: ids are read from memory
-// that a peer writes to, and it could name somebody else's.
+void wake_own(Id id); // no effect on an id of another process
+// False: its descriptor is not known, or did not come from a process of this user: ids are read from memory that a peer
+// writes, which could name another process's id.
 bool wake(Id id, uid_t user);
-// Another process's, which it has given: the descriptor belongs to this process from now on. Service thread only.
-// False: there is no number or place for it, and it is closed.
-// board: the memory file of that process's board, or -1.
+// Stores the descriptor that another process has passed for its id, and takes ownership of it. Service thread only.
+// False: there is no fd number or place for it, and it is closed. board: the memory file of that process's board, or
+// -1.
 bool learn(Id id, uid_t user, int fd, int board);
 int board_file(); // of this process; -1: it has none
-// The same for the writer of a pipe, which stays the caller's.
+// The same for the write end of a pipe, which stays the caller's.
 bool learn_pipe(Id id, uid_t user, int writer);
 void after_fork_in_child(); // its descriptors are closed elsewhere
 
-// One for as long as a thread may sleep.
+// Holds an id while a thread may sleep.
 class Own {
   public:
     explicit Own(bool wanted) : id_(wanted ? acquire() : 0) {}

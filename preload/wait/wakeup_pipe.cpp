@@ -28,9 +28,9 @@ namespace {
 constexpr mode_t others_only_write = S_IRUSR | S_IWUSR | S_IWGRP | S_IWOTH;
 constexpr uint64_t sigpipe = uint64_t{1} << (SIGPIPE - 1);
 
-constinit std::atomic<bool> knows_no_nosignal{false}; // this kernel
+constinit std::atomic<bool> knows_no_nosignal{false}; // this kernel has no RWF_NOSIGNAL
 
-// A pipe holds as much unless a peer has enlarged it. Nobody looks at what is in it.
+// The capacity of a pipe, unless a peer has enlarged it. Its contents are discarded.
 constinit std::array<char, 65536> rubbish{};
 
 struct PipePath {
@@ -38,14 +38,14 @@ struct PipePath {
     std::array<char, 32> text{};
 };
 
-// Anything else might do something as it is opened, or take its time. The name of a file would begin with a slash.
+// Opening anything else might have side effects, or block. The target of a file would begin with a slash.
 bool is_pipe(const PipePath& path) {
     std::array<char, 32> target{};
     const long length = sys::call(SYS_readlinkat, AT_FDCWD, path.text.data(), target.data(), target.size() - 1);
     return length > 0 && strncmp(target.data(), "pipe:[", 6) == 0;
 }
 
-// Who holds only the end that is read may not be allowed to write, and this process may.
+// Checked because the giver of a read end may not be allowed to write, while this process is.
 bool is_writer(int fd) {
     const long flags = sys::call(SYS_fcntl, fd, F_GETFL);
     return flags >= 0 && (flags & O_ACCMODE) == O_WRONLY;
@@ -60,7 +60,7 @@ Ends make() {
     if (sys::call(SYS_pipe2, ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
         return {};
     }
-    (void)sys::call(SYS_fchmod, ends[1], others_only_write); // else they will not be able to open it
+    (void)sys::call(SYS_fchmod, ends[1], others_only_write); // else other users cannot open it
     return {ends[0], ends[1]};
 }
 
@@ -91,7 +91,7 @@ bool notify_with_signal_blocked(int writer) {
     uint64_t pending = 0;
     sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &sigpipe, &before, sizeof(before));
     if ((before & sigpipe) != 0) {
-        sys::call(SYS_rt_sigpending, &pending, sizeof(pending)); // one that is the program's
+        sys::call(SYS_rt_sigpending, &pending, sizeof(pending)); // a pending SIGPIPE is the program's
     }
     const char byte = 1;
     const long written = sys::call(SYS_write, writer, &byte, 1);

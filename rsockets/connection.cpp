@@ -56,12 +56,12 @@ bool is_over(ssize_t result, const fi_rstream_status& status) {
 
 } // namespace
 
-int Connection::open(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
+int Connection::open(Transport& transport, fi_info& info, EventHandler* handler, const Sizes& sizes,
                      std::unique_ptr<Connection>& out) {
-    return told(make(transport, info, target, sizes, out));
+    return told(make(transport, info, handler, sizes, out));
 }
 
-int Connection::make(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
+int Connection::make(Transport& transport, fi_info& info, EventHandler* handler, const Sizes& sizes,
                      std::unique_ptr<Connection>& out) {
     fid_domain* domain = nullptr;
     int ret = transport.domain(info, domain);
@@ -75,7 +75,7 @@ int Connection::make(Transport& transport, fi_info& info, EventTarget* target, c
         return ret;
     }
     connection->ep_.reset(ep);
-    if ((ret = transport.attach(ep, target)) != 0) {
+    if ((ret = transport.attach(ep, handler)) != 0) {
         return ret;
     }
     for (const Option& option : options) {

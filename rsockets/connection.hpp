@@ -39,7 +39,7 @@ struct Keepalive {
 class Connection {
   public:
     // Not yet connected. With the `info` of a request, the endpoint answers that request. 0 or -FI_E*.
-    static int open(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
+    static int open(Transport& transport, fi_info& info, EventHandler* handler, const Sizes& sizes,
                     std::unique_ptr<Connection>& out);
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;
@@ -95,7 +95,7 @@ class Connection {
 
   private:
     explicit Connection(Transport& transport) : transport_(transport) {}
-    static int make(Transport& transport, fi_info& info, EventTarget* target, const Sizes& sizes,
+    static int make(Transport& transport, fi_info& info, EventHandler* handler, const Sizes& sizes,
                     std::unique_ptr<Connection>& out);
     int enable();
     void note_look();

@@ -48,13 +48,13 @@ EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
     : set_(set), fd_(fd), object_(object), socket_(as_kind<Socket>(object.get())),
       nested_(as_kind<EpollSet>(object.get())) {}
 
-void EpollSet::Interest::hear() {
-    const Guard lock(set_.heard_mutex_);
-    if (std::exchange(heard_, true)) {
+void EpollSet::Interest::notify() {
+    const Guard lock(set_.notified_mutex_);
+    if (std::exchange(notified_, true)) {
         return; // queued already
     }
-    set_.heard_.push_back(id_);
-    if (set_.heard_.size() == 1) {
+    set_.notified_.push_back(id_);
+    if (set_.notified_.size() == 1) {
         const uint64_t one = 1;
         (void)!::write(set_.wake_.get(), &one, sizeof(one));
     }
@@ -87,7 +87,7 @@ Ref<EpollSet> EpollSet::make(int flags, int& fd) {
 EpollSet::~EpollSet() {
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
-            interest->socket_->bell().remove(interest.get());
+            interest->socket_->wait_queue().remove(interest.get());
         }
     }
 }
@@ -99,7 +99,7 @@ void EpollSet::hang_up() {
     const Guard lock(mutex_);
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
-            interest->socket_->bell().remove(interest.get());
+            interest->socket_->wait_queue().remove(interest.get());
         }
     }
     candidates_.clear();
@@ -210,9 +210,9 @@ int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
     by_id_[interest.id_] = &interest;
     interests_[{fd, object.get()}] = std::move(made);
     if (interest.socket_ != nullptr) {
-        interest.socket_->bell().add(&interest);
+        interest.socket_->wait_queue().add(&interest);
     }
-    interest.hear(); // waiters must poll it
+    interest.notify(); // waiters must poll it
     return 0;
 }
 
@@ -223,7 +223,7 @@ int EpollSet::modify(Interest& interest, const epoll_event& event) {
     interest.wanted_ = event;
     interest.disabled_ = false;
     interest.told_ = 0;
-    interest.hear();
+    interest.notify();
     return 0;
 }
 
@@ -231,7 +231,7 @@ void EpollSet::erase(const Key& key) {
     const auto found = interests_.find(key);
     Interest& interest = *found->second;
     if (interest.socket_ != nullptr) {
-        interest.socket_->bell().remove(&interest);
+        interest.socket_->wait_queue().remove(&interest);
     } else {
         interest.let_go();
     }
@@ -259,21 +259,21 @@ void EpollSet::make_candidate(Interest& interest) {
 }
 
 void EpollSet::take_heard() {
-    hearing_.clear();
+    collected_.clear();
     {
-        const Guard lock(heard_mutex_);
-        hearing_.swap(heard_);
-        if (!hearing_.empty()) {
+        const Guard lock(notified_mutex_);
+        collected_.swap(notified_);
+        if (!collected_.empty()) {
             uint64_t count = 0;
             (void)!::read(wake_.get(), &count, sizeof(count));
         }
-        for (const uint64_t id : hearing_) {
+        for (const uint64_t id : collected_) {
             if (const auto found = by_id_.find(id); found != by_id_.end()) {
-                found->second->heard_ = false;
+                found->second->notified_ = false;
             }
         }
     }
-    for (const uint64_t id : hearing_) {
+    for (const uint64_t id : collected_) {
         if (const auto found = by_id_.find(id); found != by_id_.end()) {
             if (found->second->object_->closed()) {
                 erase({found->second->fd_, found->second->object_.get()});

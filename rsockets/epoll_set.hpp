@@ -18,10 +18,10 @@
 #include <sys/epoll.h>
 
 #include "base/descriptor.hpp"
-#include "rsockets/bell.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
 #include "rsockets/socket.hpp"
+#include "rsockets/wait_queue.hpp"
 
 namespace rsockets {
 
@@ -48,9 +48,9 @@ class EpollSet final : public Object {
 
   private:
     // A socket or nested set under one descriptor.
-    struct Interest final : public Ear {
+    struct Interest final : public Waiter {
         Interest(EpollSet& set, int fd, const Ref<Object>& object);
-        void hear() override;
+        void notify() override;
         void let_go() override;
 
         EpollSet& set_;
@@ -60,7 +60,7 @@ class EpollSet final : public Object {
         EpollSet* const nested_; //
         uint64_t id_ = 0;        // carried by the kernel's events for it
         epoll_event wanted_{};
-        bool heard_ = false;     // is in the set's `heard_`; guarded by `heard_mutex_`
+        bool notified_ = false;  // is in the set's `notified_`; guarded by `notified_mutex_`
         bool candidate_ = false; // must be polled
         bool disabled_ = false;  // EPOLLONESHOT has fired
         uint32_t told_ = 0;      // EPOLLET: the events and the progress at the last poll
@@ -88,20 +88,20 @@ class EpollSet final : public Object {
 
     base::Descriptor kernel_; // watches `wake_`, `others_`, and descriptors of the provider
     base::Descriptor others_; // watches descriptors that are not ours; made on demand
-    base::Descriptor wake_;   // readable once `heard_` is not empty
+    base::Descriptor wake_;   // readable once `notified_` is not empty
 
     Mutex mutex_;
     std::map<Key, std::unique_ptr<Interest>> interests_ RSOCKET_GUARDED_BY(mutex_);
     std::unordered_map<uint64_t, Interest*> by_id_ RSOCKET_GUARDED_BY(mutex_);
     std::vector<Interest*> candidates_ RSOCKET_GUARDED_BY(mutex_);
-    // candidates_ and heard_ of the current poll: members, so that polling allocates no memory.
+    // candidates_ and notified_ of the current poll: members, so that polling allocates no memory.
     std::vector<Interest*> looking_ RSOCKET_GUARDED_BY(mutex_);
-    std::vector<uint64_t> hearing_ RSOCKET_GUARDED_BY(mutex_);
+    std::vector<uint64_t> collected_ RSOCKET_GUARDED_BY(mutex_);
     uint64_t next_id_ RSOCKET_GUARDED_BY(mutex_) = 16;
     bool others_turn_ RSOCKET_GUARDED_BY(mutex_) = false; // to get the space, where it is for one event
 
-    Mutex heard_mutex_; // a leaf: nothing else is locked under it
-    std::vector<uint64_t> heard_ RSOCKET_GUARDED_BY(heard_mutex_);
+    Mutex notified_mutex_; // a leaf: nothing else is locked under it
+    std::vector<uint64_t> notified_ RSOCKET_GUARDED_BY(notified_mutex_);
 };
 
 } // namespace rsockets

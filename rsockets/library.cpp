@@ -119,7 +119,7 @@ void Library::finish(bool alone) {
     fd_table::for_each([&](int, Object& object) {
         if (auto* socket = as_kind<Socket>(&object)) {
             socket->close_at_exit();
-            socket->bell().ring(); // wakes sleeping waiters, in case a destructor waits for them
+            socket->wait_queue().notify_all(); // wakes sleeping waiters, in case a destructor waits for them
         }
     });
     deliver(deadline);

@@ -67,7 +67,7 @@ int Listener::open_endpoint(Library& library, const Address& address) {
     return 0;
 }
 
-int Listener::attach(EventTarget* target) { return transport_->attach(pep_.get(), target); }
+int Listener::attach(EventHandler* handler) { return transport_->attach(pep_.get(), handler); }
 
 int Listener::listen() { return fi_listen(pep_.get()); }
 

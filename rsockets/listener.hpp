@@ -32,7 +32,7 @@ class Listener {
     ~Listener();
 
     // Sets the handler of requests. 0 or -errno.
-    int attach(EventTarget* target);
+    int attach(EventHandler* handler);
     // Requests arrive from here on. 0 or -errno.
     int listen();
     // When this returns, no handler is running, and none will be called.

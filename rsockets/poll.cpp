@@ -90,7 +90,7 @@ class Poll {
     void listen(Sleeper& sleeper) {
         for (const Use& object : objects_) {
             if (auto* socket = object.as<Socket>()) {
-                sleeper.listen_to(socket->bell());
+                sleeper.wait_on(socket->wait_queue());
             }
         }
     }
@@ -177,7 +177,7 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
     }
     poll.listen(sleeper);
     for (int looks = 0;; ++looks) {
-        sleeper.rest();
+        sleeper.clear();
         if ((ready = poll.look()) != 0 || deadline.passed()) {
             return ready;
         }

@@ -12,7 +12,7 @@
 #include <poll.h>
 #include <sys/select.h>
 
-#include "rsockets/bell.hpp"
+#include "rsockets/wait_queue.hpp"
 
 namespace rsockets {
 

@@ -11,7 +11,7 @@
 
 #include <sys/types.h>
 
-#include "rsockets/bell.hpp"
+#include "rsockets/wait_queue.hpp"
 
 namespace rsockets {
 
@@ -25,7 +25,7 @@ struct Room {
 // A sending call: `begin` before each attempt, `end` after it.
 class RoomWaiter {
   public:
-    RoomWaiter(Room& room, Bell& bell) : room_(room), bell_(bell) {}
+    RoomWaiter(Room& room, WaitQueue& wait_queue) : room_(room), wait_queue_(wait_queue) {}
     RoomWaiter(const RoomWaiter&) = delete;
     RoomWaiter& operator=(const RoomWaiter&) = delete;
     ~RoomWaiter() {
@@ -44,13 +44,13 @@ class RoomWaiter {
         if (sent == -EAGAIN) {
             starved_ = true;
         } else if (room_.waiters.load() > (waits_ ? 1 : 0) || (room_.polled.load() && room_.polled.exchange(false))) {
-            bell_.ring();
+            wait_queue_.notify_all();
         }
     }
 
   private:
     Room& room_;
-    Bell& bell_;
+    WaitQueue& wait_queue_;
     bool starved_ = false;
     bool waits_ = false;
 };

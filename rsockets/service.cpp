@@ -150,7 +150,7 @@ void Service::take_turn(bool& data) {
     bool may_sleep = true;
     const auto transports = library_.transports();
     for (Transport* transport : transports) {
-        events += transport->pump();
+        events += transport->dispatch_events();
     }
     bool awaited = false; // the program does not progress all writes to iomaps itself
     int map_rest = 0;     // milliseconds until the next check of that; 0: no iomaps

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/descriptor.hpp"
-#include "rsockets/bell.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
+#include "rsockets/wait_queue.hpp"
 
 namespace rsockets {
 

@@ -222,7 +222,7 @@ int Socket::shutdown(int how) {
         break;
     }
     }
-    bell_.ring();
+    wait_queue_.notify_all();
     return ret;
 }
 
@@ -262,7 +262,7 @@ int Socket::disconnect() {
         }
     }
     ending_.begin_anew();
-    bell_.ring();
+    wait_queue_.notify_all();
     return 0;
 }
 
@@ -283,7 +283,7 @@ void Socket::on_connected() {
     if (parent) {
         parent->child_connected(*this);
     }
-    bell_.ring();
+    wait_queue_.notify_all();
 }
 
 void Socket::on_failed(int error) {
@@ -304,10 +304,10 @@ void Socket::on_failed(int error) {
         return;
     }
     library_.ways().forget(); // the route may have changed
-    bell_.ring();
+    wait_queue_.notify_all();
 }
 
-void Socket::on_shutdown() { bell_.ring(); }
+void Socket::on_shutdown() { wait_queue_.notify_all(); }
 
 void Socket::hang_up() {
     stop_listening();
@@ -316,7 +316,7 @@ void Socket::hang_up() {
         const Guard lock(mutex_);
         counters_.end();
     }
-    bell_.ring(); // epoll sets drop it
+    wait_queue_.notify_all(); // epoll sets drop it
 }
 
 // Closes the connection as close(2): with a reset if bytes are unread or SO_LINGER asks for it; otherwise all sent data
@@ -333,7 +333,7 @@ void Socket::close_connection() {
         }
         wanted = cached_.closing;
         closing = connections_.take_all();
-        bell_.let_go();
+        wait_queue_.let_go();
     }
     if (closing.empty() || state() != State::connected) {
         return;

@@ -32,7 +32,6 @@
 
 #include "base/descriptor.hpp"
 #include "rsockets/address.hpp"
-#include "rsockets/bell.hpp"
 #include "rsockets/bound_address.hpp"
 #include "rsockets/cached_options.hpp"
 #include "rsockets/call.hpp"
@@ -45,12 +44,13 @@
 #include "rsockets/option_values.hpp"
 #include "rsockets/room.hpp"
 #include "rsockets/stats.hpp"
+#include "rsockets/wait_queue.hpp"
 
 namespace rsockets {
 
 class Listener;
 
-class Socket final : public Object, private EventTarget {
+class Socket final : public Object, private EventHandler {
   public:
     static constexpr Kind own_kind = Kind::socket;
     enum class State : uint8_t { closed, listening, connecting, connected };
@@ -104,7 +104,7 @@ class Socket final : public Object, private EventTarget {
     // Whether a thread that found nothing may sleep on `wait_fd`. If not, it must poll again.
     bool may_sleep();
     [[nodiscard]] int wait_fd() const; // -1: only the wait queue notifies
-    Bell& bell() { return bell_; }
+    WaitQueue& wait_queue() { return wait_queue_; }
     // Keeps the connection alive, for a thread that is in no call on this socket, while it calls any of the above.
     [[nodiscard]] std::shared_lock<std::shared_mutex> look() { return std::shared_lock(looks_); }
 
@@ -221,7 +221,7 @@ class Socket final : public Object, private EventTarget {
     std::shared_mutex looks_; // shared by look(), exclusive to remove the connection
     mutable Mutex mutex_;
     std::atomic<State> state_{State::closed};
-    Bell bell_;
+    WaitQueue wait_queue_;
     BoundAddress bound_ RSOCKET_GUARDED_BY(mutex_);
     Connections connections_;
     ConnectAttempt attempt_; // guarded as its header states

@@ -139,7 +139,7 @@ void Socket::abandon(uint64_t attempt) {
         (void)connections_.give_up();
         attempt_.tell();
     }
-    bell_.ring(); // another thread may wait for it
+    wait_queue_.notify_all(); // another thread may wait for it
 }
 
 int Socket::connect_result(uint64_t attempt) {

@@ -112,7 +112,7 @@ void Socket::stop_listening() {
         (void)child->connection()->abort();
     }
     gone.reset();
-    bell_.ring();
+    wait_queue_.notify_all();
 }
 
 void Socket::on_request(base::Info request) {
@@ -203,7 +203,7 @@ void Socket::child_connected(Socket& child) {
         }
         connections_made_.fetch_add(1);
     }
-    bell_.ring();
+    wait_queue_.notify_all();
 }
 
 void Socket::child_failed(Socket& child) {
@@ -249,7 +249,7 @@ void Socket::put_back(const Ref<Socket>& accepted) {
     if (!listens) {
         (void)accepted->connection()->abort();
     }
-    bell_.ring();
+    wait_queue_.notify_all();
 }
 
 bool Socket::show_in(int fd) {

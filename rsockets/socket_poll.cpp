@@ -84,7 +84,7 @@ short Socket::events_connected(Connection& present, short interest) {
         room_.polled.store(true);
         if (present.look_for_room() != -FI_EAGAIN) {
             found |= writable;
-            bell_.ring();
+            wait_queue_.notify_all();
         } else {
             room_.starved.fetch_add(1, std::memory_order_relaxed);
         }
@@ -116,7 +116,7 @@ bool Socket::may_sleep() {
     // The endpoint has events. If no caller has polled for them, they are consumed here, or it would stay signalled.
     (void)present->look_for_bytes();
     if (present->status().writable != 0 && present->look_for_room() > 0) {
-        bell_.ring();
+        wait_queue_.notify_all();
     }
     return false;
 }
@@ -156,9 +156,9 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
     if (sleeper.fd() < 0) {
         return -EMFILE;
     }
-    sleeper.listen_to(bell_);
+    sleeper.wait_on(wait_queue_);
     for (int looks = 0;; ++looks) {
-        sleeper.rest();
+        sleeper.clear();
         ret = attempt();
         if (ret != -EAGAIN) {
             return ret;

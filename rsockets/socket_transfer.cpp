@@ -161,7 +161,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     if (total == 0 && state() == State::connected && !ending_.send_shut.load() && !ending_.lost.load()) {
         return 0;
     }
-    RoomWaiter waiter(room_, bell_);
+    RoomWaiter waiter(room_, wait_queue_);
     size_t sent = 0;
     const Sent noted(*this, sent);
     const auto attempt = [&]() -> ssize_t {

@@ -62,15 +62,15 @@ int Transport::domain(fi_info& info, fid_domain*& out) {
     return 0;
 }
 
-int Transport::attach(fid_ep* ep, EventTarget* target) {
+int Transport::attach(fid_ep* ep, EventHandler* handler) {
     const Guard lock(events_mutex_);
-    targets_[&ep->fid] = target;
+    targets_[&ep->fid] = handler;
     return fi_ep_bind(ep, &connection_eq_->fid, 0);
 }
 
-int Transport::attach(fid_pep* pep, EventTarget* target) {
+int Transport::attach(fid_pep* pep, EventHandler* handler) {
     const Guard lock(events_mutex_);
-    targets_[&pep->fid] = target;
+    targets_[&pep->fid] = handler;
     return fi_pep_bind(pep, &listen_eq_->fid, 0);
 }
 
@@ -79,13 +79,13 @@ void Transport::detach(const ::fid* subject) {
     targets_.erase(subject);
 }
 
-size_t Transport::pump() {
+size_t Transport::dispatch_events() {
     const Guard lock(events_mutex_);
-    const size_t requests = pump(*listen_eq_);
-    return requests + pump(*connection_eq_);
+    const size_t requests = dispatch_events(*listen_eq_);
+    return requests + dispatch_events(*connection_eq_);
 }
 
-size_t Transport::pump(fid_eq& eq) {
+size_t Transport::dispatch_events(fid_eq& eq) {
     // An entry with space for private data, which is not used.
     alignas(fi_eq_cm_entry) std::byte room[sizeof(fi_eq_cm_entry) + 256];
     auto& entry = reinterpret_cast<fi_eq_cm_entry&>(room);

@@ -18,14 +18,14 @@
 namespace rsockets {
 
 // Event handler. Called with the transport's events locked; may add and remove handlers, and close their fids.
-class EventTarget {
+class EventHandler {
   public:
     virtual void on_request(base::Info request) = 0; // on a passive endpoint
     virtual void on_connected() = 0;
     virtual void on_failed(int error) = 0; // connection setup failed; errno
     virtual void on_shutdown() = 0;        // the peer has ended its sending, or the connection is lost
 
-    virtual ~EventTarget() = default;
+    virtual ~EventHandler() = default;
 };
 
 class Transport {
@@ -40,13 +40,13 @@ class Transport {
     int domain(fi_info& info, fid_domain*& out);
 
     // Binds the endpoint to its event queue, and registers the handler of its events.
-    int attach(fid_ep* ep, EventTarget* target);
-    int attach(fid_pep* pep, EventTarget* target);
+    int attach(fid_ep* ep, EventHandler* handler);
+    int attach(fid_pep* pep, EventHandler* handler);
     // After the return, no handler is called for this fid.
     void detach(const ::fid* subject);
 
     // Dispatches all pending events; returns their number.
-    size_t pump();
+    size_t dispatch_events();
     // Whether a thread may sleep on both descriptors, or, without `on_connections`, on that of listeners.
     bool may_sleep(bool on_connections);
     [[nodiscard]] int listen_fd() const { return listen_fd_; }
@@ -71,7 +71,7 @@ class Transport {
   private:
     Transport() = default;
     int open_queue(base::Owned<fid_eq>& eq, int& fd);
-    size_t pump(fid_eq& eq) RSOCKET_REQUIRES(events_mutex_);
+    size_t dispatch_events(fid_eq& eq) RSOCKET_REQUIRES(events_mutex_);
 
     std::string name_;
     base::Owned<fid_fabric> fabric_;
@@ -91,7 +91,7 @@ class Transport {
     std::unordered_map<std::string, base::Owned<fid_domain>> domains_ RSOCKET_GUARDED_BY(domains_mutex_);
 
     RecursiveMutex events_mutex_;
-    std::unordered_map<const ::fid*, EventTarget*> targets_ RSOCKET_GUARDED_BY(events_mutex_);
+    std::unordered_map<const ::fid*, EventHandler*> targets_ RSOCKET_GUARDED_BY(events_mutex_);
 };
 
 } // namespace rsockets

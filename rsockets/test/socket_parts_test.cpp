@@ -242,7 +242,7 @@ std::shared_ptr<Listener> listener_for(size_t limit) {
     return made;
 }
 
-struct Nobody : EventTarget {
+struct Nobody : EventHandler {
     void on_request(base::Info /*request*/) override {}
     void on_connected() override {}
     void on_failed(int /*error*/) override {}

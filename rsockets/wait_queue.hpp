@@ -17,32 +17,32 @@
 namespace rsockets {
 
 // A waiter. Called with the wait queue locked: it records the notification and returns.
-class Ear {
+class Waiter {
   public:
-    virtual void hear() = 0;
+    virtual void notify() = 0;
     // The socket's provider descriptor is about to be closed: the waiter drops it, since its number will be reused.
     virtual void let_go() {}
 
-    virtual ~Ear() = default;
+    virtual ~Waiter() = default;
 };
 
 // The wait queue of a socket.
-class Bell {
+class WaitQueue {
   public:
-    void ring();
+    void notify_all();
     void let_go();
-    void add(Ear* ear);
-    void remove(Ear* ear);
+    void add(Waiter* waiter);
+    void remove(Waiter* waiter);
 
   private:
     Mutex mutex_;
-    std::vector<Ear*> ears_ RSOCKET_GUARDED_BY(mutex_);
+    std::vector<Waiter*> waiters_ RSOCKET_GUARDED_BY(mutex_);
     std::atomic<size_t> count_{0};
 };
 
 // A thread that is about to sleep. The wait queues that it is added to notify it from then on: no notification is lost
 // between the last poll of a socket and the sleep. The eventfd belongs to the thread and is reused.
-class Sleeper final : public Ear {
+class Sleeper final : public Waiter {
   public:
     Sleeper();
     Sleeper(const Sleeper&) = delete;
@@ -52,16 +52,16 @@ class Sleeper final : public Ear {
     // In a child: drops the eventfd of the thread, which the parent's thread sleeps on.
     static void after_fork();
 
-    void listen_to(Bell& bell);
-    void hear() override;
+    void wait_on(WaitQueue& wait_queue);
+    void notify() override;
 
     [[nodiscard]] int fd() const { return fd_; } // readable once notified; -1: out of descriptors
-    void rest();                                 // clears the notification
+    void clear();                                // clears the notification
 
   private:
     int fd_;
-    std::atomic<bool> heard_{false};
-    std::vector<Bell*> bells_;
+    std::atomic<bool> notified_{false};
+    std::vector<WaitQueue*> wait_queues_;
 };
 
 // When to stop waiting, on the monotonic clock.

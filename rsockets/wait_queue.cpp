@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
-#include "rsockets/bell.hpp"
+#include "rsockets/wait_queue.hpp"
 
 #include <algorithm>
 #include <csignal>
@@ -16,36 +16,36 @@
 
 namespace rsockets {
 
-void Bell::ring() {
+void WaitQueue::notify_all() {
     if (count_.load() == 0) {
         return;
     }
     const Guard lock(mutex_);
-    for (Ear* ear : ears_) {
-        ear->hear();
+    for (Waiter* waiter : waiters_) {
+        waiter->notify();
     }
 }
 
-void Bell::let_go() {
+void WaitQueue::let_go() {
     const Guard lock(mutex_);
-    for (Ear* ear : ears_) {
-        ear->let_go();
+    for (Waiter* waiter : waiters_) {
+        waiter->let_go();
     }
 }
 
-void Bell::add(Ear* ear) {
+void WaitQueue::add(Waiter* waiter) {
     const Guard lock(mutex_);
-    ears_.push_back(ear);
-    count_.store(ears_.size());
+    waiters_.push_back(waiter);
+    count_.store(waiters_.size());
 }
 
-void Bell::remove(Ear* ear) {
+void WaitQueue::remove(Waiter* waiter) {
     const Guard lock(mutex_);
-    if (const auto found = std::find(ears_.begin(), ears_.end(), ear); found != ears_.end()) {
-        ears_.erase(found);
-        ear->let_go(); // with the queue locked: a close of the descriptor comes before or after
+    if (const auto found = std::find(waiters_.begin(), waiters_.end(), waiter); found != waiters_.end()) {
+        waiters_.erase(found);
+        waiter->let_go(); // with the queue locked: a close of the descriptor comes before or after
     }
-    count_.store(ears_.size());
+    count_.store(waiters_.size());
 }
 
 namespace {
@@ -80,35 +80,35 @@ Sleeper::Sleeper() {
 }
 
 Sleeper::~Sleeper() {
-    for (Bell* bell : bells_) {
-        bell->remove(this);
+    for (WaitQueue* wait_queue : wait_queues_) {
+        wait_queue->remove(this);
     }
     if (fd_ == thread_fd.fd.get()) {
-        rest();
+        clear();
         thread_fd.taken = false;
     } else if (fd_ >= 0) {
         ::close(fd_);
     }
 }
 
-void Sleeper::listen_to(Bell& bell) {
-    bell.add(this);
-    bells_.push_back(&bell);
+void Sleeper::wait_on(WaitQueue& wait_queue) {
+    wait_queue.add(this);
+    wait_queues_.push_back(&wait_queue);
 }
 
-void Sleeper::hear() {
-    if (!heard_.exchange(true)) {
+void Sleeper::notify() {
+    if (!notified_.exchange(true)) {
         const uint64_t one = 1;
         (void)!::write(fd_, &one, sizeof(one));
     }
 }
 
-void Sleeper::rest() {
-    if (heard_.load()) {
+void Sleeper::clear() {
+    if (notified_.load()) {
         uint64_t count = 0;
         // Before the flag: a notification in between causes one poll too many, not one too few.
         (void)!::read(fd_, &count, sizeof(count));
-        heard_.store(false);
+        notified_.store(false);
     }
 }
 

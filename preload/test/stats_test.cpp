@@ -383,6 +383,7 @@ void test_a_passed_connection_is_shown_where_it_is_used() {
 
 void test_a_page_is_read_while_threads_write_it() {
     const Child child([] {
+        const Pair first; // so that there is a page
         for (int i = 0; i < 2; ++i) {
             std::thread([] { // until it is killed
                 for (;;) {
@@ -394,7 +395,6 @@ void test_a_page_is_read_while_threads_write_it() {
             })
                 .detach();
         }
-        const Pair pair; // so that there is a page
     });
     uint64_t last = 0;
     constexpr int rounds = 300;

@@ -548,6 +548,7 @@ CASE(epoll_waits_for_a_change_by_another_thread) {
         set.control(EPOLL_CTL_MOD, pair.server, EPOLLOUT, 2);
     });
     set.note("changed", in_time);
+    c.join();
 }
 
 CASE(epoll_waits_for_an_addition_by_another_thread) {
@@ -559,6 +560,7 @@ CASE(epoll_waits_for_an_addition_by_another_thread) {
         set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT, 1);
     });
     set.note("added", in_time);
+    c.join();
 }
 
 CASE(epoll_waits_for_data) {
@@ -571,6 +573,7 @@ CASE(epoll_waits_for_data) {
         c.send_all(pair.client, "x");
     });
     set.note("data", in_time);
+    c.join();
 }
 
 CASE(epoll_waits_for_a_connect) {
@@ -650,4 +653,5 @@ CASE(shutdown_reaches_who_waits_on_a_set) {
         c.s.shutdown(pair.server, SHUT_RDWR);
     });
     set.note("shut", in_time);
+    c.join();
 }

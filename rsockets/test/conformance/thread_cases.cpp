@@ -281,6 +281,7 @@ CASE(shutdown_wakes_up_who_receives) {
         c.s.shutdown(pair.server, SHUT_RD);
     });
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    c.join();
 }
 
 CASE(shutdown_wakes_up_who_sends) {
@@ -292,6 +293,7 @@ CASE(shutdown_wakes_up_who_sends) {
         c.s.shutdown(pair.client, SHUT_WR);
     });
     SAY(c.send_that_waits(pair.client, MSG_NOSIGNAL));
+    c.join();
 }
 
 CASE(shutdown_wakes_up_who_accepts) {
@@ -302,6 +304,7 @@ CASE(shutdown_wakes_up_who_accepts) {
         c.s.shutdown(listener, SHUT_RD);
     });
     SAY(c.s.accept(listener, nullptr, nullptr));
+    c.join();
 }
 
 #ifndef __SANITIZE_THREAD__ // which takes the close of a number in use for a race

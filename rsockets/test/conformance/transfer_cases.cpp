@@ -120,6 +120,7 @@ CASE(peek_waits_for_all) {
     c.run([&] { c.send_all(pair.client, "cd"); });
     c.note_bytes("all", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_PEEK | MSG_WAITALL)));
     c.note_bytes("still", SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL)));
+    c.join();
 }
 
 CASE(peek_at_the_end_gives_it_again_and_again) {
@@ -138,6 +139,7 @@ CASE(waitall_waits_for_all) {
         }
     });
     c.note_bytes("all", SAY(c.s.recv(pair.server, c.buffer, 13, MSG_WAITALL)));
+    c.join();
 }
 
 CASE(waitall_gives_less_at_the_end) {
@@ -212,6 +214,7 @@ CASE(trunc_and_waitall_wait_for_all_that_is_dropped) {
     c.run([&] { c.send_all(pair.client, "cdef"); });
     SAY(c.s.recv(pair.server, nullptr, 4, MSG_TRUNC | MSG_WAITALL));
     c.note_bytes("left", SAY(c.s.recv(pair.server, c.buffer, 2, MSG_WAITALL)));
+    c.join();
 }
 
 CASE(recv_of_urgent_data_without_any) {
@@ -432,6 +435,7 @@ CASE(a_blocking_send_takes_all) {
     fill_pattern(data, 3);
     c.run([&] { c.drain(pair.server, data.size()); });
     SAY(c.s.send(pair.client, data.data(), data.size(), 0));
+    c.join();
 }
 
 CASE(a_full_socket_takes_nothing_and_then_again) {

@@ -145,6 +145,7 @@ CASE(poll_waits_for_data) {
     const Pair pair = c.make_pair();
     c.run([&] { c.send_all(pair.client, "late"); });
     c.note_events("woken", static_cast<unsigned short>(c.await(pair.server, all_events & ~(POLLOUT | POLLWRNORM))));
+    c.join();
 }
 
 CASE(poll_gives_up_in_time) {
@@ -213,6 +214,7 @@ CASE(poll_wakes_up_for_the_end) {
     const Pair pair = c.make_pair();
     c.run([&] { c.s.shutdown(pair.client, SHUT_WR); });
     c.note_events("end", static_cast<unsigned short>(c.await(pair.server, POLLRDHUP)));
+    c.join();
 }
 
 CASE(poll_wakes_up_for_ones_own_shutdown) {
@@ -223,6 +225,7 @@ CASE(poll_wakes_up_for_ones_own_shutdown) {
         c.s.shutdown(pair.server, SHUT_RD);
     });
     c.note_events("shut", static_cast<unsigned short>(c.await(pair.server, POLLIN)));
+    c.join();
 }
 
 CASE(poll_for_writing_does_not_wake_up_for_data) {

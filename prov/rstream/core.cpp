@@ -45,7 +45,7 @@ Info core_hints() {
     hints->ep_attr->type = FI_EP_MSG;
     hints->domain_attr->threading = FI_THREAD_SAFE;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-    // A message announces the write before it: it must not overtake it.
+    // A message announces the write before it, and must not overtake it.
     hints->tx_attr->msg_order = FI_ORDER_SAS | FI_ORDER_SAW;
     hints->rx_attr->msg_order = FI_ORDER_SAS | FI_ORDER_SAW;
     return hints;
@@ -64,8 +64,8 @@ int core_getinfo(const std::string& core, const char* node, const char* service,
 
 int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
                      Info& out) {
-    // The second request is for the wildcard address: on some cores that has a fabric and a domain of its own. Without
-    // an address it is that of IPv4, so the third names that of IPv6.
+    // The second request is for the wildcard address, for which some cores have a separate fabric and domain. Without
+    // an address it means the wildcard of IPv4, so the third request names that of IPv6.
     enum class Ask : uint8_t { any, wildcard, wildcard6 };
     for (const Ask ask : {Ask::any, Ask::wildcard, Ask::wildcard6}) {
         const uint64_t flags = ask == Ask::wildcard ? FI_SOURCE : 0;
@@ -112,7 +112,7 @@ bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t
 }
 
 int aim_at(fi_info& info, const void* address) {
-    size_t length = std::max(info.src_addrlen, info.dest_addrlen); // of a kind that only the core knows
+    size_t length = std::max(info.src_addrlen, info.dest_addrlen); // for an address family of the core's own
     switch (static_cast<const sockaddr*>(address)->sa_family) {
     case AF_INET:
         length = sizeof(sockaddr_in);

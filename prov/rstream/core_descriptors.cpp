@@ -19,10 +19,10 @@ namespace rstream {
 
 namespace {
 
-// Numbers above one end of a pair of sockets at which the other one is looked for.
+// The other end of a socket pair is searched for among this many fds above the first one.
 constexpr int longest_search = 64;
 
-// As the kernel has a device's number in itself, and as it tells it there.
+// The kernel's internal encoding of a device number, which fdinfo shows.
 constexpr unsigned minor_bits = 20;
 
 bool find_inode(int fd, uint64_t& inode, uint64_t& device) {
@@ -35,7 +35,7 @@ bool find_inode(int fd, uint64_t& inode, uint64_t& device) {
     return true;
 }
 
-// The other end of a pair of sockets, which the kernel gives the next inode and the next free number.
+// The other end of a socket pair, to which the kernel gives the next inode and the next free fd.
 int other_end(Watched one) {
     if (one.inode == 0 && !find_inode(one.fd, one.inode, one.device)) {
         return -1;
@@ -50,7 +50,7 @@ int other_end(Watched one) {
     return -1;
 }
 
-// The number behind a key of a line.
+// The number after a key in a line.
 template <class Number> bool find_number(std::string_view line, std::string_view key, int base, Number& out) {
     const size_t at = line.find(key);
     if (at == std::string_view::npos) {
@@ -73,7 +73,7 @@ bool WatchList::read(std::vector<Watched>& out) {
         }
     }
     char text[4096];
-    size_t kept = 0; // of a line that is not complete yet
+    size_t kept = 0; // bytes of an incomplete line
     off_t at = 0;
     ssize_t length = 0;
     while ((length = ::pread(file_.get(), text + kept, sizeof(text) - kept, at)) > 0) {
@@ -93,7 +93,7 @@ bool WatchList::read(std::vector<Watched>& out) {
                 out.push_back(one);
             }
         }
-        if (kept + static_cast<size_t>(length) < sizeof(text)) { // the kernel makes it in one piece
+        if (kept + static_cast<size_t>(length) < sizeof(text)) { // the kernel generates the text in one piece
             break;
         }
         kept = left.size() < sizeof(text) ? left.size() : 0;
@@ -130,11 +130,11 @@ int close_queue_on_exec(int wait_fd) {
     }
     const size_t own = members.size();
     for (size_t i = 0; i < members.size(); ++i) {
-        const Watched one = members[i]; // there may be more of them
+        const Watched one = members[i]; // a copy: `members` may grow below
         (void)close_on_exec(one.fd);
         const int protocol = socket_protocol(one.fd);
         if (protocol == IPPROTO_TCP) {
-            found = i < own ? one.fd : found; // behind that are the sockets of other connections too
+            found = i < own ? one.fd : found; // from `own` on: sockets of other connections too
         } else if (protocol >= 0) {
             if (const int other = other_end(one); other >= 0) {
                 (void)close_on_exec(other);

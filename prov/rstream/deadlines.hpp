@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Times at which someone is to be looked at, one each, and a descriptor that is readable from the first of them on.
+// Deadlines, one per object, and an fd that is readable from the earliest of them on.
 #pragma once
 
 #include <cerrno>
@@ -27,7 +27,7 @@ template <class Who> class Deadlines {
     [[nodiscard]] int fd() const { return timer_.get(); }
     [[nodiscard]] bool empty() const { return order_.empty(); }
 
-    // Instead of the one before.
+    // Replaces the object's previous deadline.
     void set(Who* who, Time when) {
         if (const auto old = times_.find(who); old != times_.end()) {
             if (old->second == when) {
@@ -50,7 +50,7 @@ template <class Who> class Deadlines {
         arm();
     }
 
-    // Whose time has come, and is over with this; null if nobody's has.
+    // An object whose deadline has passed, and removes that deadline; null if there is none.
     Who* take_due(Time now) {
         if (order_.empty() || order_.begin()->first > now) {
             return nullptr;
@@ -62,7 +62,7 @@ template <class Who> class Deadlines {
 
   private:
     void arm() {
-        const Time first = order_.empty() ? Time() : order_.begin()->first; // zero turns it off
+        const Time first = order_.empty() ? Time() : order_.begin()->first; // zero disarms the timer
         if (first == armed_) {
             return;
         }

@@ -33,7 +33,7 @@ int replace(void*& to, size_t& to_length, const void* from, size_t length) {
     return 0;
 }
 
-// Settings of libfabric's own; any of them ends its cache.
+// libfabric's own settings; any of them disables its cache.
 bool registrations_are_cached() {
     const auto is = [](const char* name, const char* value) {
         const char* set = getenv(name);
@@ -54,7 +54,7 @@ int Domain::open(Fabric& fabric, const fi_info& info, void* context, fid_domain*
     std::unique_ptr<Domain, Deleter> domain(new Domain(fabric));
     const char* name = info.domain_attr != nullptr ? info.domain_attr->name : nullptr;
     int ret = core_domain_info(fabric.name().core, fabric.name().name, name, info.addr_format, domain->core_info_);
-    if (ret == -FI_ENODATA) { // a domain is not bound to a format; endpoints bring their own
+    if (ret == -FI_ENODATA) { // a domain has no fixed format; endpoints have their own
         ret = core_domain_info(fabric.name().core, fabric.name().name, name, FI_FORMAT_UNSPEC, domain->core_info_);
     }
     if (ret != 0) {
@@ -98,8 +98,8 @@ int Domain::core_info_for(const fi_info& info, Info& out) const {
 int Domain::cm_data_size(size_t& size) {
     const std::lock_guard lock(mutex_);
     if (cm_data_size_ == 0) {
-        // Asked of a passive endpoint: for an active one some cores need to know the way to its peer.
-        // Of no address: that of the domain's info may be one that cannot be bound to, as that of a link.
+        // Queried on a passive endpoint: for an active one some cores need the route to its peer. Without an address:
+        // that of the domain's info may not be bindable, as a link-local one.
         Info nowhere(fi_dupinfo(core_info_.get()));
         if (!nowhere || replace(nowhere->src_addr, nowhere->src_addrlen, nullptr, 0) != 0 ||
             replace(nowhere->dest_addr, nowhere->dest_addrlen, nullptr, 0) != 0) {
@@ -144,7 +144,7 @@ bool Domain::finish_lingering() {
     const auto deadline = Clock::now() + std::chrono::milliseconds(fabric_.params().linger);
     for (;;) {
         reap();
-        std::list<std::unique_ptr<Stream>> one; // out of the list, so that nobody else ends it while we wait
+        std::list<std::unique_ptr<Stream>> one; // no other thread ends it while this one waits
         bool more = false;
         {
             const std::lock_guard lock(mutex_);
@@ -156,7 +156,7 @@ bool Domain::finish_lingering() {
         }
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
         if (left > 0) {
-            // Others may be ready sooner than the first; 10 ms is the most that this costs.
+            // Others may be done sooner than the first; that costs them at most 10 ms.
             one.front()->wait_for_core(std::min<int64_t>(left, more ? 10 : left));
         }
         const std::lock_guard lock(mutex_);
@@ -167,13 +167,14 @@ bool Domain::finish_lingering() {
     }
 }
 
-// A program that exits with endpoints open calls this for what those left that it has closed: nobody else will look.
+// A program that exits with open endpoints calls this for the data of those that it has closed: nothing makes progress
+// for them afterwards.
 int Domain::close() {
     if (users_.load(std::memory_order_acquire) != 0) {
         (void)finish_lingering();
         return -FI_EBUSY;
     }
-    fabric_.remove(this); // first: from the return on, nobody else reaps
+    fabric_.remove(this); // first: after this no other thread reaps
     if (!finish_lingering()) {
         RSTREAM_WARN(FI_LOG_DOMAIN, "%zu peers have not taken all that was sent to them: closing nevertheless\n",
                      lingering_.size());

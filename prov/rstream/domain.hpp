@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The domain object: one domain of the core, the info that its endpoints are made from, and the closed endpoints whose
-// last bytes are still on their way. fi_domain(3).
+// The domain object: one domain of the core, the info for its endpoints, and the closed endpoints that linger with data
+// in flight. fi_domain(3).
 #pragma once
 
 #include <atomic>
@@ -23,26 +23,26 @@ class Domain : public fid_domain {
     static int open(Fabric& fabric, const fi_info& info, void* context, fid_domain** out);
 
     [[nodiscard]] Fabric& fabric() const { return fabric_; }
-    // The core's domain, or the first of them.
+    // The core's domain, or the first of several.
     [[nodiscard]] fid_domain* core() const { return cores_.first(); }
-    // Those for connections.
+    // The core domains for connections.
     [[nodiscard]] CoreDomains& cores() { return cores_; }
 
-    // The core's info for an endpoint of ours: its addresses are the user's.
+    // The core's info for an endpoint of ours, with the user's addresses.
     int core_info_for(const fi_info& info, Info& out) const;
-    // Private data that a connection request or reply of the core can carry, bytes. Found out on first use.
+    // Max bytes of private data in a connection request or reply of the core. Determined on first use.
     int cm_data_size(size_t& size);
 
     void retain() { users_.fetch_add(1, std::memory_order_relaxed); }
     void release() { users_.fetch_sub(1, std::memory_order_release); }
 
-    // A connection that its endpoint has closed, and that still has bytes on their way.
+    // Takes over a connection whose endpoint is closed and that still has data in flight.
     void linger(std::unique_ptr<Stream> connection);
     void reap();
     int close();
 
   private:
-    // Waits until nothing is left of closed endpoints; false if that takes too long.
+    // Waits until no closed endpoint lingers; false on timeout.
     bool finish_lingering();
     Domain(Fabric& fabric);
     ~Domain();

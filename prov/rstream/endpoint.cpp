@@ -74,7 +74,7 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
 
 int Endpoint::bind(AnyFid* other, uint64_t flags) {
     if (other == nullptr || other->fclass != FI_CLASS_EQ || flags != 0) {
-        return -FI_EINVAL; // there are no completion queues, counters or address vectors to a stream
+        return -FI_EINVAL; // a stream has no completion queues, counters or address vectors
     }
     if (queue_ != nullptr) {
         return -FI_EINVAL;
@@ -196,7 +196,7 @@ int Endpoint::close() {
         connection_.reset();
     }
     if (request_ && !request_taken_ && !domain_.fabric().refuse(*request_)) {
-        // What came with the request goes with an endpoint made of it.
+        // An endpoint made of the request frees the request's resources in the core.
         fid_ep* ep = nullptr;
         if (fi_endpoint(domain_.core(), request_->core_info.get(), &ep, nullptr) == 0) {
             fi_close(&ep->fid);
@@ -234,8 +234,8 @@ ssize_t Endpoint::recv(const iovec* iov, size_t count, uint64_t flags) {
     return after_call((flags & FI_PEEK) != 0 ? connection_->peek_recv(iov, count) : connection_->recv(iov, count));
 }
 
-// A program that finds nothing to do has time for what closed endpoints have left: it may never read the queue, and be
-// the very one that these wait for.
+// An idle call makes progress for lingering endpoints: the program may never read an event queue, and the lingering
+// endpoints may depend on just its calls.
 ssize_t Endpoint::after_call(ssize_t result) const {
     if (result == -FI_EAGAIN) {
         domain_.fabric().reap_lingering();

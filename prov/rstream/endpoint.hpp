@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The endpoint object that a program holds: its settings before it is enabled, its connection from then on.
-// fi_endpoint(3), fi_cm(3), fi_msg(3), and what fi_rstream(7) says of them for a stream.
+// fi_endpoint(3), fi_cm(3), fi_msg(3), and fi_rstream(7) for their meaning on a stream.
 #pragma once
 
 #include <memory>
@@ -45,12 +45,12 @@ class Endpoint : public fid_ep {
     ssize_t after_call(ssize_t result) const;
 
     Domain& domain_;
-    Info info_; // as the user gave it
+    Info info_; // as passed by the user
     EventQueue* queue_ = nullptr;
     Settings settings_;
     std::atomic<size_t> linger_;                 // milliseconds
-    std::unique_ptr<ConnectionRequest> request_; // that this endpoint answers
-    bool request_taken_ = false;                 // the core has made an endpoint of it
+    std::unique_ptr<ConnectionRequest> request_; // the request that this endpoint answers
+    bool request_taken_ = false;                 // a core endpoint was made from it
     std::unique_ptr<Stream> connection_;         // once enabled
 };
 

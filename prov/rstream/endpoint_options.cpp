@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// fi_setopt and fi_getopt of an endpoint. A new option is a line in the table. Values are taken as size_t, and in the
-// widths in which the provider's ancestor had them: uint32_t for buffers, uint16_t for queues.
+// fi_setopt and fi_getopt of an endpoint. A new option is a line in the table. Values are accepted as size_t, and in
+// the widths that the provider's predecessor used: uint32_t for buffers, uint16_t for queues.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -21,11 +21,11 @@ struct SizeOption {
     int name;
     size_t Settings::*member;
     size_t narrow; // bytes of the narrower form
-    size_t min;    // a smaller value counts as this one
-    size_t max;    // a larger one is refused, or, for a queue, counts as this one: the core caps it anyway
+    size_t min;    // a smaller value is raised to this one
+    size_t max;    // a larger value is refused, or, if `cap`, reduced to this one: the core caps queues anyway
     bool cap;
-    size_t Settings::*limit = nullptr;           // of growth: whoever sets a size wants that one
-    size_t (Stream::*present)() const = nullptr; // what it has grown to
+    size_t Settings::*limit = nullptr;           // of resizes; a size that is set turns them off
+    size_t (Stream::*present)() const = nullptr; // the size after resizes
 };
 
 struct KeepaliveOption {
@@ -75,7 +75,7 @@ template <class T> void store(void* to, size_t value) {
 
 namespace {
 
-// 0 or -FI_EINVAL. Every value comes as a size_t too.
+// 0 or -FI_EINVAL. Every value may also be a size_t.
 int load_any(const void* value, size_t length, size_t narrow, size_t& out) {
     if (value == nullptr || (length != sizeof(size_t) && length != narrow)) {
         return -FI_EINVAL;

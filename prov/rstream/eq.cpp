@@ -137,7 +137,7 @@ void EventQueue::show() {
     (void)!(wanted ? ::write(signal_fd_, &count, sizeof(count)) : ::read(signal_fd_, &count, sizeof(count)));
 }
 
-// Another thread may sleep on what was dropped, and is not woken by what comes next.
+// Another thread may sleep on fds that were dropped, and would not wake for further activity.
 void EventQueue::kick() {
     const std::lock_guard lock(mutex_);
     kicked_ = true;
@@ -219,7 +219,7 @@ ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags,
     *event = front.event;
     memcpy(buf, front.bytes.data(), length);
     if ((flags & FI_PEEK) == 0) {
-        (void)front.info.release(); // now the caller's
+        (void)front.info.release(); // the caller owns it now
         pop_front();
     }
     return static_cast<ssize_t>(length);
@@ -238,9 +238,9 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
         if (got != -FI_EAGAIN) {
             return got;
         }
-        moved = moved && pump_->sleepers() == 1; // the others need all to be watched
+        moved = moved && pump_->sleepers() == 1; // the other waiters need all fds watched
         arm_again();
-        // While data flows, whoever receives it needs no help: the connections are not looked at again for a moment.
+        // While data flows, its receivers make progress on their own: connections are not watched again for a moment.
         if (pump_->arm(!moved) != 0) {
             continue;
         }
@@ -274,7 +274,7 @@ ssize_t EventQueue::read_error(fi_eq_err_entry* buf, uint64_t flags) {
     void* const room = buf->err_data;
     const size_t room_size = buf->err_data_size;
     memcpy(buf, front.bytes.data(), sizeof(*buf));
-    // fi_eq(3): data goes into the caller's buffer if one was given, else it is the queue's until the next read.
+    // fi_eq(3): data goes into the caller's buffer if one was given, else it stays in the queue's until the next read.
     if (room != nullptr && room_size != 0) {
         buf->err_data = room;
         buf->err_data_size = std::min(room_size, front.err_data.size());
@@ -325,11 +325,11 @@ int EventQueue::try_wait() {
     if (!descriptor_used_.exchange(true)) {
         pump_->expect_sleeper();
     }
-    // What has come since the queue was read in vain makes the descriptor readable: it is not moved a second time.
+    // Activity since a read that found nothing makes the fd readable: the dispatcher need not run again.
     if (read_in_vain_.exchange(false)) {
         fabric_.reap_lingering();
     } else {
-        move_events(std::numeric_limits<int>::max()); // what is dropped is watched again below
+        move_events(std::numeric_limits<int>::max()); // dropped fds are watched again below
     }
     arm_again();
     {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Event queues. A user's queue stands over a core's, whose events the pump takes: what the objects that they are about
-// have to say goes into the user's queue. fi_eq(3).
+// Event queues. A user's event queue sits above a core's, whose events the event dispatcher (pump.hpp) reads. The
+// objects that the core's events belong to report their own events in the user's queue. fi_eq(3).
 #pragma once
 
 #include <atomic>
@@ -23,10 +23,10 @@ class EventQueue : public fid_eq {
   public:
     static int open(Fabric& fabric, const fi_eq_attr& attr, void* context, EventQueue** out);
 
-    // What an object of ours has to say. `data` follows the entry, as private data does.
+    // Reports an event of one of our objects. `data` follows the entry, as private data does.
     void push(uint32_t event, AnyFid* subject, fi_info* info, std::span<const std::byte> data);
     void push_error(const fi_eq_err_entry& entry, std::span<const std::byte> err_data);
-    // Drops what a closed object had to say.
+    // Drops the unread events of a closed object.
     void forget(const AnyFid* subject);
 
     [[nodiscard]] const std::shared_ptr<Pump>& pump() const { return pump_; }
@@ -47,22 +47,22 @@ class EventQueue : public fid_eq {
     struct Event {
         uint32_t event = 0;
         bool error = false;
-        bool cm = false; // a fi_eq_cm_entry, whose private data is given "up to space provided": fi_eq(3)
+        bool cm = false; // a fi_eq_cm_entry, whose private data is returned "up to space provided": fi_eq(3)
         const AnyFid* subject = nullptr;
-        Info info; // of a connection request that nobody has taken yet
+        Info info; // of a connection request that was not read yet
         std::vector<std::byte> bytes;
         std::vector<std::byte> err_data;
     };
 
-    // Around a read: what comes within it is shown to sleepers at its end, if it is still there then. Nearly always it
-    // is not, and showing and hiding it would cost two system calls.
+    // Covers one read: an event that arrives during it is signaled to waiters at its end, if it is still queued then.
+    // Nearly always it is not, and setting and clearing the signal would cost two system calls.
     class Reading {
       public:
         explicit Reading(EventQueue& queue);
         Reading(const Reading&) = delete;
         Reading& operator=(const Reading&) = delete;
         ~Reading();
-        [[nodiscard]] bool anything() const { return anything_; } // to be taken, but for an error, before it began
+        [[nodiscard]] bool anything() const { return anything_; } // an event, not an error, was first before the read
 
       private:
         EventQueue& queue_;
@@ -73,7 +73,7 @@ class EventQueue : public fid_eq {
     ~EventQueue();
     void add(Event&& event);
     void pop_front();
-    // `awake`: of those that may sleep, how many are known not to.
+    // `awake`: how many of the registered sleepers are known to be awake.
     bool move_events(int awake);
     void show();
     void kick();
@@ -82,13 +82,13 @@ class EventQueue : public fid_eq {
     Fabric& fabric_;
     std::shared_ptr<Pump> pump_;
     fi_wait_obj wait_object_ = FI_WAIT_NONE;
-    int epoll_fd_ = -1;  // gathers the core's descriptor and ours
+    int epoll_fd_ = -1;  // set of `signal_fd_` and the dispatcher's fds
     int signal_fd_ = -1; // readable while `events_` is not empty, or `kicked_`
     bool signaled_ = false;
     int readers_ = 0;
-    bool kicked_ = false; // whoever sleeps is to arm again
+    bool kicked_ = false; // waiters must wake and arm again
     std::atomic<bool> descriptor_used_{false};
-    std::atomic<bool> read_in_vain_{false}; // and not waited for since
+    std::atomic<bool> read_in_vain_{false}; // the last read found no event, and no try_wait followed
     std::atomic<size_t> users_{0};
     std::mutex mutex_; // a leaf: nothing else is locked under it
     std::deque<Event> events_;

@@ -92,7 +92,7 @@ void Fabric::reap_lingering() {
         return;
     }
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (lock.owns_lock()) { // else someone is at it
+    if (lock.owns_lock()) { // else another thread is reaping
         for (Domain* domain : domains_) {
             domain->reap();
         }

@@ -24,25 +24,25 @@ class Fabric : public fid_fabric {
 
     [[nodiscard]] fid_fabric* core() const { return core_.get(); }
     [[nodiscard]] const FabricName& name() const { return name_; }
-    // Of this fabric's core, for endpoints of such an info.
+    // Properties of this fabric's core, for endpoints with such an info.
     [[nodiscard]] CoreProperties properties_of(const fi_info& core_info) const {
         return core_properties(name_.core, core_info.ep_attr->protocol, fi_version());
     }
     [[nodiscard]] const Params& params() const { return params_; }
     [[nodiscard]] ConnectionRequests& requests() { return requests_; }
 
-    // Whatever was opened on the fabric keeps it from being closed.
+    // Each object opened on the fabric holds a reference; the fabric cannot be closed meanwhile.
     void retain() { users_.fetch_add(1, std::memory_order_relaxed); }
     void release() { users_.fetch_sub(1, std::memory_order_release); }
 
     void add(PassiveEndpoint* passive);
     void remove(PassiveEndpoint* passive);
-    // Rejects a request that nobody will answer. False if its passive endpoint is no more.
+    // Rejects a request that the program does not answer. False if its passive endpoint is closed.
     bool refuse(const ConnectionRequest& request);
 
     void add(Domain* domain);
     void remove(Domain* domain);
-    // Closed endpoints whose last bytes are on their way: moves them on and lets go of those that are done.
+    // Makes progress for closed endpoints with data in flight, and releases those that are done.
     void reap_lingering();
     void lingering_changed(ptrdiff_t by) { lingering_.fetch_add(static_cast<size_t>(by), std::memory_order_relaxed); }
 

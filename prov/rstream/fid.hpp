@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The seam between libfabric's C objects and ours: who owns a core's fid, how the object behind our own fid is found,
-// how a C entry point calls a method, and what stands in a table of operations for what we do not offer.
+// The layer between libfabric's C objects and the provider's C++ objects: ownership of a core's fids, the object behind
+// a fid of ours, C entry points that call a method, and table entries for unsupported operations.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@
 
 namespace rstream {
 
-// `fid` is a member of what our objects derive from, so the type needs another name inside them.
+// `fid` is a member of the structs that our objects derive from, so the type needs another name inside them.
 using AnyFid = struct ::fid;
 
 using base::Info;
@@ -33,7 +33,7 @@ template <class Object, class Base> Object* object_of(AnyFid* f) {
     return static_cast<Object*>(reinterpret_cast<Base*>(f));
 }
 
-// Runs the body of a C entry point; no exception leaves it. The only one that ours throw is for want of memory.
+// Runs the body of a C entry point; no exception leaves it. Our own code throws only when out of memory.
 template <class Body> auto guarded(Body&& body) noexcept -> decltype(body()) {
     try {
         return std::forward<Body>(body)();
@@ -44,7 +44,7 @@ template <class Body> auto guarded(Body&& body) noexcept -> decltype(body()) {
     }
 }
 
-// `Refuse<decltype(fi_ops_rma::read)>::call` has the signature of the member and answers -FI_ENOSYS.
+// `Refuse<decltype(fi_ops_rma::read)>::call` has the signature of the member and returns -FI_ENOSYS.
 template <class Function> struct Refuse;
 template <class Result, class... Args> struct Refuse<Result (*)(Args...)> {
     static Result call(Args...) { return static_cast<Result>(-FI_ENOSYS); }

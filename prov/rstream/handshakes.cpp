@@ -31,8 +31,8 @@ void do_not_block(int fd) {
     (void)ioctl(fd, FIONBIO, &on);
 }
 
-// Whether the core can read its request without waiting, or sees that there is none: a header of 32 bytes, whose third
-// and fourth are the length of what follows.
+// Whether the core can read its request without blocking, or sees that there is none: a header of 32 bytes, whose third
+// and fourth byte are the length of the rest.
 bool is_whole(int fd) {
     constexpr ssize_t header = 32;
     constexpr size_t max_more = 256; // the core reads no more than that
@@ -47,7 +47,7 @@ bool is_whole(int fd) {
 
 } // namespace
 
-// False if there was no descriptor or memory to look with.
+// False if out of fds or memory.
 bool Handshakes::list(std::vector<Member>& out) {
     for (WatchList& list : sets_) {
         std::vector<Watched> found;
@@ -69,7 +69,7 @@ bool Handshakes::list(std::vector<Member>& out) {
     return true;
 }
 
-// False: it is the core's to read, or cannot be taken away.
+// False: the core can read it now, or it cannot be removed from the core's set.
 bool Handshakes::hold(const Member& member, Time now, std::vector<Handshake>& out) {
     const int fd = member.watched.fd;
     if (is_whole(fd)) {
@@ -79,7 +79,7 @@ bool Handshakes::hold(const Member& member, Time now, std::vector<Handshake>& ou
         held_ = base::Descriptor(epoll_create1(EPOLL_CLOEXEC));
     }
     epoll_event event{};
-    event.events = EPOLLIN | EPOLLRDHUP | EPOLLET; // what is there already is no news
+    event.events = EPOLLIN | EPOLLRDHUP | EPOLLET; // wake for new bytes only
     event.data.fd = fd;
     if (epoll_ctl(held_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
         return false;
@@ -150,7 +150,7 @@ Handshakes::Found Handshakes::look(Time now) {
         const int fd = member.watched.fd;
         (void)close_on_exec(fd);
         const bool stream = socket_protocol(fd) == IPPROTO_TCP;
-        if (stream && (listener_ >= 0 || !listens(fd))) { // the queue is that of one listener
+        if (stream && (listener_ >= 0 || !listens(fd))) { // the queue has one listener
             if (member.set != sets_.front().set()) {
                 changed = hold(member, now, present) || changed;
                 continue;
@@ -169,7 +169,7 @@ Handshakes::Found Handshakes::look(Time now) {
         }
     }
     handshakes_ = std::move(present);
-    if (inner) { // its members are the queue's, too
+    if (inner) { // its members belong to the queue too
         return look(now) == Found::unknown ? Found::unknown : Found::changed;
     }
     size_t waiting = static_cast<size_t>(
@@ -186,9 +186,9 @@ Handshakes::Found Handshakes::look(Time now) {
     return changed ? Found::changed : Found::same;
 }
 
-// Nothing can be read from it any more, not even what has come: a request would be served that nobody waits for.
+// Also discards the bytes that have arrived: else the core would serve a request on a connection that is shut down.
 void Handshakes::end(Handshake& handshake) {
-    constexpr int max_pieces = 64; // what a receive buffer holds at most; its sender may be quicker than we
+    constexpr int max_pieces = 64; // max of a receive buffer; limited, as the sender may be faster
     char scratch[16384];
     (void)::shutdown(handshake.fd, SHUT_RDWR);
     if (handshake.set >= 0) {

@@ -2,18 +2,18 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Connections that a core has accepted from the kernel and whose request it has not read yet. libfabric's tcp core
-// waits for a request as long as the peer likes, in a read that blocks if only half of it has come. Here each such
-// socket is made non-blocking, gets a deadline, and is shut down when that has passed or when there are too many of
-// them; the core then reads the end of it and lets go.
+// waits for a request without a time limit, in a read that blocks if only half of the request has arrived. Here each
+// such socket is made non-blocking and gets a deadline. It is shut down when the deadline has passed or when there are
+// too many of them; the core then reads EOF and closes it.
 //
-// No core gives its sockets away. Those of a listener are members of the epoll set behind the descriptor of its event
-// queue, and the kernel lists them in /proc/self/fdinfo. A core that has no such set has no handshakes here.
+// No core exposes its sockets. Those of a listener are members of the epoll set behind the fd of its event queue, and
+// the kernel lists them in /proc/self/fdinfo. A core without such a set has no handshakes here.
 //
-// Of libfabric 1.18 and later, they are members of a set in that one, and the core forgets a socket that it has read
-// half a request from without blocking. So they are taken out of that set before the core reads them, and put back once
-// a whole request is there, or the end.
+// In libfabric 1.18 and later they are members of a set nested in that one, and the core loses track of a socket after
+// a non-blocking read of half a request. So they are removed from that set before the core reads them, and added back
+// once a complete request, or EOF, has arrived.
 //
-// Not locked: whoever reads the event queue calls these, between two reads.
+// Not locked: the thread that reads the event queue calls these methods, between two reads.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ class Handshakes {
   public:
     using Time = std::chrono::steady_clock::time_point;
 
-    // `set` is the descriptor of the event queue, which stays the caller's.
+    // `set` is the fd of the event queue, which the caller owns.
     Handshakes(int set, std::chrono::milliseconds limit, size_t max) : limit_(limit), max_(max) {
         sets_.emplace_back(set);
     }
@@ -39,30 +39,31 @@ class Handshakes {
     enum class Found : uint8_t {
         same,
         changed,
-        unknown, // it could not be looked at, for want of a descriptor
+        unknown, // the sockets could not be listed: out of fds or memory
     };
-    // What the core has accepted and let go of since the last time. If there are more than `max` now, the oldest end.
+    // Updates the list with the sockets that the core has accepted and closed since the last call. If there are more
+    // than `max`, the oldest are ended.
     Found look(Time now);
 
     void end_late(Time now);
     void end_all();
-    // Ends the listening too: nobody is accepted from now on.
+    // Shuts down the listening socket: no connection is accepted from here on.
     void stop_listening();
 
     [[nodiscard]] size_t count() const { return handshakes_.size(); }
     [[nodiscard]] bool listening() const { return listener_ >= 0; }
-    // Readable when one that was taken out of the core's set is to be looked at; -1 while there has been none.
+    // Readable when a socket that was removed from the core's set has to be checked; -1 until there has been one.
     [[nodiscard]] int held_fd() const { return held_.get(); }
-    // When the first is late; none if there is none.
+    // The earliest deadline; none without handshakes.
     [[nodiscard]] std::optional<Time> deadline() const;
 
   private:
     struct Handshake {
         int fd = -1;
-        uint64_t inode = 0; // its number may come to stand for another socket
+        uint64_t inode = 0; // the fd may be reused for another socket
         Time since;
         bool ended = false;
-        int set = -1; // the core's, which it was taken out of
+        int set = -1; // the core's set that it was removed from; -1: none
         uint64_t data = 0;
     };
     struct Member {
@@ -74,16 +75,16 @@ class Handshakes {
     void end(Handshake& handshake);
     bool hold(const Member& member, Time now, std::vector<Handshake>& out);
     void give_back(Handshake& handshake);
-    // Gives back what has become whole. True: there was some.
+    // Adds sockets whose request is complete back to the core's set. True if there were any.
     bool look_at_held();
 
-    std::vector<WatchList> sets_; // the queue's, and those in it
+    std::vector<WatchList> sets_; // the queue's, and those nested in it
     std::chrono::milliseconds limit_;
     size_t max_;
     int listener_ = -1;
-    std::vector<int> lasting_;          // the listener, and what the set wakes up by: there for as long as the set
-    bool blind_ = false;                // there is no /proc
-    base::Descriptor held_;             // an epoll set of those that were taken out of the core's
+    std::vector<int> lasting_;          // the listener, nested sets, the core's wake-up fds: never removed
+    bool blind_ = false;                // /proc/self/fdinfo cannot be read
+    base::Descriptor held_;             // epoll set of the sockets removed from the core's set
     std::vector<Handshake> handshakes_; // the oldest first
 };
 

@@ -30,8 +30,8 @@ bool named(std::string_view list, std::string_view name, char separator) {
     return false;
 }
 
-// A request that names no endpoint type is for us only if the user did so by another way: a program that takes whatever
-// comes first must not end up on a stream.
+// A request that names no endpoint type is for this provider only if the user selected it by other means: a program
+// that uses the first info must not end up on a stream.
 bool meant_for_us(const fi_info* hints) {
     if (hints != nullptr) {
         if (hints->ep_attr != nullptr && hints->ep_attr->protocol == FI_PROTO_RSTREAM) {
@@ -46,13 +46,13 @@ bool meant_for_us(const fi_info* hints) {
     return chosen != nullptr && named(chosen, "rstream", ',');
 }
 
-// RDMA devices have addresses of their own besides; what a stream is connected by are those of the Internet.
+// RDMA devices have native addresses too; streams connect by Internet addresses only.
 bool is_internet(uint32_t addr_format) {
     return addr_format == FI_SOCKADDR || addr_format == FI_SOCKADDR_IN || addr_format == FI_SOCKADDR_IN6;
 }
 
-// What a request asks for and a stream has not, as libfabric's own providers decide it: one line each. `since_1_5`:
-// members that programs of older versions of the API do not have.
+// Requested attributes that a stream does not have, decided as in libfabric's own providers: one line each.
+// `since_1_5`: whether the program's API version has the members added in 1.5.
 const char* domain_refusal(const fi_domain_attr& domain, bool since_1_5) {
     if (domain.threading > FI_THREAD_ENDPOINT) {
         return "an unknown threading model";
@@ -102,7 +102,7 @@ template <class Attributes> bool is_beyond_stream(const Attributes& attr) {
            (attr.msg_order & ~FI_ORDER_SAS) != 0 || attr.comp_order != 0 || attr.iov_limit > stream_iov_limit;
 }
 
-// Null, or why the request can not be served.
+// Null, or why the request cannot be served.
 const char* refusal(const fi_info* hints, uint32_t api_version) {
     if (hints == nullptr) {
         return nullptr;
@@ -132,7 +132,7 @@ const char* refusal(const fi_info* hints, uint32_t api_version) {
     return nullptr;
 }
 
-// The cores that the provider hint names beside us ("tcp;rstream"), else those of FI_RSTREAM_CORE.
+// The cores that the provider hint names besides this provider ("tcp;rstream"), else those of FI_RSTREAM_CORE.
 std::vector<std::string> cores_for(const fi_info* hints, const Params& params) {
     std::vector<std::string> cores;
     if (hints != nullptr && hints->fabric_attr != nullptr && hints->fabric_attr->prov_name != nullptr) {
@@ -169,7 +169,7 @@ int copy_address(void*& to, size_t& to_length, const void* from, size_t length) 
     return 0;
 }
 
-// The caller's wishes that a core has to meet. -FI_ENODATA if they name another core.
+// The caller's hints that a core has to meet. -FI_ENODATA if they name another core.
 int hints_for_core(const std::string& core, const fi_info* hints, Info& out) {
     out = core_hints();
     if (!out) {
@@ -201,7 +201,7 @@ int hints_for_core(const std::string& core, const fi_info* hints, Info& out) {
     return 0;
 }
 
-// Limits that the caller asks for and that an answer may fall short of.
+// Whether an info reaches the limits that the caller requests.
 bool suffices(const fi_info& info, const fi_info* hints) {
     if (hints == nullptr) {
         return true;
@@ -211,7 +211,7 @@ bool suffices(const fi_info& info, const fi_info* hints) {
            (hints->rx_attr == nullptr || hints->rx_attr->size <= info.rx_attr->size);
 }
 
-// Names and address format that the caller asks for.
+// Whether an info has the names and address format that the caller requests.
 bool meets(const fi_info& core, const fi_info* hints) {
     if (hints == nullptr) {
         return true;
@@ -222,13 +222,13 @@ bool meets(const fi_info& core, const fi_info* hints) {
                  hints->domain_attr != nullptr ? hints->domain_attr->name : nullptr, hints->addr_format);
 }
 
-// The port that the caller wants to have of its own. Some cores forget it where the address is the wildcard.
+// Restores the local port that the caller requests, which some cores drop for the wildcard address.
 void keep_source_port(fi_info& info, const fi_info* hints) {
     if (hints == nullptr || hints->src_addr == nullptr || info.src_addr == nullptr ||
         std::min(hints->src_addrlen, info.src_addrlen) < sizeof(sockaddr_in)) {
         return;
     }
-    // The port is at the same place in both families.
+    // The port has the same offset in both structs.
     static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
     const auto* wanted = static_cast<const sockaddr_in*>(hints->src_addr);
     auto* given = static_cast<sockaddr_in*>(info.src_addr);
@@ -237,7 +237,7 @@ void keep_source_port(fi_info& info, const fi_info* hints) {
     }
 }
 
-// Where a stream is as good as what was asked for, the answer is what was asked for: fi_getinfo(3).
+// Attributes for which a stream satisfies any value are returned as requested: fi_getinfo(3).
 void follow_hints(fi_info& info, const fi_info* hints) {
     if (hints == nullptr) {
         return;
@@ -258,8 +258,8 @@ void follow_hints(fi_info& info, const fi_info* hints) {
     }
 }
 
-// Whether a request is about certain addresses or names, so that each of a domain's that fits counts. A domain has one
-// fabric for each subnet on tcp; who only asks what there is wants to hear of it once.
+// Whether a request names an address, fabric or domain, so that each matching info of a domain is returned. On tcp a
+// domain has one fabric for each subnet; a general query gets the domain once.
 bool is_specific(const char* node, const char* service, const fi_info* hints) {
     return node != nullptr || service != nullptr ||
            (hints != nullptr &&

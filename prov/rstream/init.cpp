@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How libfabric finds us: the one exported symbol of the plugin. rdma/providers/fi_prov.h.
+// The entry point for libfabric: the one exported symbol of the plugin. rdma/providers/fi_prov.h.
 #include "prov/rstream/fabric.hpp"
 #include "prov/rstream/info.hpp"
 #include "prov/rstream/log.hpp"
@@ -11,7 +11,7 @@ namespace rstream {
 
 fi_provider provider = {
     .version = FI_VERSION(0, 1),
-    // libfabric passes over a provider whose API is older than what the program asks for.
+    // libfabric skips a provider whose API is older than the version that the program requests.
     .fi_version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION),
     .context = {},
     .name = "rstream",

@@ -81,7 +81,7 @@ int find_kernel_socket(const sockaddr& local, const sockaddr& peer) {
     if (const int ret = list_descriptors(fds); ret != 0) {
         return ret;
     }
-    // The highest first: that of a connection which was just made is among them, and there may be thousands.
+    // The highest first: a connection that was just made has one of the highest, and there may be thousands.
     std::sort(fds.begin(), fds.end(), std::greater<>());
     const auto found = std::find_if(fds.begin(), fds.end(), [&](int fd) {
         return has_name(fd, getpeername, peer) && has_name(fd, getsockname, local);

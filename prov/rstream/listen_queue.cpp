@@ -15,9 +15,9 @@ namespace rstream {
 namespace {
 
 constexpr std::chrono::milliseconds pause_time{100};
-constexpr int max_reads = 16; // in one call: others wait for the pump meanwhile
-constexpr int max_vain = 3;   // the first may have found what another thread's call has left
-// Each closes what has ended, some hundred at a time, so that it is far more than can be needed.
+constexpr int max_reads = 16; // in one call: other threads wait for the dispatcher
+constexpr int max_vain = 3;   // the first may see a signal that another thread's call left
+// Each read closes some hundred ended connections, so this is far more than is needed.
 constexpr int max_last_reads = 10000;
 
 } // namespace
@@ -55,7 +55,7 @@ ListenQueue::~ListenQueue() {
     pump_->clear_deadline(target_);
 }
 
-// The first look opens the list of members, so that the number of a listener's descriptors does not change later.
+// The first check opens the list of members, so that the number of fds of a listener does not change later.
 void ListenQueue::begin() {
     close_queue_on_exec(fd_);
     const auto lock = pump_->lock();
@@ -67,14 +67,14 @@ bool ListenQueue::readable() const {
     return poll(&one, 1, 0) > 0;
 }
 
-// A call in which the core accepts and reads requests, and what it takes that the next one cannot block.
+// A call in which the core accepts and reads requests, with the checks by which the next call cannot block.
 template <class Call> ListenQueue::Did ListenQueue::call_core(Call&& call) {
     const auto now = std::chrono::steady_clock::now();
     if (!looked_ && handshakes_->look(now) == Handshakes::Found::unknown) {
         return Did::unknown;
     }
     handshakes_->end_late(now);
-    // The core takes the errno of an earlier call for the reason where a peer has ended the connection, and keeps the
+    // Where a peer has ended the connection, the core uses the errno of an earlier call as the reason, and keeps the
     // socket if that is EAGAIN.
     errno = 0;
     const bool event = call();
@@ -100,7 +100,7 @@ ListenQueue::Did ListenQueue::read() {
     });
 }
 
-// Only when a read has found nothing: the core would not tell of what is left.
+// Only after a read that found nothing: the core would not signal what is left.
 ListenQueue::Did ListenQueue::reset_signal() {
     return call_core([this] {
         signaled_ = false;
@@ -128,7 +128,7 @@ void ListenQueue::progress() {
             vain_ = 0;
             break;
         }
-        // The core is told of something and can do nothing with it.
+        // The core is signaled and cannot process what is pending.
         if (handshakes_->listening() && vain_ >= max_vain) {
             pause();
             return;
@@ -171,7 +171,7 @@ int ListenQueue::arm() {
     if (paused_) {
         return 0;
     }
-    // Where the descriptor is an epoll set it tells of all that is there, or still of an event that was read.
+    // An fd that is an epoll set signals all that is pending, or still an event that was read.
     if (handshakes_->listening()) {
         signaled_ = signaled_ && readable();
         return signaled_ ? -FI_EAGAIN : 0;
@@ -186,7 +186,7 @@ int ListenQueue::arm() {
 }
 
 void ListenQueue::finish() {
-    // Whose request has come is turned down properly.
+    // Requests that have arrived get a regular rejection.
     for (int reads = 0; reads < max_reads && is_change(read()); ++reads) {
     }
     handshakes_->stop_listening();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The core event queue of one listener, where connections are the kernel's. It is read with care, since strangers
-// decide what is to be done there: between two reads each handshake is bounded (handshakes.hpp), and when the core can
-// do nothing with what waits, as it has no descriptor left, it is not read for a while. As the queue is the listener's
-// own, nothing is read any more once the listener has gone; the tcp core would use it (libfabric 1.17).
+// The core event queue of one listener, where connections are kernel TCP. Unauthenticated clients determine the work
+// there. So each handshake is bounded between two reads (handshakes.hpp), and the queue is not read for a while when
+// the core is out of fds and cannot process pending connections. The queue belongs to one listener, so it is not read
+// after that listener is closed; the tcp core would still use the listener (libfabric 1.17).
 //
-// Called with the pump locked, opening excepted.
+// Called with the event dispatcher locked, except `open` and `begin`, which lock it.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace rstream {
 
 class ListenQueue {
   public:
-    // `target` is who the events are about, and given progress when there are any.
+    // `target`: the handler of the events, whose `progress` is called when there are any.
     static int open(fid_fabric* core_fabric, std::shared_ptr<Pump> pump, EqTarget* target,
                     std::chrono::milliseconds handshake_limit, size_t max_handshakes,
                     std::unique_ptr<ListenQueue>& out);
@@ -27,18 +27,19 @@ class ListenQueue {
 
     [[nodiscard]] fid_eq* core() const { return core_.get(); }
 
-    // Once it listens: the socket, and what the queue has opened, are closed on exec. Takes the pump's lock.
+    // After fi_listen: sets close-on-exec on the listening socket and the queue's fds. Locks the event dispatcher.
     void begin();
 
     void progress();
     void on_deadline();
     int arm();
-    // Before the listener is closed: nobody is accepted any more, and whoever was is turned down or sent away.
+    // Before the listener is closed: no connection is accepted any more. Requests that have arrived are rejected, other
+    // connections are shut down.
     void finish();
 
   private:
     ListenQueue(std::shared_ptr<Pump> pump, EqTarget* target) : pump_(std::move(pump)), target_(target) {}
-    // What a call has changed. After an event there may be more of them, which the descriptor need not tell.
+    // The effect of a call. After an event there may be more events, which the fd need not signal.
     enum class Did : uint8_t { nothing, something, event, unknown };
     static bool is_change(Did did) { return did == Did::something || did == Did::event; }
     template <class Call> Did call_core(Call&& call);
@@ -54,12 +55,12 @@ class ListenQueue {
     Owned<fid_eq> core_;
     int fd_ = -1;
     std::unique_ptr<Handshakes> handshakes_;
-    int held_fd_ = -1;     // of the handshakes, once the pump watches it
-    bool looked_ = false;  // at the handshakes, since the last call that could accept: else the next could block
-    bool signaled_ = true; // the core's descriptor may still tell of an event that was read
+    int held_fd_ = -1;     // Handshakes::held_fd, once the dispatcher watches it
+    bool looked_ = false;  // handshakes were checked after the last call that can accept: else the next can block
+    bool signaled_ = true; // the core's fd may still signal an event that was read
     bool paused_ = false;
-    bool told_ = false; // of a pause, since something last came
-    int vain_ = 0;      // reads in a row that changed nothing
+    bool told_ = false; // the pause was logged since the last activity
+    int vain_ = 0;      // consecutive reads that changed nothing
 };
 
 } // namespace rstream

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Messages through libfabric's log (FI_LOG_LEVEL, FI_LOG_PROV=rstream); nothing is ever written to stderr directly.
-// warn: something is lost or refused, and why. info: what a user who looks for a reason wants to read.
+// warn: something is lost or refused, with the reason. info: details for a user who searches for a cause.
 #pragma once
 
 #include <cerrno>

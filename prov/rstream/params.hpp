@@ -17,8 +17,8 @@ struct Params {
     std::vector<std::string> cores = default_cores(); // in order of preference
     size_t send_buf_size = 32768;                     // bytes
     size_t recv_buf_size = 32768;                     // bytes
-    size_t max_buf_size = 524288;                     // bytes that they grow to; no more than their size: they do not
-    bool send_buf_fixed = false;                      // the environment has a size: it does not grow
+    size_t max_buf_size = 524288;                     // bytes; limit of buffer resizes; none if not above the size
+    bool send_buf_fixed = false;                      // the environment sets the size: no resize
     bool recv_buf_fixed = false;
     size_t tx_size = 384;              // operations
     size_t rx_size = 384;              // messages
@@ -28,13 +28,13 @@ struct Params {
     size_t keepalive_idle = 0;         // milliseconds; 0 is off
     size_t keepalive_interval = 75000; // milliseconds
     size_t keepalive_count = 9;
-    size_t user_timeout = default_user_timeout; // milliseconds; 0: as long as the core repeats
+    size_t user_timeout = default_user_timeout; // milliseconds; 0: as long as the core retransmits
     bool immediates = true;
 
-    // Tells libfabric of all of them; once, when the provider is loaded.
+    // Registers all parameters with libfabric; called once, when the provider is loaded.
     static void define();
 
-    // As the environment has them now. A value out of range is left at its default, with a warning in the log.
+    // Reads the environment. A value out of range is left at its default, with a warning in the log.
     static Params load();
 };
 

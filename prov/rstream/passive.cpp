@@ -25,8 +25,7 @@ extern fi_ops pep_fid_ops;
 extern fi_ops_ep pep_ep_ops;
 extern fi_ops_cm pep_cm_ops;
 
-// Parts of the descriptors that this process may have: strangers in a handshake, and requests that wait for the
-// program.
+// Fractions of the fd limit of this process: for clients in a handshake, and for requests that wait for the program.
 constexpr size_t share_of_handshakes = 16;
 constexpr size_t share_of_requests = 4;
 constexpr size_t min_handshakes = 8;
@@ -96,7 +95,7 @@ int PassiveEndpoint::bind(AnyFid* other, uint64_t flags) {
     }
     auto* queue = object_of<EventQueue, fid_eq>(other);
     fid_eq* core_queue = queue->pump()->core();
-    const auto lock = queue->pump()->lock(); // whose threads call this one's queue from the moment that it is opened
+    const auto lock = queue->pump()->lock(); // its threads call `own` as soon as that is open
     std::unique_ptr<ListenQueue> own;
     if (properties_.guarded_listeners) {
         const std::chrono::milliseconds limit(fabric_.params().handshake_timeout);
@@ -127,7 +126,7 @@ int PassiveEndpoint::control(int command, void* arg) {
         return -FI_EOPBADSTATE;
     }
     backlog_ = *static_cast<int*>(arg);
-    // The core may keep a queue of its own as well; where it takes no wish, ours is the limit.
+    // The core may have a backlog of its own; where it does not support FI_BACKLOG, ours is the limit.
     (void)fi_control(&core_->fid, FI_BACKLOG, arg);
     return 0;
 }
@@ -165,8 +164,8 @@ int PassiveEndpoint::listen() {
     return ret;
 }
 
-// What arrives on a connection, the core reads before we do: nothing here can keep it from a message that it does not
-// survive.
+// The core reads data that arrives on a connection before this provider does: nothing here can protect it from a
+// message that crashes it.
 void PassiveEndpoint::warn_of_strangers() const {
     sockaddr_storage local{};
     size_t length = sizeof(local);
@@ -268,7 +267,7 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     if (const int ret = info_over_core(*core_info, fabric_.params(), info_->fabric_attr->api_version, ours); ret != 0) {
         return ret;
     }
-    // Some cores tell the format of another kind of address than those that are there.
+    // Some cores report an address format that does not match the addresses.
     if (ours->src_addr != nullptr) {
         const bool six = static_cast<const sockaddr*>(ours->src_addr)->sa_family == AF_INET6;
         ours->addr_format = six ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
@@ -286,7 +285,7 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     try {
         queue_->push(FI_CONNREQ, &fid, ours.release(), data.subspan(wire::Hello::size, hello.user_length));
     } catch (const std::bad_alloc&) {
-        (void)fabric_.requests().take(handle, this); // nobody will answer it; the core's is rejected by our caller
+        (void)fabric_.requests().take(handle, this); // the program never gets it; our caller rejects the core's
         throw;
     }
     return 0;
@@ -305,7 +304,7 @@ void PassiveEndpoint::refuse(const ConnectionRequest& request) {
     (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
 }
 
-// One at least. Where strangers decide, a request may hold a descriptor, and they must not have them all.
+// At least one. With a listen queue, each request may hold an fd, and clients must not get all of them.
 size_t PassiveEndpoint::max_waiting() const {
     const size_t share = listen_queue_ ? std::max<size_t>(descriptor_limit() / share_of_requests, 1)
                                        : std::numeric_limits<size_t>::max();
@@ -315,7 +314,7 @@ size_t PassiveEndpoint::max_waiting() const {
 int PassiveEndpoint::close() {
     fabric_.remove(this);
     {
-        std::unique_lock<std::recursive_mutex> lock; // no further peer may come in before it is gone
+        std::unique_lock<std::recursive_mutex> lock; // no further request may arrive before it is closed
         if (queue_ != nullptr) {
             lock = queue_->pump()->lock();
             if (listen_queue_) {

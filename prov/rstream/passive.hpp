@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Passive endpoints, and the connection requests that they bring. fi_passive_ep(3), fi_cm(3).
+// Passive endpoints and the connection requests that arrive on them. fi_passive_ep(3), fi_cm(3).
 #pragma once
 
 #include "prov/rstream/eq.hpp"
@@ -43,11 +43,11 @@ class PassiveEndpoint final : public fid_pep, public EqTarget {
     Fabric& fabric_;
     Info info_;
     EventQueue* queue_ = nullptr;
-    std::unique_ptr<ListenQueue> listen_queue_; // where the core's listeners are guarded
-    Owned<fid_pep> core_;                       // goes before the queue that it is bound to
+    std::unique_ptr<ListenQueue> listen_queue_; // if CoreProperties::guarded_listeners
+    Owned<fid_pep> core_;                       // closed before the queue that it is bound to
     bool listening_ = false;
     CoreProperties properties_;
-    int backlog_ = 0; // requests that may be pending; 0: as many as the descriptors allow
+    int backlog_ = 0; // max pending requests; 0: limited by the number of fds
 };
 
 } // namespace rstream

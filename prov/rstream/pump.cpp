@@ -92,7 +92,7 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target) {
     int rounds = 0;
     do {
         (void)drain(core_.get());
-        // Without this, the descriptor stays readable after any event.
+        // Without fi_trywait, the fd stays readable after any event.
     } while (++rounds < most_rounds && (fi_trywait(core_fabric_, &core, 1) != 0 || poll(&event, 1, 0) > 0));
     forget(core_fid, target);
 }
@@ -147,7 +147,7 @@ Pump::Ran Pump::run() {
                 ran.dropped = true;
             }
         }
-        target->progress(); // none can leave meanwhile: `remove` waits for `mutex_`
+        target->progress(); // none is removed meanwhile: `remove` waits for `mutex_`
     }
     ran.moved = count > 0;
     std::vector<EqTarget*> rest;
@@ -166,8 +166,8 @@ Pump::Ran Pump::run() {
     return ran;
 }
 
-// Whether those that nothing tells of are to be looked at: not at each read, as a look costs a system call, and less
-// often the more they are.
+// Whether to poll the unarmed handlers, whose activity no fd signals: not at each read, as a poll costs a system call,
+// and less often the more there are.
 bool Pump::look_due() {
     if (unarmed_.empty()) {
         return false;
@@ -200,12 +200,12 @@ int Pump::arm(bool watched) {
         unarmed.swap(unarmed_);
         for (EqTarget* target : unarmed) {
             if (!watch_again(target)) {
-                unarmed_.insert(target); // it stays with those that are looked at, and is tried again
+                unarmed_.insert(target); // it is polled with the others, and tried again
             }
         }
     }
     int result = 0;
-    for (EqTarget* target : unarmed) { // none can leave meanwhile: `remove` waits for `mutex_`
+    for (EqTarget* target : unarmed) { // none is removed meanwhile: `remove` waits for `mutex_`
         if (target->arm() != 0) {
             const std::lock_guard leaf(needy_mutex_);
             unarmed_.insert(target);
@@ -266,7 +266,7 @@ bool Pump::add_watch(int fd, EqTarget* target) {
     return true;
 }
 
-// One that is not there may be named, twice for instance.
+// The fd need not be a member, since it may be dropped twice.
 void Pump::drop_watch(int fd) {
     if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0) {
         watches_.fetch_sub(1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Connection requests that were neither accepted nor rejected yet, by the handle that programs hold. A handle may come
-// back late, twice, or to another passive endpoint: it is looked up, never followed.
+// Connection requests that were neither accepted nor rejected yet, by the handle that programs hold. A program may pass
+// a handle late, twice, or to another passive endpoint: it is looked up, never dereferenced.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class PassiveEndpoint;
 
 struct ConnectionRequest {
     struct fid fid;           // what fi_info::handle points to
-    PassiveEndpoint* passive; // where it came in; may be closed by now, see Fabric::refuse
+    PassiveEndpoint* passive; // where it arrived; may be closed by now, see Fabric::refuse
     Info core_info;           // its handle is the core's
     wire::Hello hello;
 };
@@ -34,7 +34,8 @@ class ConnectionRequests {
         return handle;
     }
 
-    // The request behind a handle, which is pending no more. `passive`: only if it came in there; null for any.
+    // Removes and returns the request of a handle; null if there is none. `passive`: only a request that arrived there;
+    // null for any.
     std::unique_ptr<ConnectionRequest> take(const AnyFid* handle, const PassiveEndpoint* passive) {
         const std::lock_guard lock(mutex_);
         const auto found = requests_.find(handle);

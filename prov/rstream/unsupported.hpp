@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Tables for the kinds of transfer that a stream does not have: a call gets -FI_ENOSYS, not a null pointer.
+// Tables for the kinds of transfer that a stream does not support: a call returns -FI_ENOSYS, not a null pointer fault.
 #pragma once
 
 #include <rdma/fi_atomic.h>

@@ -39,7 +39,7 @@ int CoreDomains::take(size_t max, Place& place) {
     auto group = std::find_if(groups_.begin(), groups_.end(),
                               [max](const Group& one) { return max == 0 || one.connections < max; });
     if (group == groups_.end()) {
-        lock.unlock(); // not over a call of the core
+        lock.unlock(); // not held during a call of the core
         opened.emplace_back();
         if (const int ret = open_domain(opened.front().domain); ret != 0) {
             return ret;
@@ -55,7 +55,7 @@ int CoreDomains::take(size_t max, Place& place) {
 }
 
 void CoreDomains::leave(std::list<Group>::iterator group) {
-    std::list<Group> closed; // without the lock
+    std::list<Group> closed; // destroyed without the lock
     const std::lock_guard lock(mutex_);
     if (--group->connections == 0 && group != groups_.begin()) {
         closed.splice(closed.end(), groups_, group);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The core's domains below one of ours: one, or, where the core allows only so many connections on each, more of them
-// as connections come.
+// The core's domains below one of ours: one, or, where the core limits the connections on each, more of them as
+// connections are opened.
 //
-// Why not one domain and one completion queue for all connections: a core over TCP sockets tells the target of a write
-// nothing but the immediate, with a null context, so that a shared queue could not tell whose stream it belongs to; and
-// since libfabric 1.19 such a core has one epoll set for all sockets of a domain, nested in the descriptor of each of
-// the domain's queues. The kernel limits how often a set is nested (EINVAL from epoll_ctl: 500, 100, 50 and 10 paths
-// for each level above it), and each arrival wakes all who sleep on any of these queues. Few connections on a domain
-// keep both small, whatever a program nests our descriptors in.
+// Why not one domain and one completion queue for all connections: a core over TCP sockets reports only the immediate
+// to the target of a write, with a null context, so that a shared queue could not identify the stream. And since
+// libfabric 1.19 such a core has one epoll set for all sockets of a domain, nested in the fd of each of the domain's
+// queues. The kernel limits how often a set is nested (EINVAL from epoll_ctl: 500, 100, 50 and 10 paths for each level
+// above it), and each arrival wakes all waiters on any of these queues. Few connections on a domain keep both small,
+// whatever sets a program nests our fds in.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ class CoreDomains {
     };
 
   public:
-    // One connection's place on a domain, which stays open for as long. Whatever the connection has opened there must
-    // be closed before.
+    // One connection's place on a domain, which stays open as long. All objects that the connection has opened there
+    // must be closed before.
     class Place {
       public:
         Place() = default;
@@ -58,7 +58,7 @@ class CoreDomains {
 
     fid_fabric* fabric_ = nullptr;
     Info info_;
-    std::mutex mutex_; // a leaf, over the list but for its first domain
+    std::mutex mutex_; // a leaf; guards the list except its first domain
     std::list<Group> groups_;
 };
 

@@ -31,7 +31,7 @@ int CoreEndpoint::open_queue(CoreDomains& domains, const fi_info& info, size_t s
     if (const int ret = fi_control(&cq->fid, FI_GETWAIT, &completions_fd_); ret != 0) {
         return ret;
     }
-    close_on_exec(completions_fd_); // and what is behind it, if anything, when that is made
+    close_on_exec(completions_fd_); // its members, if any, are handled when they are created
     return 0;
 }
 
@@ -84,7 +84,7 @@ int CoreEndpoint::register_memory(const void* memory, size_t length, uint64_t ac
                                   uint64_t flags) {
     fid_mr* mr = nullptr;
     int ret = -FI_ENOKEY;
-    // Keys of ours are drawn at random, so two may meet; the core then says so.
+    // Our own keys are random, so two may collide; the core then returns -FI_ENOKEY.
     for (int tries = 0; tries < 8 && ret == -FI_ENOKEY; ++tries) {
         ret = fi_mr_reg(domain_.get(), memory, length, access, 0, traits_.provider_keys ? 0 : random_key(), flags, &mr,
                         nullptr);
@@ -99,7 +99,7 @@ int CoreEndpoint::register_memory(const void* memory, size_t length, uint64_t ac
     return 0;
 }
 
-// Not to be guessed by another peer of the domain.
+// Not predictable by another peer of the domain.
 uint64_t CoreEndpoint::random_key() const {
     uint64_t key = 0;
     if (getrandom(&key, sizeof(key), 0) != sizeof(key)) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The core's endpoint below one stream, with its completion queue and, where that does not show that the connection has
-// ended, an event queue of its own: a waiter of one connection must not wake up for every other.
+// The core's endpoint below one stream, with its completion queue and, where that queue does not show the end of the
+// connection, an event queue of its own: a waiter of one connection must not wake for every other.
 //
-// The completion queue is there from the start. The endpoint comes once its peer is known, as some cores choose the way
-// there, and the device, while they make it; it may be closed and made again, for another attempt to connect.
+// The completion queue exists from the start. The endpoint is created once its peer is known, as some cores select the
+// route and the device at creation; it may be closed and created again, for another attempt to connect.
 #pragma once
 
 #include <cstddef>
@@ -26,19 +26,19 @@ class CoreEndpoint {
     [[nodiscard]] const CoreTraits& traits() const { return traits_; }
     [[nodiscard]] const CoreProperties& properties() const { return properties_; }
 
-    // Takes a place on a domain and makes the completion queue. `info` is that of the endpoint, with the core's handle
-    // if it answers a request. 0 or libfabric's error, as for all that follows.
+    // Takes a place on a domain and creates the completion queue. `info` is that of the endpoint, with the core's
+    // handle if it answers a request. 0 or libfabric's error, as for the methods below.
     int open_queue(CoreDomains& domains, const fi_info& info, size_t size);
-    // Makes the endpoint and binds it. `events`: the queue for its events, unless it has one of its own.
+    // Creates the endpoint and binds it. `events`: the queue for its events, unless it has one of its own.
     int open(fid_eq* events, void* context);
-    // After its memory was registered.
+    // After the memory is registered.
     int enable() { return fi_enable(ep_.get()); }
-    // Registrations that were bound to it are to be closed after it.
+    // Registrations bound to the endpoint must be closed after it.
     void close();
 
-    // What the endpoint is made from.
+    // The info that the endpoint is created from.
     [[nodiscard]] fi_info& info() { return *info_; }
-    // An endpoint was made of the request that it answers: the request is used up.
+    // An endpoint was created from the connection request, which is used up.
     [[nodiscard]] bool request_used() const { return request_used_; }
 
     [[nodiscard]] fid_ep* get() const { return ep_.get(); } // null while there is none
@@ -48,8 +48,8 @@ class CoreEndpoint {
     [[nodiscard]] fid_eq* events() const { return events_.get(); }
     [[nodiscard]] int events_fd() const { return events_fd_; }
 
-    // Before someone sleeps on its descriptors, that of the completion queue if `completions`. 0, or -FI_EAGAIN if
-    // something has come already.
+    // Before a thread sleeps on its fds, including that of the completion queue if `completions`. 0, or -FI_EAGAIN if
+    // there is activity already.
     int try_wait(bool completions);
 
     int register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags = 0);
@@ -60,9 +60,9 @@ class CoreEndpoint {
     fid_fabric* const fabric_;
     const CoreTraits traits_;
     const CoreProperties properties_;
-    CoreDomains::Place domain_; // of all that follows
+    CoreDomains::Place domain_; // of all members below
     Info info_;
-    // Released from the last to the first: the endpoint before what it uses.
+    // Destroyed in reverse order: the endpoint before the objects that it uses.
     Owned<fid_cq> completions_;
     Owned<fid_eq> events_;
     Owned<fid_ep> ep_;

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The table of cores. A new core is a row here; a core that differs in a new way is a new member of CoreProperties,
-// with the default that is right for a core of which nothing is known.
+// with the default that is correct for an unknown core.
 #include "prov/rstream/core/properties.hpp"
 
 #include <rdma/fabric.h>
@@ -11,11 +11,11 @@ namespace rstream {
 
 namespace {
 
-// libfabric's cores over TCP sockets of the kernel's.
+// libfabric's cores over kernel TCP sockets.
 constexpr CoreProperties kernel_tcp{
     .manual_progress = true,
     .queue_stays_readable = true,
-    .queue_members_fixed = false, // a socket is one, when there is a connection
+    .queue_members_fixed = false, // a socket becomes a member with its connection
     .queue_shows_end = true,
     .kernel_sockets = true,
     .kernel_ports = true,
@@ -24,14 +24,14 @@ constexpr CoreProperties kernel_tcp{
     .guarded_listeners = true,
     .trusts_peers = true,
     .max_domain_connections = 0,
-    .loses_frames = false, // or TCP repeats them, in good time
+    .loses_frames = false, // TCP retransmits them in time
 };
 
-// All sockets of a domain are in one epoll set, which is in the descriptor of each of its queues. From a socket in such
-// a set, the kernel allows 500 paths through one further set, 100 through two, 50 through three and 10 through four. A
-// connection makes one through three sets by its endpoint's descriptor, a socket of rsockets and a set of the
-// program's, and another by the event queue: 16 connections make 32 such paths. Smaller groups would cost memory: a
-// domain that is used takes 17 MB in libfabric 2.6, unless FI_TCP_MAX_RX_SIZE is smaller than its default of 16 KiB.
+// All sockets of a domain are in one epoll set, which is a member of the fd of each of its queues. From a socket in
+// such a set, the kernel allows 500 paths through one further set, 100 through two, 50 through three and 10 through
+// four. A connection adds one path through three sets, by its endpoint's fd, a socket of rsockets and a set of the
+// program's, and another by the event queue: 16 connections add 32 such paths. Smaller groups would cost memory: a
+// domain in use takes 17 MB in libfabric 2.6, unless FI_TCP_MAX_RX_SIZE is smaller than its default of 16 KiB.
 constexpr CoreProperties kernel_tcp_in_one_set = [] {
     CoreProperties properties = kernel_tcp;
     properties.queue_members_fixed = true;
@@ -39,12 +39,12 @@ constexpr CoreProperties kernel_tcp_in_one_set = [] {
     return properties;
 }();
 
-// An adapter. It moves bytes on its own and has its own port space; the end of a connection is an event of the
-// connection manager's, which the completion queue says nothing of.
+// An adapter. It makes progress on its own and has its own port space; the end of a connection is an event of the
+// connection manager's, which the completion queue does not show.
 constexpr CoreProperties iwarp{
     .manual_progress = false,
     .queue_stays_readable = false,
-    .queue_members_fixed = false, // it is no set
+    .queue_members_fixed = false, // it is not an epoll set
     .queue_shows_end = false,
     .kernel_sockets = false,
     .kernel_ports = false,

@@ -21,7 +21,7 @@ int Buffer::allocate(size_t size) {
 void Buffer::retire() {
     if (data_ != nullptr &&
         mmap(data_, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
-        madvise(data_, size_, MADV_DONTNEED); // no more mappings are allowed: the memory at least
+        madvise(data_, size_, MADV_DONTNEED); // no more mappings are allowed: release at least the memory
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Whole pages from the kernel: a ring shares no page with other data, costs no memory before it is used, and what is
-// registered for a peer ends at a page of its own.
+// Whole pages from the kernel: a ring shares no page with other data, costs no memory before it is used, and a
+// registration for a peer contains no page of other data.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ class Buffer {
     // 0 or -FI_ENOMEM.
     int allocate(size_t size);
     void reset();
-    // Gives the memory back and keeps the addresses, where nothing can be read or written any more: whoever still has
-    // one of them can meet nothing else there.
+    // Releases the memory and keeps the addresses reserved, inaccessible: a late access by a holder of an address
+    // cannot reach other data.
     void retire();
 
     [[nodiscard]] std::byte* data() const { return data_; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How many bytes one write carries at most: two writes at least are under way at once, and four where the buffers have
-// room for them to be large. Where frames get lost, writes are small: see late_writes.hpp.
+// Max bytes of one write: at least two writes are in flight at once, and four where the buffers are large enough for
+// large ones. Where frames get lost, writes are small: see late_writes.hpp.
 //
 // Threads: the progress side reports completions, the rest is for the posting side.
 #pragma once
@@ -17,18 +17,18 @@ namespace rstream {
 
 class ChunkSize {
   public:
-    // More of one write gains nothing, and keeps the peer waiting for its first byte.
+    // A larger write gains nothing, and delays the peer's first byte.
     static constexpr size_t max = size_t{256} << 10;
-    // Below this the cost of a message outweighs what a third and a fourth in flight would gain.
+    // Below this size the cost of a message outweighs the gain of a third and a fourth in flight.
     static constexpr size_t small = size_t{64} << 10;
     static constexpr size_t lossy = size_t{16} << 10;
 
-    // `max_message`: that the core can send.
+    // `max_message`: the core's limit.
     explicit ChunkSize(size_t max_message) : max_message_(max_message) {}
 
     // 0 before the first `fit`.
     [[nodiscard]] size_t get() const { return size_; }
-    // To the sizes of the two rings.
+    // Adapts to the sizes of the two rings.
     size_t fit(size_t peer_ring, size_t staging) {
         const size_t buffer = std::min(peer_ring, staging);
         size_ = std::min({max_message_, max, std::max(buffer / 4, std::min(buffer / 2, small))});
@@ -39,7 +39,7 @@ class ChunkSize {
     }
 
     void on_completed(size_t bytes, std::chrono::nanoseconds took) { late_writes_.done(bytes, took); }
-    // Whether frames get lost is seen otherwise than before: the next `fit` goes by it.
+    // True if the estimate of frame loss has changed; the next `fit` uses it.
     bool update_loss() {
         if (late_writes_.small() == lossy_) {
             return false;
@@ -52,7 +52,7 @@ class ChunkSize {
   private:
     const size_t max_message_;
     size_t size_ = 0;
-    bool lossy_ = false; // as the last update found
+    bool lossy_ = false; // as of the last update
     LateWrites late_writes_;
 };
 

@@ -9,7 +9,7 @@ namespace rstream {
 namespace {
 
 constexpr size_t completion_batch = 16;
-// Batches one call may take before it does something with them.
+// Max batches of one call, so that its caller can react in between.
 constexpr int max_batches = 8;
 
 } // namespace

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The core's completions of one stream. An arrival goes to the link, which checks what the peer says, and a completed
-// work request to Transmit; answers of probes go to Keepalive. Receives are posted here, and posted again as arrivals
-// use them up.
+// The core's completions of one stream. An arrival goes to the stream state, which checks the peer's messages, a
+// completed work request to Transmit, the answer of a probe to Keepalive. Receives are posted here, and posted again as
+// arrivals use them up.
 //
-// Threads: any. One lock makes those that read the completion queue one progress side.
+// Threads: any. One lock makes readers of the completion queue one progress side.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ namespace rstream {
 
 class Completions {
   public:
-    // What the stream is told of, seldom, and with the lock held: it may call nothing of this part then.
+    // Rare reports to the stream, with the lock held: it must not call this part.
     class Events {
       public:
         // The core has failed: FI_E*, and why.
         virtual void on_lost(int error, const char* why) = 0;
         // The peer broke a rule of the protocol.
         virtual void on_violation(const char* rule) = 0;
-        // The peer has said that it sends no more. May be told more than once.
+        // The peer sends no more. May be reported more than once.
         virtual void on_peer_end() = 0;
 
       protected:
@@ -53,15 +53,15 @@ class Completions {
     int post_receives();
 
     enum class Drained : uint8_t { nothing, something, not_all };
-    // Takes what the core has, up to a limit, so that the caller can do something with it.
+    // Reads the core's completions, up to a limit, so that the caller can react to them.
     Drained drain() BASE_EXCLUDES(mutex_);
-    // The same without a limit: what arrived before a connection ended belongs to the stream.
+    // The same without a limit: data that arrived before a connection ended belongs to the stream.
     void drain_all() BASE_EXCLUDES(mutex_);
-    // Drops what the core has, of an endpoint that is gone: its receives may have been flushed.
+    // Discards the completions of an endpoint that is closed: its receives may have been flushed.
     void drop() BASE_EXCLUDES(mutex_);
 
-    // Whether it is time to look for the end of a connection that the completion queue does not show: that costs a
-    // system call, so a program that polls does it now and then.
+    // Whether to poll for an end of the connection that the completion queue does not show: that costs a system call,
+    // so a program that polls does it at intervals.
     [[nodiscard]] bool events_due();
 
   private:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a program learns of one connection by its event queue: fi_cm(3). Nothing more once the endpoint is closed, which
-// the connection may outlive. The event dispatcher below that queue stays for as long as the connection does.
+// The events of one connection in the program's event queue: fi_cm(3). None is reported once the endpoint is closed,
+// which the connection may outlive. The event dispatcher below that queue exists as long as the connection.
 //
-// Threads: reports from any while the endpoint is open. The program's calls on an endpoint have returned before it
-// closes it, and with the event dispatcher locked no other report is under way.
+// Threads: any thread may report while the endpoint is open. The program closes an endpoint after its calls on it have
+// returned, and with the event dispatcher locked no other report is in progress.
 #pragma once
 
 #include <memory>
@@ -17,18 +17,18 @@ namespace rstream {
 
 class EndpointEvents {
   public:
-    // `subject`: the endpoint's fid, which the events are reported with.
+    // `subject`: the endpoint's fid, which the events carry.
     EndpointEvents(EventQueue& queue, AnyFid* subject) : dispatcher_(queue.pump()), queue_(&queue), subject_(subject) {}
 
     [[nodiscard]] Pump& dispatcher() const { return *dispatcher_; }
 
-    // `data`: of the peer, with its answer.
+    // `data`: from the peer's answer.
     void connected(std::span<const std::byte> data) {
         if (queue_ != nullptr) {
             queue_->push(FI_CONNECTED, subject_, nullptr, data);
         }
     }
-    // There will be no connection. `error`: FI_E*; `core_error`: what the core has in its place.
+    // The connection attempt has failed. `error`: FI_E*; `core_error`: the core's own code.
     void refused(int error, int core_error, std::span<const std::byte> data) {
         if (queue_ != nullptr) {
             fi_eq_err_entry entry{};
@@ -45,7 +45,7 @@ class EndpointEvents {
         }
     }
 
-    // The endpoint is closed, and its fid is the program's no more: what was reported and not read is dropped.
+    // The endpoint is closed and its fid invalid: unread events are dropped.
     void close() {
         const auto lock = dispatcher_->lock();
         if (queue_ != nullptr) {

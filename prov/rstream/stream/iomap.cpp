@@ -17,7 +17,7 @@ void Iomap::agree(size_t kept_by_peer) {
 
 int Iomap::claim(uint64_t& offset, size_t length, bool remote) {
     if (!remote) {
-        offset = offset == wire::Maps::any ? 0 : offset; // nobody will ask for it
+        offset = offset == wire::Maps::any ? 0 : offset; // it is never used
         return 0;
     }
     if (!maps_) {
@@ -66,7 +66,7 @@ int Iomap::remove(const void* buffer, size_t length, bool awaited, bool over) {
     Owned<fid_mr> mr; // closed without our lock
     const base::Guard lock(mutex_);
     const auto fits = [&](const Region& r) { return r.buffer == buffer && r.length == length; };
-    // One that is under way comes before a second one of the same memory.
+    // A removal in progress takes precedence over a second iomap of the same memory.
     auto found = std::find_if(regions_.begin(), regions_.end(), [&](const Region& r) { return fits(r) && r.removing; });
     if (found == regions_.end()) {
         found = std::find_if(regions_.begin(), regions_.end(), fits);

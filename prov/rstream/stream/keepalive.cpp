@@ -31,7 +31,7 @@ void Keepalive::start(int kernel_socket, const WatchTimer& watch) {
 int Keepalive::apply(const KeepaliveSettings& settings, const WatchTimer& watch) {
     KeepaliveSettings wanted = settings;
     if (!core_.properties().answers_empty_reads && wanted.timeout == default_user_timeout) {
-        wanted.timeout = 0; // nobody can be asked, or the kernel has its own way to that
+        wanted.timeout = 0; // no probe is possible, or the kernel has that timeout itself
     }
     if (wanted == applied_) {
         return 0;
@@ -48,7 +48,7 @@ int Keepalive::apply(const KeepaliveSettings& settings, const WatchTimer& watch)
 }
 
 int Keepalive::apply_by_kernel(const KeepaliveSettings& settings) {
-    if (!kernel_.attached()) { // the core's queue did not lead to the socket
+    if (!kernel_.attached()) { // not found through the core's queue
         sockaddr_storage local{};
         sockaddr_storage peer{};
         size_t length = sizeof(local);

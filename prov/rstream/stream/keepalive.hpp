@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How a stream learns that its peer is gone without a word: keepalive and the user timeout, by the means that the core
-// offers. Where the core's connection is one of the kernel's TCP, the kernel is asked to find out. Elsewhere the peer's
-// adapter is asked, by a remote read of no bytes: an adapter answers it without its program, and without looking at a
-// key (InfiniBand specification, C9-88), so no memory has to be readable for it. The same probe tells, of data that is
-// under way, whether it is acknowledged. A timer makes the descriptors readable on which programs sleep meanwhile.
+// Detects a peer that is gone without a message: keepalive and the user timeout, by the means that the core offers.
+// Where the core's connection is one of the kernel's TCP, the kernel probes the peer. Elsewhere the stream probes the
+// peer's adapter, by a remote read of zero bytes: an adapter answers it without its program, and without checking a key
+// (InfiniBand specification, C9-88), so no memory has to be readable for it. The same probe shows whether data in
+// flight is acknowledged. A timer makes the fds readable on which programs sleep meanwhile.
 //
-// The stream reports what moves, calls `check` when it is `due`, and has a probe posted when it is told to ask.
+// The stream reports activity, calls `check` when it is `due`, and has a probe posted for verdict `ask`.
 //
 // Threads: settings with the event dispatcher locked, probes on the posting side, arrivals and completions on the
-// progress side, the rest from any. Its locks are leaves, and none is held over a call of the core.
+// progress side, the rest from any. Its locks are leaves, and none is held during a call of the core.
 #pragma once
 
 #include <functional>
@@ -28,22 +28,21 @@ class Keepalive {
   public:
     using Time = Liveness::Time;
     using Verdict = Liveness::Verdict;
-    // Makes waiters wake for the timer's descriptor; called before the timer is first set. 0 or -errno.
+    // Makes waiters wake for the timer's fd; called before the timer is first set. 0 or -errno.
     using WatchTimer = std::function<int(int fd)>;
 
     // `core` outlives this.
     Keepalive(const CoreEndpoint& core, const KeepaliveSettings& wanted) : core_(core), wanted_(wanted) {}
 
     // ---- settings
-    // In force at once if the stream is connected, else from `start` on. 0 or an error, and then nothing has changed.
+    // Takes effect at once if the stream is connected, else at `start`. 0, or an error and no change.
     int set(const KeepaliveSettings& settings, bool connected, const WatchTimer& watch);
-    // The stream is connected. `kernel_socket`: the one below it, -1 if there is none or it is not known. The log says
-    // what could not be applied.
+    // The stream is connected. `kernel_socket`: the one below it, -1 if none or unknown. Failures are logged.
     void start(int kernel_socket, const WatchTimer& watch);
     // The core closes its socket.
     void detach() { kernel_.detach(); }
 
-    // ---- what moves
+    // ---- activity
     void on_posted() { liveness_.on_posted(); }
     void on_completed() { liveness_.on_completed(); }
     void on_arrival() { liveness_.on_arrival(); }
@@ -53,15 +52,15 @@ class Keepalive {
     Verdict check(Time now) { return liveness_.check(now); }
     void stop() { liveness_.stop(); }
     [[nodiscard]] int timer_fd() { return liveness_.timer_fd(); } // -1 while there is none
-    // Whether a connection that was reset ended for want of answers, which the kernel knows and no core tells.
+    // Whether a connection that was reset ended because the peer did not answer, which no core reports.
     [[nodiscard]] bool timed_out() const { return kernel_.timed_out(); }
 
     // ---- probes
     [[nodiscard]] bool probe_wanted() const { return liveness_.probe_wanted(); }
     // Posts a probe of the peer's ring unless one is in flight. `local`: any registered memory of ours; none of it is
-    // written. 0; -FI_EAGAIN, and it is still wanted; or what the core fails with.
+    // written. 0; -FI_EAGAIN: the probe is still wanted; or the core's error.
     ssize_t post_probe(const wire::RemoteRing& peer, const RegisteredBuffer& local);
-    // Takes the completion of a probe. False for that of something else.
+    // Handles the completion of a probe. False for any other completion.
     bool take_answer(const void* context) {
         if (context != liveness_.probe_context()) {
             return false;
@@ -78,8 +77,8 @@ class Keepalive {
     const CoreEndpoint& core_;
     KeepaliveSettings wanted_;
     KeepaliveSettings applied_;
-    KernelKeepalive kernel_; // where the core's connection is a socket of the kernel's,
-    Liveness liveness_;      // and where it is not
+    KernelKeepalive kernel_; // where the core's connection is a kernel socket
+    Liveness liveness_;      // elsewhere
 };
 
 } // namespace rstream

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// When a silent peer is asked whether it is there, and when it is taken for lost. Time is given, nothing is done here:
-// whoever owns it looks when it is `due`, asks when told to, and says what was heard.
+// When a silent peer is probed, and when it is considered lost. A state machine without I/O and without a clock: its
+// owner calls `look` when it is `due`, sends a probe for verdict `ask`, and reports activity.
 //
-// The transports below are reliable: one question is enough, and what `count` counts are intervals without an answer.
-// An interval counts only if it was looked at: a program that was away for an hour has its answer waiting, and must not
-// find the peer dead for it.
+// The transports below are reliable: one probe is enough, and `count` counts intervals without an answer. An interval
+// counts only if `look` was called: the answer may wait unread for a program that made no call for an hour, which must
+// not find the peer lost.
 #pragma once
 
 #include <chrono>
@@ -14,16 +14,16 @@
 
 namespace rstream {
 
-// The kernel's own limits: tcp(7) in seconds.
+// The kernel's own limits; tcp(7) has the times in seconds.
 constexpr size_t keepalive_time_max = 32767000;
 constexpr size_t keepalive_count_max = 127;
 
-// Milliseconds, as tcp(7) has them in seconds: TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
+// Milliseconds, where tcp(7) has seconds: TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT.
 struct KeepaliveSettings {
-    size_t idle = 0; // of silence before the peer is asked; 0 is never
+    size_t idle = 0; // of silence before the first probe; 0 is never
     size_t interval = 75000;
     size_t count = 9;
-    size_t timeout = 0; // of data that is not acknowledged, TCP_USER_TIMEOUT: see user_timeout.hpp; 0 is never
+    size_t timeout = 0; // for unacknowledged data, TCP_USER_TIMEOUT: see user_timeout.hpp; 0 is never
 
     [[nodiscard]] bool on() const { return idle != 0; }
     friend bool operator==(const KeepaliveSettings&, const KeepaliveSettings&) = default;
@@ -42,15 +42,16 @@ class KeepaliveTimer {
     [[nodiscard]] bool on() const { return settings_.on(); }
     [[nodiscard]] const KeepaliveSettings& settings() const { return settings_; }
 
-    // Something came that only a peer that is there can have caused.
+    // Activity that only a live peer can have caused.
     void heard(Time now) {
         asking_ = false;
         posted_ = false;
         due_ = now + std::chrono::milliseconds(settings_.idle);
     }
-    // The question is with the core.
+    // The probe was posted to the core.
     void posted() { posted_ = asking_; }
-    // The core finished something else of ours: a question that it had no room for yet has not been waiting in vain.
+    // The core completed another work request of ours: for a probe that it had no space for yet, the intervals so far
+    // do not count.
     void moved(Time now) {
         if (asking_ && !posted_) {
             begin(now);

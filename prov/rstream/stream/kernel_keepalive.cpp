@@ -21,7 +21,7 @@ int set(int fd, int level, int name, size_t value) {
 }
 
 constexpr size_t rounding = 1000;      // milliseconds by which the kernel may be early
-constexpr size_t many_repetitions = 8; // that no peer who is there leaves unanswered: the kernel's own way has 15
+constexpr size_t many_repetitions = 8; // without an answer the peer is lost; the kernel itself does 15
 
 // The time in milliseconds after which the kernel gives up an idle peer that does not answer; 0: never.
 size_t keepalive_time(int fd) {
@@ -45,11 +45,11 @@ size_t kernel_user_timeout(const KeepaliveSettings& settings) {
         return settings.timeout;
     }
     const size_t sum = 1000 * (seconds(settings.idle) + seconds(settings.interval) * settings.count);
-    return sum < default_user_timeout ? sum : 0; // keepalive lengthens nothing
+    return sum < default_user_timeout ? sum : 0; // keepalive extends no timeout
 }
 
 int keep_kernel_socket_alive(int fd, const KeepaliveSettings& was, const KeepaliveSettings& settings) {
-    // Without it, data that nobody acknowledges is repeated for a quarter of an hour, and nobody is asked meanwhile.
+    // Without it, the kernel retransmits unacknowledged data for a quarter of an hour, and sends no probes meanwhile.
     if (const size_t timeout = kernel_user_timeout(settings); timeout != kernel_user_timeout(was)) {
         if (const int ret = set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, timeout); ret != 0) {
             return ret;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Whether writes are to be small, since frames get lost on the way. An adapter that misses a frame asks for all from
-// there on once; of what is lost again within the same message it learns by a timeout, which on Soft-RoCE takes two
-// seconds. The smaller a message, the rarer that is. A write that took as long as no queue holds one up has met such a
-// timeout, or its program was away. So it is believed for as long as few bytes have gone well since, and longer each
-// time.
+// Whether writes have to be small because frames get lost. An adapter that misses a frame requests everything from
+// there on once; it detects a further loss within the same message by a timeout, which on Soft-RoCE takes two seconds.
+// The smaller a message, the rarer that is. A write slower than any queueing delay has met such a timeout, or its
+// program made no calls. So writes stay small until some bytes have been written in time, and for more bytes each time.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +16,7 @@ namespace rstream {
 
 class LateWrites {
   public:
-    // A write, or several that were made at once, is done. From one thread at a time.
+    // A write, or several that were posted at once, is complete. From one thread at a time.
     void done(size_t bytes, std::chrono::nanoseconds took) {
         if (took >= late) {
             clean_ = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The state of a stream's connection: one table says which moves there are. With it, what ended the connection, and
-// which of that was reported: an error by a call, the end by one event.
+// The state of a stream's connection, with one table of the allowed moves. Also the error that ended the connection,
+// and which of that was reported: an error by a call, the end by one event.
 //
-// Threads: any. A state is entered once, but for `open`: a connect that could not begin can be tried again.
+// Threads: any. A state is entered once, except `open`: a connect that could not begin can be retried.
 #pragma once
 
 #include <atomic>
@@ -14,12 +14,12 @@
 namespace rstream {
 
 enum class State : uint8_t {
-    open,       // nothing was asked for yet
+    open,       // neither connect nor accept was called
     preparing,  // the core endpoint is being made
-    connecting, // the core is to connect, or to accept
+    connecting, // the core connects or accepts
     connected,
-    refused,   // there will be no connection
-    abandoned, // as refused, by this side: a peer that still accepts is turned down
+    refused,   // the connection attempt has failed
+    abandoned, // given up by this side: a peer that still accepts is disconnected
     lost,      // the connection is over
 };
 
@@ -33,13 +33,13 @@ constexpr uint8_t states(std::initializer_list<State> set) {
     return bits;
 }
 
-// By the state that is left: those that may follow.
+// Indexed by the present state: those that may follow.
 constexpr uint8_t moves[] = {
     states({State::preparing}),                                                // open
     states({State::open, State::connecting, State::refused}),                  // preparing
     states({State::open, State::connected, State::refused, State::abandoned}), // connecting
     states({State::lost}),                                                     // connected
-    states({State::abandoned}),                                                // refused: the time was up
+    states({State::abandoned}),                                                // refused: on a timeout
     states({}),                                                                // abandoned
     states({}),                                                                // lost
 };
@@ -59,10 +59,10 @@ class Lifecycle {
   public:
     [[nodiscard]] State state() const { return state_.load(std::memory_order_acquire); }
     [[nodiscard]] bool connected() const { return state() == State::connected; }
-    // Sequentially consistent, for a waiter that has said that it may sleep and then looks for the last time.
+    // Sequentially consistent, for the final check of a waiter that has armed the wait set.
     [[nodiscard]] bool failed() const { return has_failed(state_.load()); }
 
-    // False, and the state stays, if the table has no such move.
+    // False, and no change, if the table has no such move.
     bool move(State to) {
         State from = state();
         do {
@@ -73,7 +73,7 @@ class Lifecycle {
         return true;
     }
 
-    // The connection is lost, or will not be made, for this reason (FI_E*). False if another came first.
+    // The connection is lost, or was not established, for this reason (FI_E*). False if another came first.
     bool fail(int error) {
         int none = 0;
         if (!error_.compare_exchange_strong(none, error)) {
@@ -93,10 +93,10 @@ class Lifecycle {
     [[nodiscard]] int error() const { return error_.load(); }
 
     // ---- what was reported
-    // True for the call that is to report the error; a later one has another result for a stream that is gone.
+    // True for the call that has to report the error; a later one has another result for a lost connection.
     bool claim_error_report() { return !error_reported_.exchange(true); }
     void on_error_reported() { error_reported_.store(true); }
-    // True for the one that is to report the end of the connection by an event.
+    // True for the caller that has to report the end of the connection by an event.
     bool claim_end_event() { return !end_event_reported_.exchange(true); }
     // There was no connection whose end could be reported.
     void drop_end_event() { end_event_reported_.store(true); }

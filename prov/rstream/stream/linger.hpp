@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How long a closed stream looks after what was sent: the call that closes it waits as long as the program has said,
-// and the stream lingers in the background after that. One whose peer takes nothing is given up.
+// How long a closed stream continues to deliver sent data: the call that closes it waits for the linger time that the
+// program has set, and the stream lingers in the background after that. A stream whose peer does not read is given up.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class Linger {
     [[nodiscard]] int64_t wait_left(Time now) const {
         return std::chrono::ceil<std::chrono::milliseconds>(wait_until_ - now).count();
     }
-    // Before `start` too.
+    // True before `start` too.
     [[nodiscard]] bool given_up(Time now) const { return now >= give_up_at_; }
 
   private:

@@ -37,7 +37,7 @@ void Liveness::stop() {
     set_time({});
 }
 
-// At the beginning of time: never.
+// The zero time means never.
 Liveness::Time Liveness::next_time() const {
     return !keepalive_.on()     ? (user_timeout_.on() ? user_timeout_.due() : Time{})
            : user_timeout_.on() ? std::min(keepalive_.due(), user_timeout_.due())
@@ -78,7 +78,7 @@ Liveness::Verdict Liveness::check(Time now) {
     }
     if (completed_.exchange(false, std::memory_order_acquire)) {
         keepalive_.moved(now);
-        if (!probed) { // iWARP completes what its TCP has taken: behind a probe, that proves nothing
+        if (!probed) { // iWARP completes what its TCP has accepted: after a probe, that proves nothing
             user_timeout_.heard();
         }
     }
@@ -87,7 +87,7 @@ Liveness::Verdict Liveness::check(Time now) {
     if (of_silence == KeepaliveTimer::Verdict::lost || of_data == UserTimeout::Verdict::lost) {
         return Verdict::lost;
     }
-    if (now >= timer_at_) { // else it is set early enough, and what came since costs it nothing
+    if (now >= timer_at_) { // else the timer is early enough, and activity costs no system call
         set_time(next_time());
     }
     if (of_silence == KeepaliveTimer::Verdict::ask || of_data == UserTimeout::Verdict::ask) {

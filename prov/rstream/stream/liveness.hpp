@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Whether a silent peer is still there, on a core that can be asked: keepalive and the user timeout behind one timer.
-// Nothing is sent here. The stream reports what moves, calls `check` when it is `due`, and posts a probe when told to:
-// a remote read of no bytes, which the peer's adapter answers without its program.
+// Detects the loss of a silent peer, on a core that can probe it: keepalive and the user timeout behind one timer.
+// Nothing is sent here. The stream reports activity, calls `check` when it is `due`, and posts a probe on request: a
+// remote read of zero bytes, which the peer's adapter answers without its program.
 //
-// Threads: any. What is reported for each message is one relaxed or release store; the lock is taken by `check` and by
-// what changes the settings.
+// Threads: any. A report costs one relaxed or release store for each message; `check` and new settings take the lock.
 #pragma once
 
 #include <atomic>
@@ -27,31 +26,31 @@ class Liveness {
     using Time = std::chrono::steady_clock::time_point;
     enum class Verdict : uint8_t { well, ask, lost };
 
-    // The timer makes waiters check while nothing else wakes them. Set once, before the first `start`.
+    // The timer wakes waiters for a check while nothing else wakes them. Set once, before the first `start`.
     void set_timer(base::Descriptor timer) BASE_EXCLUDES(mutex_);
     [[nodiscard]] int timer_fd() BASE_EXCLUDES(mutex_);
 
     void start(const KeepaliveSettings& settings, Time now) BASE_EXCLUDES(mutex_);
     void stop() BASE_EXCLUDES(mutex_);
 
-    // ---- what moved
+    // ---- activity
     void on_posted() { posted_.store(true, std::memory_order_relaxed); }
     void on_completed() { completed_.store(true, std::memory_order_release); }
     void on_arrival() { arrived_.store(true, std::memory_order_release); }
 
-    // Whether `check` is to be called now: always while keepalive is on. For the user timeout alone, which is no hurry,
-    // once in `polls_a_check` calls, since a check reads the clock.
+    // Whether to call `check` now: always while keepalive is on. For the user timeout alone, which is not urgent, once
+    // in `polls_a_check` calls, since a check reads the clock.
     [[nodiscard]] bool due();
     Verdict check(Time now) BASE_EXCLUDES(mutex_);
 
     // ---- probes, posting side
-    // What the core is given it with, and its completion carries.
+    // The context of the probe's work request and of its completion.
     [[nodiscard]] void* probe_context() { return &probe_context_; }
     [[nodiscard]] bool probe_wanted() const { return probe_wanted_.load(std::memory_order_acquire); }
-    // Before the probe is given to the core. False if one is in flight, whose answer will do.
+    // Called before the probe is given to the core. False if one is in flight, whose answer is enough.
     bool begin_probe();
     void probe_posted() BASE_EXCLUDES(mutex_);
-    void probe_refused(); // by the core: it is asked again after an interval
+    void probe_refused(); // by the core: the probe is still wanted
     // On the progress side.
     void probe_answered() {
         probe_in_flight_.store(false, std::memory_order_release);
@@ -73,9 +72,9 @@ class Liveness {
     std::atomic<bool> keepalive_on_{false};
     std::atomic<bool> user_timeout_on_{false};
     std::atomic<uint32_t> polls_{0};     // approximate: threads may count at once
-    std::atomic<bool> posted_{false};    // something, since the last probe
-    std::atomic<bool> completed_{false}; // something of ours, since the last check
-    std::atomic<bool> arrived_{false};   // something of the peer's, since the last check
+    std::atomic<bool> posted_{false};    // a work request, since the last probe
+    std::atomic<bool> completed_{false}; // a work request, since the last check
+    std::atomic<bool> arrived_{false};   // an arrival, since the last check
     std::atomic<bool> probe_wanted_{false};
     std::atomic<bool> probe_in_flight_{false};
     bool posted_before_probe_ = false; // posting side

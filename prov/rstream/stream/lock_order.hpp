@@ -2,15 +2,15 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The order in which a stream's locks are taken, in a form that clang checks (base/mutex.hpp). Each lock is private to
-// the part that owns it, so that one part cannot name another's: it names the level between them instead.
+// its part, so that one part cannot name another's: it names the level between them instead.
 //
-//   that of Receive
+//   Receive's
 //   ---- below_receive
 //   the event dispatcher's
-//   that of Transmit, or that of Completions; never one within the other
+//   Transmit's or Completions'; never one within the other
 //
-// The locks of the other parts are leaves. None is held over a call that can block, as registering memory can. A thread
-// that sends and one that receives share none of them for longer than reading completions takes.
+// The locks of the other parts are leaves. None is held during a call that can block, as registering memory can. A
+// sending and a receiving thread share none of them for longer than reading completions takes.
 #pragma once
 
 #include "base/mutex.hpp"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Memory for the messages of a stream, one slot each: those that are received, control messages, and headers behind
-// writes. A message that is sent leaves its slot when as many of its kind have followed: the peer's credits, or the
-// core's queue, allow no more to be under way.
+// Memory for the messages of a stream, one slot each: receives, control messages, and headers after writes. The slot of
+// a sent message is reused after as many further messages as there are slots of its kind: the peer's credits, or the
+// core's queue, allow no more in flight.
 //
-// Threads: slots that are sent from are the posting side's, the others the progress side's.
+// Threads: the send slots belong to the posting side, the receive slots to the progress side.
 #pragma once
 
 #include <cstddef>
@@ -36,11 +36,11 @@ class MessageSlots {
     // ---- receives
     [[nodiscard]] size_t receives() const { return receives_; }
     [[nodiscard]] std::byte* receive(size_t slot) const { return at(slot); }
-    // What its completion tells it by.
+    // The context of the slot's receive, and of its completion.
     [[nodiscard]] void* context(size_t slot) {
         return contexts_.empty() ? at(slot) : static_cast<void*>(&contexts_[slot]);
     }
-    // The slot that an arrival took; nothing if it took none.
+    // The slot that an arrival used; nothing if it used none.
     [[nodiscard]] std::optional<size_t> slot_of(const void* context) const {
         if (context == nullptr) {
             return std::nullopt;
@@ -52,7 +52,7 @@ class MessageSlots {
         return slot < receives_ ? std::optional(slot) : std::nullopt;
     }
 
-    // ---- sends: the slot to use, which is the same until its message was posted
+    // ---- sends: the slot to use, which is the same until its message is posted
     [[nodiscard]] std::byte* next_control() const { return at(receives_ + controls_posted_ % wire::control_credits); }
     void control_posted() { ++controls_posted_; }
     [[nodiscard]] std::byte* next_header() const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// When a program that polls without end does something that costs a system call: after an interval, and the clock is
-// read in one of some calls. Threads that poll at once may count one call for two, which does no harm.
+// When a program that polls continuously does something that costs a system call: once per interval, and only one in
+// `polls_a_clock` calls reads the clock. Concurrent threads may count two calls as one, which does no harm.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class PollInterval {
 
   private:
     std::atomic<uint32_t> polls_{0};
-    std::atomic<int64_t> last_{0}; // when it was due, ns
+    std::atomic<int64_t> last_{0}; // when it was last due, ns
 };
 
 } // namespace rstream

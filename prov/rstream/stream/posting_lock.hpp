@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The lock of the posting side. A thread that only wants posted what may go does not wait for it: it leaves a request,
-// and the thread that has the lock does that work when it is done with its own. So a thread that receives never waits
-// for one that sends.
+// The lock of the posting side. A thread that only requests a flush does not wait for it: it leaves a request, and the
+// thread that holds the lock does that work after its own. So a receiving thread never waits for a sending one.
 #pragma once
 
 #include <atomic>
@@ -16,7 +15,7 @@ namespace rstream {
 class BASE_CHECKED(capability("mutex")) PostingLock {
   public:
     void lock() BASE_CHECKED(acquire_capability()) { mutex_.lock(); }
-    // Lets go, and does what was requested meanwhile.
+    // Releases the lock, and does the work that was requested meanwhile.
     template <class Work> void unlock(const Work& work) BASE_CHECKED(release_capability()) {
         mutex_.unlock();
         if (requested_.load()) {
@@ -24,7 +23,7 @@ class BASE_CHECKED(capability("mutex")) PostingLock {
         }
     }
 
-    // Does the work with the lock held, or has the thread do it that holds the lock at present. The work may be done
+    // Does the work with the lock held, or leaves it to the thread that holds the lock at present. The work may be done
     // once for several requests.
     template <class Work> void request(const Work& work) BASE_UNCHECKED { // `work` names the lock by its owner
         requested_.store(true);

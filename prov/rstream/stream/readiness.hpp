@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What the calls of the program have reported to it, and whether a waiter is to be woken. A waiter is woken by what it
-// does not know yet: bytes behind those that it was shown or left, space after a send that blocked, an end that was
-// not reported. A program that reads all there is may sleep without a read that fails first, and so may one that has
-// not read at all.
+// What the program's calls have reported to it, and whether to wake a waiter. A waiter wakes only for news: bytes
+// beyond those that it was shown or has left, space after a send that blocked, an end that was not reported. A program
+// that reads all available bytes may sleep without a failing read first, and so may one that has not read at all.
 //
-// Threads: any. The flags are sequentially consistent: a call stores its flag before it looks at the stream again, and
-// whoever changes the stream does so before it looks at the flags, so one of the two sees the other.
+// Threads: any. The flags are sequentially consistent: a call stores its flag before it checks the stream again, and a
+// thread that changes the stream does so before it checks the flags, so one of the two sees the other.
 //
 // `Source` is the stream, or a test's stand-in:
 //   size_t readable()        bytes that can be received
@@ -15,7 +14,7 @@
 //   bool lost()              the connection is gone
 //   bool ended()             no more will arrive: the peer has finished, was reset, or is lost
 //   bool iomap_answered()    an unmap that is waited for is complete
-//   bool all_completed()     the core is done with all that was sent
+//   bool all_completed()     the core has completed all that was sent
 #pragma once
 
 #include <atomic>
@@ -29,9 +28,9 @@ class Readiness {
   public:
     // ---- the program's calls
     void on_send(bool blocked) { wire::put(send_blocked_, blocked); }
-    // Before a receive: what was shown so far is of no interest.
+    // Before a receive: bytes shown by a peek no longer count.
     void begin_recv() { wire::put(shown_, size_t{0}); }
-    // A receive or peek looks at the stream.
+    // A receive or peek checks the stream.
     void on_poll() { wire::put(polled_, true); }
     void on_recv_blocked() { wire::put(recv_blocked_, true); }
     void on_recv(size_t left) {
@@ -39,26 +38,26 @@ class Readiness {
         wire::put(received_, true);
         wire::put(recv_blocked_, false);
     }
-    // A peek shows that many bytes. True if the one before showed as many: the program has taken none and needs more.
+    // A peek shows that many bytes. True if the last one showed as many: the program has consumed none and needs more.
     bool on_peek(size_t readable) {
         const bool same = shown_.exchange(readable) == readable;
         received_.store(false);
         return same;
     }
     void on_end_reported() { end_reported_.store(true); }
-    // Closing: no call is left that could be repeated.
+    // Closing: the program has no call left to repeat.
     void on_close() {
         send_blocked_.store(false);
         recv_blocked_.store(false);
         shown_.store(0);
         received_.store(false);
     }
-    // A close waits until the core is done with all that was sent.
+    // A close waits until the core has completed all that was sent.
     void await_completion(bool awaited) { completion_awaited_.store(awaited); }
 
     [[nodiscard]] bool shows_bytes() const { return shown_.load() != 0; }
 
-    // Whether a waiter that sleeps is to be woken.
+    // Whether to wake a sleeping waiter.
     template <class Source> [[nodiscard]] bool wakes(const Source& source) const {
         const bool ended = source.ended();
         const size_t shown = shown_.load();
@@ -69,7 +68,8 @@ class Readiness {
                (completion_awaited_.load() && source.all_completed());
     }
 
-    // Whether a program that is about to sleep has something to do instead. It sleeps on no more than it was shown.
+    // Whether a program that is about to sleep has something to do instead. It may sleep only if exactly the shown
+    // bytes are readable.
     template <class Source> [[nodiscard]] bool ready(const Source& source) const {
         return source.readable() != shown_.load() || news(source.ended()) ||
                (send_blocked_.load() && (source.space() != 0 || source.lost())) || source.iomap_answered();
@@ -81,7 +81,7 @@ class Readiness {
     std::atomic<bool> send_blocked_{false}; // the last send or peek found no space
     std::atomic<bool> recv_blocked_{false}; // the last receive or peek found no bytes
     std::atomic<bool> polled_{false};       // the program has received or peeked at all
-    std::atomic<size_t> shown_{0};          // bytes that a peek has shown and nothing has taken since
+    std::atomic<size_t> shown_{0};          // bytes that a peek has shown and no receive has consumed
     std::atomic<bool> received_{false};     // the program has received since it last peeked,
     std::atomic<size_t> left_{0};           // and left this many
     std::atomic<bool> end_reported_{false}; // the end, or an error

@@ -10,14 +10,14 @@ namespace rstream {
 
 namespace {
 
-// The ring becomes so many times larger at once: few steps, none of which takes much more than is needed.
+// One resize multiplies the size of the ring by this: few steps, none of which takes much more than is needed.
 constexpr size_t resize_factor = 4;
 
 } // namespace
 
-// As `available`, of what is there now; -FI_EAGAIN if that is nothing.
+// As `available`, without progress; -FI_EAGAIN if there is nothing yet.
 ssize_t Receive::find() {
-    // The end is looked at before the bytes: what comes in between is in front of it.
+    // The end is checked before the bytes: bytes that arrive in between precede it.
     const bool failed = lifecycle_.failed();
     const bool finished = link_.peer_finished();
     const bool reset = link_.peer_reset();
@@ -82,7 +82,7 @@ bool Receive::resize() {
     if (!ring_.begin_resize()) {
         return false;
     }
-    const bool wanted = link_.growth_wanted(); // no other thread was quicker
+    const bool wanted = link_.growth_wanted(); // unless another thread was faster
     if (wanted) {
         RegisteredBuffer made;
         const size_t size = std::min(link_.ring_size() * resize_factor, link_.ring_limit());
@@ -98,8 +98,8 @@ bool Receive::resize() {
     return wanted;
 }
 
-// The peer has said that it writes there no more, but need not keep to that: its key goes first, then the memory. A
-// core may have begun to take in a write when its key was still good, so the addresses are not used again.
+// The peer has declared that it writes there no more, but may break that: the key is closed first, then the memory
+// released. A core may have begun to receive a write when the key was still valid, so the addresses are not reused.
 void Receive::retire(RegisteredBuffer emptied) {
     emptied.mr.reset();
     emptied.buffer.retire();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The receiving half of a stream. The peer writes into the receive ring, which the progress side learns of; here the
-// program's calls copy out what has arrived, and see the end of the stream behind the last byte. A ring whose window
-// holds the peer up is replaced by a larger one, if the program asked for no size.
+// The receiving half of a stream. The peer writes into the receive ring, and the progress side counts the writes; here
+// the program's calls copy out arrived bytes, and see the end of the stream after the last byte. A ring whose window
+// blocks the peer is replaced by a larger one, unless the program set its size.
 //
 // Threads: any. One lock makes the program's calls one reading side. It is not held while memory for a larger ring is
-// made or given back.
+// allocated or released.
 #pragma once
 
 #include <algorithm>
@@ -37,16 +37,16 @@ class Receive {
 
     // ---- set-up, by one thread
     int open(size_t ring_size) { return ring_.current().buffer.allocate(ring_size); } // 0 or -FI_ENOMEM
-    // The peer writes there. 0 or the core's error. `deregister`: the core's connection is gone.
+    // Registers the ring, which the peer writes to. 0 or the core's error. `deregister`: the core's connection is gone.
     int register_memory() { return register_buffer(core_, ring_.current(), FI_REMOTE_WRITE); }
     void deregister() { ring_.deregister(); }
-    // What the peer may know of the ring.
+    // The address, key and size of the ring, for the peer.
     [[nodiscard]] wire::RemoteRing offer() const { return offer_of(ring_.current()); }
 
-    // ---- calls of the program: `progress` takes what has come from the core. It is called if nothing is there yet,
-    // with the lock held.
+    // ---- calls of the program: `progress` reads the core's completions. It is called if nothing is readable yet, with
+    // the lock held.
 
-    // The number of bytes that were taken; 0 at the end of the stream; or why there are none, -FI_EAGAIN: not yet.
+    // The number of bytes consumed; 0 at the end of the stream; or an error, -FI_EAGAIN: none yet.
     template <class Progress>
     ssize_t recv(const iovec* iov, size_t count, const Progress& progress) BASE_EXCLUDES(mutex_) {
         RegisteredBuffer emptied;
@@ -69,10 +69,10 @@ class Receive {
     }
 
     struct Peeked {
-        ssize_t result;  // as of a receive, or what could be received if there is nowhere to copy it
-        bool needs_more; // the program was shown the same bytes before, and took none
+        ssize_t result;  // as of a receive, or the readable bytes if there is no buffer
+        bool needs_more; // the last peek showed the same bytes, and none was consumed
     };
-    // Takes nothing.
+    // Consumes nothing.
     template <class Progress>
     Peeked peek(const iovec* iov, size_t count, const Progress& progress) BASE_EXCLUDES(mutex_) {
         const base::Guard lock(mutex_);
@@ -80,11 +80,11 @@ class Receive {
         return there > 0 ? show(iov, count, static_cast<size_t>(there)) : Peeked{there, false};
     }
 
-    // Makes a larger ring if the peer waits for one. True if it is to be offered: a message to be posted. Can block.
+    // Allocates a larger ring if the peer has requested one. True if an offer has to be posted. Can block.
     bool resize() BASE_EXCLUDES(mutex_);
 
   private:
-    // The bytes that can be read, 0 at the end of the stream, or why there are none.
+    // The number of readable bytes, 0 at the end of the stream, or an error.
     template <class Progress> ssize_t available(const Progress& progress) BASE_REQUIRES(mutex_) {
         if (!has_connected(lifecycle_.state())) {
             return -FI_ENOTCONN;
@@ -93,7 +93,7 @@ class Receive {
         if (const ssize_t found = find(); found != -FI_EAGAIN) {
             return found;
         }
-        progress(); // after an own shutdown too: what was sent may need it
+        progress(); // after a shutdown by the program too: sent data may need it
         if (const ssize_t found = find(); found != -FI_EAGAIN) {
             return found;
         }
@@ -116,7 +116,7 @@ class Receive {
     Readiness& readiness_;
 
     base::Mutex mutex_ BASE_ACQUIRED_BEFORE(below_receive);
-    RingBuffer ring_; // with the lock held, but for set-up, and for who resizes it
+    RingBuffer ring_; // with the lock held, except in set-up and `resize`
 };
 
 } // namespace rstream

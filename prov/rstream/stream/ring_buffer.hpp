@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The memory of a ring, and of the larger one that takes its place: while a ring moves, bytes lie in both. Which bytes
-// lie where is the wire's business; see wire/growth.hpp and wire/ring.hpp.
+// The memory of a ring, and of the larger one that replaces it: during a resize, bytes are in both. wire/growth.hpp and
+// wire/ring.hpp determine which bytes are where.
 //
-// Threads: one thread at a time resizes. What is in use is for the side that the ring belongs to, with its lock held;
-// memory is made, registered and given back without it, since that can block.
+// Threads: one thread at a time resizes. The side that owns the ring uses the buffers with its lock held; memory is
+// allocated, registered and released without it, since that can block.
 #pragma once
 
 #include <atomic>
@@ -18,20 +18,20 @@
 
 namespace rstream {
 
-// A buffer and what the core knows it by, which goes first.
+// A buffer and its registration, which is closed first.
 struct RegisteredBuffer {
     Buffer buffer;
-    Owned<fid_mr> mr; // null where the core need not know it
+    Owned<fid_mr> mr; // null if the core needs no registration
 
     [[nodiscard]] void* desc() const { return mr ? fi_mr_desc(mr.get()) : nullptr; }
 };
 
 class CoreEndpoint;
 
-// Makes a buffer known to the core. 0 or the core's error.
+// Registers a buffer with the core. 0 or the core's error.
 int register_buffer(CoreEndpoint& core, RegisteredBuffer& buffer, uint64_t access);
-// For a ring that is to be larger; `registered`: with the core. 0, or an error that is logged, and then `out` is what
-// it was. Can block: no lock is to be held.
+// Allocates the larger buffer of a resize; `registered`: registers it too. 0, or an error, which is logged and leaves
+// `out` unchanged. Can block: no lock may be held.
 int make_buffer(CoreEndpoint& core, size_t size, uint64_t access, bool registered, RegisteredBuffer& out);
 
 class RingBuffer {
@@ -39,28 +39,28 @@ class RingBuffer {
     // ---- the owner's side
     [[nodiscard]] RegisteredBuffer& current() { return current_; }
     [[nodiscard]] const RegisteredBuffer& current() const { return current_; }
-    // Where an extent of the ring lies.
+    // The buffer of an extent of the ring.
     [[nodiscard]] const RegisteredBuffer& of(bool moved) const { return moved ? next_ : current_; }
     [[nodiscard]] std::byte* at(size_t offset, bool moved) const { return of(moved).buffer.data() + offset; }
 
-    // From now on a larger one is in use too.
+    // From here on the larger buffer is in use too.
     void set_next(RegisteredBuffer next) { std::swap(next_, next); }
-    // The larger one alone is in use. The one before it, for the caller to give back without the lock.
+    // From here on only the larger buffer is in use. Returns the old one, which the caller releases without the lock.
     [[nodiscard]] RegisteredBuffer settle() {
         return std::exchange(current_, std::exchange(next_, RegisteredBuffer{}));
     }
-    // Keeps the addresses of a retired buffer: nothing else gets them for as long as the ring is there.
+    // Keeps the addresses of a retired buffer reserved for as long as the ring exists.
     void keep_addresses(Buffer retired) { retired_.push_back(std::move(retired)); }
-    // The core is to forget all of it; nothing is under way.
+    // Closes the registrations; nothing may be in flight.
     void deregister() {
         next_.mr.reset();
         current_.mr.reset();
     }
 
     // ---- resizing, without a lock
-    // False if another thread is at it, or there was no memory once.
+    // False if another thread is resizing, or an allocation has failed before.
     [[nodiscard]] bool begin_resize() { return !resizing_.exchange(true, std::memory_order_acq_rel); }
-    // Not after a failure: nobody tries again.
+    // Not called after a failure: no thread tries again.
     void end_resize() { resizing_.store(false, std::memory_order_release); }
 
   private:

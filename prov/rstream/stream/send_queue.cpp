@@ -64,7 +64,7 @@ ssize_t SendQueue::post_chunk(const wire::Post& post, const RingBuffer& staging)
     }
     ssize_t ret = post_write(post, staging, work_requests_.signal_due(post.chunk.length));
     if (ret == 0 && link_.headers() && post.kind == wire::Post::Kind::data && (ret = post_header(post)) == -FI_EAGAIN) {
-        pending_ = post; // the write is out: its header must be the next that follows
+        pending_ = post; // the write is posted: its header must be next
         ret = 0;
     }
     return ret;
@@ -98,8 +98,8 @@ ssize_t SendQueue::post_direct(const wire::Post& post, const void* bytes) {
 
 ssize_t SendQueue::post_write(const wire::Post& post, const RingBuffer& staging, bool signal) {
     const wire::Chunk& chunk = post.chunk;
-    // Its own completion, not that of the header behind it, says that the memory is free: Linux's siw sends a write
-    // that asks for none straight from its pages, and is done with a later message while TCP still holds them.
+    // The write's own completion, not that of the header after it, shows that its memory is free: Linux's siw sends a
+    // write without a completion directly from its pages, and completes a later message while TCP still holds them.
     const RegisteredBuffer& from = staging.of(chunk.staging_moved);
     const wire::RemoteRing& ring = link_.peer_ring();
     iovec iov{from.buffer.data() + chunk.staging_offset, chunk.length};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What the link has to send becomes work requests of the core's endpoint: chunks become writes, control messages
-// sends, and where the core has no immediates, a chunk becomes a write and a message behind it. Completions are asked
-// for only now and then, since on most cores each one costs.
+// Converts messages of the stream state to work requests of the core's endpoint: chunks become writes, control messages
+// sends, and where the core has no immediates, a chunk becomes a write and a message after it. Completions are
+// requested only now and then, since on most cores each has a cost.
 //
 // Threads: the posting side.
 #pragma once
@@ -21,25 +21,25 @@ namespace rstream {
 
 class SendQueue {
   public:
-    // All of them outlive this. Of the link, only what it says of the connection is asked for.
+    // All of them outlive this. Of `link`, only the properties of the connection are read.
     SendQueue(const CoreEndpoint& core, const wire::Link& link, MessageSlots& messages, WorkRequests& work_requests,
               Keepalive& keepalive)
         : core_(core), link_(link), messages_(messages), work_requests_(work_requests), keepalive_(keepalive) {}
 
-    // Results: 0; -FI_EAGAIN, if the core has no room now; or what it fails with.
+    // Results: 0; -FI_EAGAIN, if the core has no space now; or the core's error.
 
-    // `staging`: where the bytes of a chunk lie.
+    // `staging`: the ring that contains the bytes of a chunk.
     ssize_t post(const wire::Post& post, const RingBuffer& staging);
-    // A chunk that bypasses the staging ring, from the caller's memory. Only while `takes_direct`.
+    // Posts a chunk that bypasses the staging ring, from the caller's memory. Only while `takes_direct`.
     ssize_t post_direct(const wire::Post& post, const void* bytes);
-    // The next work request may carry no staged bytes: nothing has to go before it, and it asks for no completion.
+    // The next work request may carry no staged bytes: nothing has to be sent before it, and it requests no completion.
     [[nodiscard]] bool takes_direct() const { return !pending_ && !work_requests_.signal_due(0); }
 
-    // The header of a write that was posted, if the core had no room for it: it goes before all else.
+    // The header of a posted write is pending, since the core had no space for it: it is sent before all else.
     [[nodiscard]] bool pending() const { return pending_.has_value(); }
     ssize_t post_pending(); // while there is one
 
-    // Asks the peer's adapter whether the peer is there.
+    // Probes the peer through its adapter.
     ssize_t post_probe() { return keepalive_.post_probe(link_.peer_ring(), messages_.memory()); }
 
   private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// When the staging ring of a busy stream becomes larger: it follows the peer's ring, which it feeds, up to a limit,
-// once sends have found it full that often. For the posting side.
+// When the staging ring of a busy stream is resized: once enough sends have found it full, it gets the size of the
+// peer's ring, which it feeds, up to a limit. For the posting side.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class StagingThreshold {
   public:
     explicit StagingThreshold(size_t limit) : limit_(limit) {}
 
-    // The size that the ring should have; 0 if it is large enough.
+    // The size to resize to; 0 if the ring is large enough.
     [[nodiscard]] size_t goal(size_t peer_ring, size_t staging) const {
         const size_t goal = std::min(limit_, peer_ring);
         return goal > staging ? goal : 0;

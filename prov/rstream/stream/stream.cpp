@@ -99,12 +99,12 @@ void Stream::drop_endpoint() {
         leave_watch();
         keepalive_.detach();
         if (core_.events() != nullptr) {
-            // Nobody else reads the connection's own queue. What the core takes its time for holds up nobody who
-            // connects meanwhile.
+            // No other thread reads the connection's own queue. Unlocked, so that slow calls of the core do not delay
+            // others that connect meanwhile.
             dispatcher().forget(&core_.get()->fid, this);
             lock.unlock();
         } else {
-            dispatcher().remove(&core_.get()->fid, this); // the core fid goes while no event for it can be under way
+            dispatcher().remove(&core_.get()->fid, this); // no event may be dispatched while the fid is closed
         }
         wait_set_.remove(core_.events_fd());
         core_.close();
@@ -115,7 +115,7 @@ void Stream::drop_endpoint() {
     iomap_.drop_all();
 }
 
-// Nothing that comes now is worth waking up for.
+// From here on no activity needs to wake a waiter.
 void Stream::leave_watch() {
     dispatcher().unwatch_data(this);
     for (const int fd : {core_.events_fd(), keepalive_.timer_fd()}) {
@@ -140,7 +140,7 @@ wire::Hello Stream::hello() const {
     return h;
 }
 
-// Opens the sending side towards what the peer offers.
+// Opens the sending side with the peer's hello.
 void Stream::agree(const wire::Hello& peer) {
     const bool headers = !core_.traits().immediates || (peer.features & wire::Hello::feature_headers) != 0;
     iomap_.agree(peer.maps);
@@ -171,7 +171,7 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
         RSTREAM_WARN(FI_LOG_EP_CTRL, "could not make the core endpoint: %s\n", fi_strerror(-ret));
     } else {
         request_.set_hello(hello());
-        const auto lock = dispatcher().lock(); // the answer must find us in the right state
+        const auto lock = dispatcher().lock(); // the state must be right when the answer arrives
         lifecycle_.move(State::connecting);
         if (peer != nullptr) {
             agree(*peer);
@@ -188,15 +188,15 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
         }
     }
     if (ret != 0) {
-        // A request is used up by the endpoint that was made of it; a connection can be tried again.
+        // The endpoint that was made of a request has used it up; a connect can be retried.
         drop_endpoint();
         lifecycle_.move(peer != nullptr ? State::refused : State::open);
     }
     return ret;
 }
 
-// A program that this process executes is not to hold what the core has opened to connect. `guess` is a number that its
-// socket has unless another thread was quicker; then it is found once there is a connection.
+// Sets close-on-exec on the fds that the core has opened to connect, which an executed program must not inherit.
+// `guess` is the fd of its socket unless another thread was faster; then the socket is found after the connect.
 void Stream::close_core_on_exec(int guess) {
     sockaddr_storage local{};
     size_t length = sizeof(local);
@@ -209,7 +209,7 @@ void Stream::close_core_on_exec(int guess) {
     }
 }
 
-// With the pump locked. A new endpoint gets another local port.
+// With the event dispatcher locked. A new endpoint gets another local port.
 void Stream::connect_again() {
     if (lifecycle_.state() != State::connecting) {
         return;
@@ -237,7 +237,7 @@ int Stream::connect(const void* address, std::span<const std::byte> data) { retu
 
 int Stream::accept(const wire::Hello& peer, std::span<const std::byte> data) { return request(nullptr, &peer, data); }
 
-// The peer has not answered in time. One that still does is told that nobody is here, as by `give_up`.
+// The peer has not answered in time. If it still accepts, it is disconnected, as after `give_up`.
 void Stream::on_deadline() {
     if (lifecycle_.state() == State::connecting) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "the peer does not answer in time\n");
@@ -261,14 +261,14 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
     if (event == FI_CONNECTED && lifecycle_.state() == State::abandoned) {
         dispatcher().clear_deadline(this);
         leave_watch();
-        fi_shutdown(core_.get(), 0); // to its peer it was reset
+        fi_shutdown(core_.get(), 0); // the peer sees a reset
         return;
     }
     if (event != FI_CONNECTED || lifecycle_.state() != State::connecting) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "event %u is of no use here\n", event);
         return;
     }
-    if (!transmit_.started()) { // we asked: what was answered?
+    if (!transmit_.started()) { // connect: the peer has answered with its hello
         wire::Hello peer;
         if (const auto error = wire::Hello::parse(data, peer); error != wire::Hello::Error::none) {
             RSTREAM_WARN(FI_LOG_EP_CTRL, "the answer to a connection request is of no use: %s\n", to_string(error));
@@ -286,7 +286,7 @@ void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std:
     dispatcher().clear_deadline(this);
     lifecycle_.move(State::connected);
     dispatcher().watch_data(core_.completions_fd(), this);
-    // Without kernel sockets there is nothing behind the queue's descriptor.
+    // Without kernel sockets the queue's fd leads to no socket.
     keepalive_.start(core_.properties().kernel_sockets ? close_queue_on_exec(core_.completions_fd()) : -1,
                      watch_timer());
     events_.connected(data);
@@ -301,9 +301,9 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
     }
     // Over iWARP, the port that the core chooses for a connection may be in use in the kernel's TCP.
     if (error == FI_EADDRINUSE && lifecycle_.state() == State::connecting && request_.port_in_use()) {
-        return; // it is tried again, but not yet: the queue is being read
+        return; // retried later: the queue is being read
     }
-    switch (error) { // what has to do with the way there; else the peer turned us down, or went without an answer
+    switch (error) { // local and route errors; else the peer has rejected, or has gone without an answer
     case FI_ETIMEDOUT:
     case FI_EHOSTUNREACH:
     case FI_ENETUNREACH:
@@ -315,7 +315,7 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
     case FI_ENOMEM:
         break;
     default:
-        error = FI_ECONNREFUSED; // cores have no name in common for that
+        error = FI_ECONNREFUSED; // cores have no common code for that
         break;
     }
     std::span<const std::byte> data(static_cast<const std::byte*>(entry.err_data),

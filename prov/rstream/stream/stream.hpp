@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One stream over one connection of a core: a wire::Link with its rings in registered memory, whose messages become
-// writes and sends of the core's endpoint and whose arrivals are the core's completions. It belongs to an endpoint, and
-// outlives it while its last bytes are on their way.
+// One stream over one connection of a core: the stream state (wire::Link) with its rings in registered memory. Its
+// messages become writes and sends of the core's endpoint, and the core's completions are its arrivals. A stream
+// belongs to an endpoint, and outlives it while data is in flight.
 //
-// It owns its parts, passes what one of them has found to the others, and has the states of the connection. Each part
+// It owns its parts, passes the results of one part to the others, and holds the states of the connection. Each part
 // has its own header, state and test:
-//   Transmit, with SendQueue                          what the program sends, to the core
-//   Receive                                           what has arrived, to the program
-//   Completions                                       what the core has done, to both
-//   Iomap                                             memory beside the stream
-//   Readiness, WaitSet                                whom to wake, and what a waiter sleeps on
-//   Keepalive                                         whether a silent peer is there
-//   Lifecycle, ConnectRequest, EndpointEvents, Linger its states, how it begins and ends, and what is reported of that
+//   Transmit, with SendQueue                          from the program's sends to the core
+//   Receive                                           from arrived data to the program
+//   Completions                                       from the core's completions to both
+//   Iomap                                             out-of-band memory
+//   Readiness, WaitSet                                when waiters wake, and the fd that they sleep on
+//   Keepalive                                         whether a silent peer is alive
+//   Lifecycle, ConnectRequest, EndpointEvents, Linger its states, set-up and end, and the events of these
 //   CoreEndpoint, MessageSlots                        the core below
 //
 // The stream itself is in stream.cpp (opening, connecting, events), stream_close.cpp, stream_progress.cpp (progress,
 // waiting), stream_transfer.cpp (send, receive, peek, status) and stream_iomap.cpp.
 //
-// The stream has no lock of its own. Those of its parts, and their order, are in lock_order.hpp.
+// The stream has no lock of its own. The locks of its parts, and their order, are in lock_order.hpp.
 #pragma once
 
 #include <chrono>
@@ -47,22 +47,22 @@ namespace rstream {
 
 class Domain;
 
-// An endpoint's settings: what was asked for before, what is in force after the connection was opened.
+// An endpoint's settings: the requested values before the connection is opened, those in effect afterwards.
 struct Settings {
     size_t send_buf_size = 0;
     size_t recv_buf_size = 0;
     size_t tx_size = 0;
     size_t rx_size = 0;
-    size_t send_limit = 0; // up to which the send buffer may grow; no more than its size: it does not
+    size_t send_limit = 0; // max size of the send buffer; no resize unless above its size
     size_t recv_limit = 0;
-    size_t maps = 0; // of the peer's that we want to be told of
+    size_t maps = 0; // max iomaps that the peer may announce
     KeepaliveSettings keepalive;
 };
 
 class Stream final : public EqTarget, private Transmit::Events, private Completions::Events {
   public:
-    // `core_info` is that of the endpoint to make, with the core's handle if it answers a request. `subject` is the fid
-    // that events are reported with.
+    // `core_info` is that of the core endpoint to create, with the core's handle if it answers a request. `subject` is
+    // the fid that events carry.
     static int open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
                     std::unique_ptr<Stream>& out);
     ~Stream() override;
@@ -71,8 +71,8 @@ class Stream final : public EqTarget, private Transmit::Events, private Completi
     int accept(const wire::Hello& peer, std::span<const std::byte> data);
     int shutdown(uint64_t flags);
 
-    // Ends both directions and waits at most `linger` until all is with the core. True if the connection is to linger
-    // after that.
+    // Ends both directions and waits at most `linger` until the core has completed all that was sent. True if the
+    // connection must linger after that.
     bool close(std::chrono::milliseconds linger);
     [[nodiscard]] bool linger_is_over() const;
 
@@ -87,33 +87,33 @@ class Stream final : public EqTarget, private Transmit::Events, private Completi
     ssize_t write_map(const void* buffer, size_t length, uint64_t offset, bool more);
 
     [[nodiscard]] fi_rstream_status status() const;
-    // At present: they may grow.
+    // The present sizes: a buffer resize changes them.
     [[nodiscard]] size_t send_buf_size() const { return link_.staging_size(); }
     [[nodiscard]] size_t recv_buf_size() const { return link_.ring_size(); }
 
-    // What there is for the program: see readiness.hpp. From any thread.
+    // The `Source` of readiness.hpp. From any thread.
     [[nodiscard]] size_t readable() const { return link_.readable(); }
     [[nodiscard]] size_t space() const { return link_.space(); }
     [[nodiscard]] bool lost() const { return lifecycle_.failed(); }
     [[nodiscard]] bool ended() const { return link_.peer_finished() || link_.peer_reset() || lost(); }
-    // Someone waits for an unmap, and it is complete.
+    // The program waits for an unmap, and it is complete.
     [[nodiscard]] bool iomap_answered() const { return iomap_.answered(ended()); }
-    // The core is done with all that was sent, the end of the stream included.
+    // The core has completed all that was sent, the end of the stream included.
     [[nodiscard]] bool all_completed() const { return link_.end_posted() && transmit_.all_completed(); }
 
     int try_wait();
-    // The descriptor to sleep on once try_wait has given 0; made on first use.
+    // The fd to sleep on once try_wait has returned 0; created on first use.
     int wait_fd(int& fd);
-    // Sleeps until the core moves, `milliseconds` at most.
+    // Sleeps until the core has a completion or event, `milliseconds` at most.
     void wait_for_core(int64_t milliseconds);
 
-    // In force at once, or from the time on at which the connection is established.
+    // Takes effect at once, or when the connection is established.
     int set_keepalive(const KeepaliveSettings& settings);
 
     // Null before it is connected or accepted.
     [[nodiscard]] fid_ep* core() const { return lifecycle_.state() > State::preparing ? core_.get() : nullptr; }
 
-    // The core has made an endpoint of the request that was accepted.
+    // A core endpoint was created from the request that was accepted.
     [[nodiscard]] bool request_used() const { return core_.request_used(); }
 
     void progress() override;
@@ -130,7 +130,7 @@ class Stream final : public EqTarget, private Transmit::Events, private Completi
     int open_endpoint();
     void drop_endpoint();
     void leave_watch();
-    [[nodiscard]] wire::Hello hello() const; // but for what the request knows
+    [[nodiscard]] wire::Hello hello() const; // except the fields that `request_` sets
     void agree(const wire::Hello& peer);
     int request(const void* address, const wire::Hello* peer, std::span<const std::byte> data);
     void connect_again();
@@ -138,7 +138,7 @@ class Stream final : public EqTarget, private Transmit::Events, private Completi
     void fail(int error, const char* why);
     [[nodiscard]] Pump& dispatcher() const { return events_.dispatcher(); }
 
-    // What the parts tell of.
+    // Reports of the parts.
     void on_needs_progress(bool needs) override;
     void on_post_error(int error) override;
     void on_lost(int error, const char* why) override;
@@ -161,8 +161,8 @@ class Stream final : public EqTarget, private Transmit::Events, private Completi
 
     Domain& domain_;
     EndpointEvents events_;
-    CoreEndpoint core_; // which drop_endpoint closes before the memory that it uses
-    wire::Link link_;   // whose three sides are those of Transmit, Receive and Completions
+    CoreEndpoint core_; // drop_endpoint closes it before the memory that it uses
+    wire::Link link_;   // its three sides belong to Transmit, Receive and Completions
 
     Lifecycle lifecycle_;
     ConnectRequest request_;

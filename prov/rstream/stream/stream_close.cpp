@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The end of a connection: what the program's shutdown and close do, and how long what was sent is looked after.
+// The end of a connection: the program's shutdown and close, and how long sent data is still delivered.
 #include "prov/rstream/stream/stream.hpp"
 
 #include <poll.h>
@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 } // namespace
 
-// True if it was connecting. The answer is still waited for: a peer that accepts is to hear that nobody is here.
+// True if it was connecting. The answer is still awaited: a peer that accepts has to be disconnected.
 bool Stream::give_up() {
     const auto lock = dispatcher().lock();
     if (!lifecycle_.abandon(FI_ECONNABORTED)) {
@@ -70,13 +70,13 @@ bool Stream::close(std::chrono::milliseconds linger) {
     }
     readiness_.on_close();
     progress();
-    bool unmapped = iomap_.remove_all(ended()); // asks for them before the end is said
-    // As TCP: the peer is told if something that it sent was not read.
+    bool unmapped = iomap_.remove_all(ended()); // withdraws them before the end is posted
+    // As TCP: the peer gets a reset if not all that it sent was read.
     transmit_.end(link_.readable() != 0 && !lifecycle_.receive_shut() ? Transmit::End::close_unread
                                                                       : Transmit::End::close);
     linger_.start(Clock::now(), linger);
-    // Staged bytes need the peer's credit, and a core may drop what it has not finished. A peer that has closed takes
-    // nothing more; over verbs it may be gone without a word, and a write to it is given up after seconds only.
+    // Staged bytes need the peer's credit, and a core may drop work requests that are not complete. A closed peer reads
+    // nothing more; over verbs it may be gone without an event, and a write to it fails only after seconds.
     const auto waiting = [&] { return !unmapped || (!all_completed() && !link_.peer_closed()); };
     while (waiting() && lifecycle_.connected()) {
         progress();
@@ -91,7 +91,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
         }
     }
     if (!unmapped) {
-        // The memory is the program's again when we return, so nothing may be written there behind it.
+        // The program may reuse the memory when this returns, so the peer must not write there afterwards.
         fail(FI_ECONNABORTED, "closed, and the peer does not give back what is mapped");
         fi_shutdown(core_.get(), 0);
     }
@@ -100,7 +100,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
 }
 
 void Stream::wait_for_core(int64_t milliseconds) {
-    // Another thread may take from the core what this one waits for; it notifies.
+    // Another thread may read from the core the completion that this one waits for; it notifies.
     int set = -1;
     const int notified = wait_fd(set) == 0 ? wait_set_.notify_fd() : -1;
     readiness_.await_completion(!all_completed());
@@ -108,7 +108,7 @@ void Stream::wait_for_core(int64_t milliseconds) {
     const auto wakes = [this] { return readiness_.wakes(*this); };
     wait_set_.retract(wakes);
     if (!wakes() && try_wait_core() == 0) {
-        // poll(2) skips a negative one
+        // poll(2) ignores a negative fd
         pollfd fds[] = {{core_.completions_fd(), POLLIN, 0}, {core_.events_fd(), POLLIN, 0}, {notified, POLLIN, 0}};
         poll(fds, 3, static_cast<int>(milliseconds));
     }
@@ -118,7 +118,7 @@ void Stream::wait_for_core(int64_t milliseconds) {
 
 bool Stream::linger_is_over() const {
     return !lifecycle_.connected() || (all_completed() && link_.all_arrived()) ||
-           (all_completed() && link_.peer_closed()) || // nobody is left to acknowledge it
+           (all_completed() && link_.peer_closed()) || // the peer acknowledges nothing more
            linger_.given_up(Clock::now());
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Memory beside the stream: the calls that map the program's memory, and that write to the peer's.
+// Out-of-band memory: the calls that map the program's memory, and that write to the peer's.
 #include "prov/rstream/stream/stream.hpp"
 
 #include "prov/rstream/domain.hpp"
@@ -54,7 +54,7 @@ int Stream::map(void* buffer, size_t length, uint64_t access, uint64_t& offset) 
 
 int Stream::unmap(const void* buffer, size_t length, bool attended) {
     if (lifecycle_.state() == State::lost) {
-        fi_shutdown(core_.get(), 0); // whatever it was that failed, the core is to write no more
+        fi_shutdown(core_.get(), 0); // whatever failed, the core must write no more
     } else {
         progress();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Progress: what is done when something has come from the core, and before a program sleeps until it does.
+// Progress: the work after completions and events of the core, and before a program sleeps until the next.
 #include "prov/rstream/stream/stream.hpp"
 
 #include <vector>
@@ -23,15 +23,15 @@ void Stream::progress() {
         return;
     }
     const auto drained = completions_.drain();
-    // A program that only polls its endpoint must learn of the connection's end too; each poll of the events costs a
-    // system call.
+    // A program that only polls its endpoint must learn of a disconnect too; each poll of events costs a system call.
     if (drained == Completions::Drained::nothing && core_.events() != nullptr && completions_.events_due()) {
         take_core_events();
     }
     if (keepalive_.due()) {
         check_liveness();
     }
-    // What is due without anything having come was so before, and is noted if it could not go then.
+    // A control message that is due without new completions was due before, and `flush_wanted` is set if it could not
+    // be posted then.
     if (transmit_.flush_wanted() || (drained != Completions::Drained::nothing && link_.control_due())) {
         transmit_.request_flush();
     }
@@ -40,12 +40,12 @@ void Stream::progress() {
 
 void Stream::take_core_events() {
     if (core_.properties().queue_shows_end) {
-        return; // they come with all others
+        return; // the dispatcher's queue has them
     }
     const auto lock = dispatcher().lock();
     const int failure = core_.events() != nullptr ? dispatcher().drain(core_.events()) : 0;
     if (failure != 0 && lifecycle_.state() == State::connecting) {
-        // libfabric 1's verbs tells so that it could not connect; later ones have an event for it.
+        // libfabric 1's verbs reports a failed connect this way; later ones have an event for it.
         fi_eq_err_entry error{};
         error.err = -failure;
         on_core_error(error);
@@ -55,7 +55,7 @@ void Stream::take_core_events() {
     }
 }
 
-// One thread may take from the core what another sleeps for: the descriptor is kept readable for that one.
+// One thread may read from the core the completion that another sleeps for: the fd is kept readable for that waiter.
 void Stream::wake_waiters() {
     if (wait_set_.armed() && readiness_.wakes(*this)) {
         wait_set_.notify();
@@ -65,21 +65,21 @@ void Stream::wake_waiters() {
 // ---- before a program sleeps
 
 int Stream::arm() {
-    // That the core can send again has to be asked for in any case.
+    // Without fi_trywait the fd does not signal that the core can send again.
     if (core_.properties().queue_stays_readable && (!transmit_.waits_for_calls() || !lifecycle_.connected())) {
         return 0;
     }
     return try_wait_core();
 }
 
-// Before anyone sleeps on the core's descriptors: 0, or -FI_EAGAIN if something has come already.
+// Before a thread sleeps on the core's fds: 0, or -FI_EAGAIN if there is activity already.
 int Stream::try_wait_core() {
     const State state = lifecycle_.state();
     std::unique_lock<std::recursive_mutex> lock;
     if (state != State::connected) {
-        lock = dispatcher().lock(); // the next attempt to connect has an event queue of its own
+        lock = dispatcher().lock(); // another attempt to connect replaces the event queue
     }
-    return core_.try_wait(!has_failed(state)); // a lost connection's queue has nothing new to say
+    return core_.try_wait(!has_failed(state)); // a lost connection's queue reports nothing new
 }
 
 int Stream::wait_fd(int& fd) {
@@ -105,7 +105,7 @@ int Stream::wait_fd(int& fd) {
 int Stream::try_wait() {
     take_core_events();
     progress();
-    if (readiness_.shows_bytes()) { // the program has seen what is there and took none of it: it needs more
+    if (readiness_.shows_bytes()) { // the program has seen the readable bytes and consumed none: it needs more
         link_.await_more();
         flush_control();
     }
@@ -118,7 +118,7 @@ int Stream::try_wait() {
     }
     wait_set_.retract([this] { return readiness_.wakes(*this); });
     if (lost()) {
-        return 0; // a lost connection's queue has nothing new to say
+        return 0; // a lost connection's queue reports nothing new
     }
     return try_wait_core();
 }

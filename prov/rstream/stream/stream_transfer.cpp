@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What the program's calls do: bytes in, bytes out, and what could be done. The meaning of every return value is in
-// fi_rstream(7).
+// The program's data calls: send, receive, peek and status. The meaning of every return value is in fi_rstream(7).
 #include "prov/rstream/stream/stream.hpp"
 
 #include "include/rdma/fi_ext_rstream.h"
@@ -41,7 +40,7 @@ ssize_t Stream::recv(const iovec* iov, size_t count) {
     const ssize_t taken = receive_.recv(iov, count, [this] { progress(); });
     if (link_.growth_wanted() &&
         (taken == -FI_EAGAIN || (taken > 0 && static_cast<size_t>(taken) < total_length(iov, count)))) {
-        resize_ring(); // the peer waits for room, and the program would have taken more
+        resize_ring(); // the peer waits for space, and the program would have consumed more
     }
     if (taken < 0 || (taken == 0 && link_.readable() == 0)) {
         return taken;
@@ -50,7 +49,7 @@ ssize_t Stream::recv(const iovec* iov, size_t count) {
         transmit_.request_flush();
     }
     if (link_.readable() != 0) {
-        wake_waiters(); // another thread may have waited for what is left
+        wake_waiters(); // another thread may wait for the bytes that are left
     }
     return taken;
 }
@@ -81,11 +80,11 @@ void Stream::flush_control() {
 
 fi_rstream_status Stream::status() const {
     fi_rstream_status status{};
-    // What comes last is looked at first: who sees the loss sees the end that came before it, and who sees the end sees
-    // all bytes in front of it.
+    // Read in reverse order of occurrence: a status with the loss has an end before it too, and a status with the end
+    // has all bytes before that.
     const State state = lifecycle_.state();
     const bool lost = has_failed(state);
-    if (!has_connected(state)) { // there is no link yet
+    if (!has_connected(state)) { // the stream state is not open yet
         status.flags = (lost ? FI_RSTREAM_LOST : 0) | core_status_flags(core_.properties());
         return status;
     }

@@ -16,15 +16,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While small sends are held back, completions are polled for once in this many bytes: a poll costs a system call on
-// some cores, and one too few only makes the messages larger.
+// While small sends are held back, completions are polled once in this many bytes: a poll costs a system call on some
+// cores, and a poll too few only makes the messages larger.
 constexpr size_t poll_quantum = 4096;
 
-// A program that waits for a write to its memory polls the last bytes of it, and takes the rest for written when it
-// sees them. Where the core does not write in order, as a copy may store the end of a message first, the last bytes are
-// a message of their own.
+// A program that waits for a write to its memory polls the final bytes of it, and assumes that the rest is written when
+// it sees them. Where the core does not write in order, as a copy may store the end of a message first, the final bytes
+// are a message of their own.
 constexpr size_t tail = 8;
-constexpr size_t in_order = 64; // what memcpy stores in order: the first half, then the last
+constexpr size_t in_order = 64; // bytes that memcpy stores in order: first half, then second half
 
 } // namespace
 
@@ -61,7 +61,7 @@ void Transmit::flush() {
         }
     }
     ssize_t ret = queue_.pending() ? queue_.post_pending() : 0;
-    // Bytes that are not sent are free with the completion of what follows, or, if nothing is under way, at once.
+    // Skipped bytes are freed with the next completion, or, if none is outstanding, at once.
     if (work_requests_.skipped()) {
         link_.release(work_requests_.take_skipped());
     }
@@ -88,12 +88,12 @@ void Transmit::flush() {
 ssize_t Transmit::post(const wire::Post& post) {
     const ssize_t ret = queue_.post(post, staging_);
     if (ret == 0 && post.kind == wire::Post::Kind::control && post.control.type == wire::Control::Type::move) {
-        size_chunks(); // the peer's ring is another one from here on
+        size_chunks(); // from here on the peer's ring is another one
     }
     return ret;
 }
 
-// False if there is nothing to be sent so, or the core did not take it.
+// False if there is no such message, or the core did not accept it.
 bool Transmit::send_direct(const std::optional<wire::Post>& post, const void* bytes) {
     if (!post) {
         return false;
@@ -211,7 +211,7 @@ size_t Transmit::copy_in(const iovec* iov, size_t count, bool more) {
             left -= room.length;
             copied += room.length;
             unflushed += room.length;
-            if (unflushed >= chunk_size_.get()) { // the peer can begin while the rest is copied
+            if (unflushed >= chunk_size_.get()) { // the peer can start to read while the rest is copied
                 flush();
                 unflushed = 0;
             }
@@ -259,7 +259,7 @@ size_t Transmit::copy_to_map(const wire::Maps& maps, const std::byte* from, size
         const size_t piece = !ordered && left > tail ? left - tail : left;
         const size_t wanted = target ? std::min<uint64_t>({piece, target->length, chunk_size_.get()}) : 0;
         const wire::Extent room = link_.room(wanted);
-        if (room.length == 0) { // or the peer has asked for the rest back meanwhile
+        if (room.length == 0) { // or the peer has withdrawn the rest meanwhile
             flush();
             return copied;
         }
@@ -280,13 +280,13 @@ size_t Transmit::copy_to_map(const wire::Maps& maps, const std::byte* from, size
     return copied;
 }
 
-// ---- the size of the staging ring, and of what leaves it
+// ---- the sizes of the staging ring and of chunks
 
 void Transmit::size_chunks() { link_.limit_chunks(chunk_size_.fit(link_.peer_ring().size, link_.staging_size())); }
 
 size_t Transmit::staging_goal() const { return staging_threshold_.goal(link_.peer_ring().size, link_.staging_size()); }
 
-// A send found no space: for want of it at the peer, or here.
+// A send found no space, at the peer or in the staging ring.
 void Transmit::note_held_up() {
     if (link_.held_up() && staging_goal() != 0) {
         staging_threshold_.on_stall();
@@ -297,7 +297,7 @@ void Transmit::resize() {
     if (!staging_.begin_resize()) {
         return;
     }
-    RegisteredBuffer emptied; // given back at the end, when nothing is locked
+    RegisteredBuffer emptied; // released at the end, without a lock
     size_t size = 0;
     {
         const Posting posting(*this);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// When data that nobody acknowledges ends a connection, where the core itself would repeat it for ever. Time is given,
-// nothing is done here, as in keepalive_timer.hpp. The connection is looked at four times within the time, and only
-// such looks count: a program that was away has its answers waiting. So a loss is found between once and five quarters
-// of the time after the first byte that was not acknowledged. An end that has nothing under way is never asked
-// anything.
+// When unacknowledged data ends a connection, where the core itself would retransmit forever. Without I/O and without a
+// clock, as in keepalive_timer.hpp. The connection is checked four times within the timeout, and only such checks
+// count: answers may wait unread for a program that made no calls. So a loss is detected between one and five quarters
+// of the timeout after the first unacknowledged byte. An end with nothing in flight sends no probes.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +13,7 @@
 
 namespace rstream {
 
-// Milliseconds: what Linux's TCP gets to by itself, with 15 repetitions (tcp_retries2).
+// Milliseconds: the timeout of Linux's TCP, with 15 retransmissions (tcp_retries2).
 constexpr size_t default_user_timeout = 925000;
 
 class UserTimeout {
@@ -31,12 +30,12 @@ class UserTimeout {
     void stop() { on_ = false; }
     [[nodiscard]] bool on() const { return on_; }
 
-    // Something came that only a peer that is there can have caused.
+    // Activity that only a live peer can have caused.
     void heard() { silent_ = 0; }
 
     [[nodiscard]] Time due() const { return due_; }
 
-    // `outstanding`: something was sent that is not known to have arrived. To ask is to find out.
+    // `outstanding`: something was sent that is not known to have arrived; a probe determines that.
     Verdict look(Time now, bool outstanding) {
         if (!on_ || now < due_) {
             return Verdict::well;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The fd that a program sleeps on for one stream: an epoll set of the core's descriptors, and of an eventfd that wakes
-// a waiter when another thread has read from the core what the waiter sleeps for. The set is made on first use; most
-// streams of a program that only polls never have one.
+// The fd that a program sleeps on for one stream: an epoll set of the core's fds, and of an eventfd that wakes a waiter
+// when another thread has read from the core the completion or event that the waiter sleeps for. The set is created on
+// first use; most streams of a program that only polls never have one.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,14 @@ namespace rstream {
 
 class WaitSet {
   public:
-    // A descriptor that is in the set for as long as it is open, whether the set is made before or after. Removed
-    // before it is closed. 0 or -errno.
+    // Adds an fd, whether the set is created before or after; it must be removed before it is closed. 0 or -errno.
     int add(int fd) BASE_EXCLUDES(mutex_);
     void remove(int fd) BASE_EXCLUDES(mutex_);
 
-    // -1 before the set is made.
+    // -1 before the set is created.
     [[nodiscard]] int fd() BASE_EXCLUDES(mutex_);
-    // Makes the set of these and of those that were added, unless it is there. `due` tells whether there is something
-    // to wake for already. 0 or -errno.
+    // Creates the set of these fds and of the added ones, unless it exists. `due` returns whether a waiter must wake
+    // already. 0 or -errno.
     template <class Due> int make(std::span<const int> fds, const Due& due) BASE_EXCLUDES(mutex_) {
         const base::Guard lock(mutex_);
         if (set_.open()) {
@@ -39,16 +38,16 @@ class WaitSet {
         }
         return 0;
     }
-    // Readable while the waiters are notified: for those that do not sleep on the whole set.
+    // Readable while waiters are notified: for those that do not sleep on the whole set.
     [[nodiscard]] int notify_fd() BASE_EXCLUDES(mutex_);
 
-    // From now on a waiter may sleep. Before it looks at the stream for the last time: whoever changes the stream after
-    // that look sees this.
+    // From here on a waiter may sleep. Called before its final check of the stream: a thread that changes the stream
+    // after that check sees this.
     void arm() { armed_.store(true); }
     [[nodiscard]] bool armed() const { return armed_.load(); }
 
     void notify() BASE_EXCLUDES(mutex_);
-    // Takes the notification back unless it is still `due`.
+    // Clears the notification unless it is still `due`.
     template <class Due> void retract(const Due& due) BASE_EXCLUDES(mutex_) {
         const base::Guard lock(mutex_);
         if (signaled_ && !due()) {

@@ -62,7 +62,7 @@ std::optional<WorkRequests::Completion> WorkRequests::complete(const void* conte
     }
     const Completion completion{oldest.staged, oldest.posted};
     const uint64_t operations = oldest.operations;
-    taken_.store(taken + 1, std::memory_order_release); // the posting side may use its place again
+    taken_.store(taken + 1, std::memory_order_release); // the posting side may reuse its entry
     wire::count_up(completed_, operations);
     return completion;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Little-endian fields in a byte buffer, whatever the host's order and alignment.
+// Little-endian fields in a byte buffer, independent of the host's byte order and alignment.
 #pragma once
 
 #include <concepts>

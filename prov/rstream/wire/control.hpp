@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // A control message: a two-sided send of fixed size. Each carries the sender's counters, as totals since the stream
-// began, so that a lost or repeated report can do no harm and a check needs no history.
+// began, so that a lost or repeated report does no harm and a check needs no history.
 #pragma once
 
 #include <cstddef>
@@ -18,23 +18,23 @@ struct Control {
     enum class Type : uint8_t {
         credit = 1, // counters only
         fin = 2,    // no more data will follow
-        rst = 3,    // the stream is over and what was not read is lost
+        rst = 3,    // the stream is over and unread data is lost
         data = 4,   // announces a write, on a core whose writes carry no immediate; `argument` is the immediate
-        // A larger receive ring, see growth.hpp.
-        grow = 16,  // the window holds the sender up
-        offer = 17, // a ring of `argument` bytes; `address` and `key` stand in place of the first two totals
-        move = 18,  // the next byte, whose position ends in `argument`, and all behind it go to the ring offered last
+        // Buffer resize, see growth.hpp.
+        grow = 16,  // the window blocks the sender: requests a larger ring
+        offer = 17, // a ring of `argument` bytes; `address` and `key` replace the first two totals
+        move = 18,  // from position `argument` (low 32 bits) on, data goes to the ring offered last
     };
 
-    static constexpr uint8_t flag_closed = 1; // with fin: nor will any data be read
+    static constexpr uint8_t flag_closed = 1; // with fin: the sender reads no more data either
 
     Type type = Type::credit;
     uint8_t flags = 0;
     uint32_t argument = 0;
-    uint64_t consumed = 0;        // stream bytes that left the ring
+    uint64_t consumed = 0;        // stream bytes consumed from the ring
     uint64_t data_arrived = 0;    // data messages received
     uint64_t control_arrived = 0; // control messages received (type data excluded)
-    uint64_t address = 0;         // of an offer only
+    uint64_t address = 0;         // offer only
     uint64_t key = 0;
 
     void encode(std::span<std::byte, size> out) const;

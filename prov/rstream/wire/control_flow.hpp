@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How many control messages may be on their way. They have credits of their own, apart from data, so that two full
-// directions can always tell each other that there is room again. The last one may be used only by a message that
-// itself acknowledges half of the peer's: whoever is out of them has a peer that is bound to return them.
+// Flow control of control messages. They have credits of their own, separate from data, so that two ends with full
+// rings can always return credit to each other. The last credit may be used only by a message that itself acknowledges
+// half of the peer's: an end without credits has a peer that must return them.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class ControlFlow {
         return arrived_.load(std::memory_order_acquire) - reported_.load(std::memory_order_relaxed);
     }
 
-    // Posting side. `post` and `report` come before the message is given to the core, the others undo them.
+    // Posting side. `post` and `report` precede the call of the core, `unpost` and `unreport` undo them.
     void post() { count_up(sent_, 1, std::memory_order_relaxed); }
     void unpost() { count_down(sent_, 1); }
     uint64_t report(uint64_t at_most) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A larger receive ring in place of one whose window holds the sender up. The receiver's hello says that its ring may
-// grow; the rest is three messages, each of which may only come in answer to the one before it:
+// Buffer resize: a larger receive ring replaces one whose window blocks the sender. The receiver's hello declares that
+// its ring may be resized; the rest is three messages, each of which is valid only after the one before it:
 //
 //   sender                      receiver
 //   grow    ----------------->             the window was closed `patience` times
-//           <-----------------  offer      at leisure, or never: address, key and size of a larger ring
-//   move    ----------------->             what follows goes there
+//           <-----------------  offer      at any time, or never: address, key and size of a larger ring
+//   move    ----------------->             data from here on goes to that ring
 //
-// The receiver reads the old ring to its end, and is then done with it. At most two rings exist at a time.
+// The receiver reads the old ring to its end, and then releases it. At most two rings exist at a time.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ struct RemoteRing {
     friend bool operator==(const RemoteRing&, const RemoteRing&) = default;
 };
 
-// The sender's part: whose ring it writes to, and when it asks for a larger one. `on_offer` on the progress side, the
-// rest on the posting side.
+// The requester, on the sending end: the peer's ring that it writes to, and when it requests a larger one. `on_offer`
+// is for the progress side, the rest for the posting side.
 class RingWish {
   public:
     static constexpr uint32_t patience = 16;
@@ -42,7 +42,7 @@ class RingWish {
     }
     [[nodiscard]] const RemoteRing& ring() const { return ring_; }
 
-    // Bytes wait, and the peer has given no more credit than this. A stall counts once, however often it is looked at.
+    // Bytes are staged, and the peer has given no more credit than this. Repeated reports of a stall count once.
     void on_stall(uint64_t consumed) {
         if (stalls_ < patience && (stalls_ == 0 || consumed != stalled_at_)) {
             stalled_at_ = consumed;
@@ -50,11 +50,11 @@ class RingWish {
         }
     }
 
-    // `ask` and `move` come before the message is given to the core, the others undo them.
+    // `ask` and `move` precede the call of the core, `unask` and `unmove` undo them.
     [[nodiscard]] bool ask_due() const { return stalls_ >= patience && stage() == Stage::content; }
     void ask() { stage_.store(Stage::asked, std::memory_order_release); }
     void unask() {
-        Stage asked = Stage::asked; // or a peer that guesses has answered meanwhile
+        Stage asked = Stage::asked; // unless the peer has sent an offer without a request
         stage_.compare_exchange_strong(asked, Stage::content, std::memory_order_acq_rel);
     }
     [[nodiscard]] bool move_due() const { return stage() == Stage::offered; }
@@ -92,15 +92,15 @@ class RingWish {
     std::atomic<Stage> stage_{Stage::never};
 };
 
-// The receiver's part. `supply` and `settled` on the reading side, `offer` and `unoffer` on the posting side, the rest
-// on the progress side; what is const may be asked by any.
+// The responder, on the receiving end. `supply` and `settled` are for the reading side, `offer` and `unoffer` for the
+// posting side, the rest for the progress side; const methods are for any thread.
 class RingSupply {
   public:
-    // The ring may grow up to `limit`; 0: it may not.
+    // `limit`: max size of the ring; 0: no resize.
     explicit RingSupply(size_t limit) : limit_(limit) {}
     [[nodiscard]] size_t limit() const { return limit_; }
 
-    // A ring may be made: the peer waits for one, and there is no other that is not in use yet, or still in use.
+    // A larger ring may be allocated: the peer has requested one, and no earlier resize is pending or in progress.
     [[nodiscard]] bool wanted() const {
         return asked_.load(std::memory_order_acquire) && stage_.load(std::memory_order_acquire) == Stage::none;
     }
@@ -117,7 +117,7 @@ class RingSupply {
         return ring_;
     }
     void unoffer() {
-        Stage offered = Stage::offered; // or a peer that guesses has moved meanwhile
+        Stage offered = Stage::offered; // unless the peer has sent a move without an offer
         stage_.compare_exchange_strong(offered, Stage::ready, std::memory_order_acq_rel);
     }
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The 32-bit immediate that travels with every write into the peer's receive ring. Cores disagree on what the target of
-// a write is told about it (tcp of libfabric 1.17 reports a length of 0), so the length is in here and nothing else is
-// believed. 32 bits because that is all that verbs carries.
+// The 32-bit immediate of every write into the peer's receive ring. Cores differ in what they report of a write to its
+// target (tcp of libfabric 1.17 reports a length of 0), so the length is in the immediate and no other value is
+// trusted. It has 32 bits because verbs carries no more.
 //
 //   31   29 28      27      24 23                      0
 //   +------+---------+----------+-----------------------+
 //   | 0b101| wanted  | acks     | length, 1 .. 2^24 - 1 |
 //   +------+---------+----------+-----------------------+
 //
-// A short write has room for the data messages that came the other way, so that requests and replies acknowledge each
-// other. The receiver has said in its hello that it knows this form.
+// A short write has space to acknowledge data messages of the opposite direction, so that requests and replies
+// acknowledge each other. The receiver has declared in its hello that it supports this form.
 //
 //   31   29 28      27      24 23        13 12              0
 //   +------+---------+----------+-----------+----------------+
@@ -34,7 +34,7 @@ struct Immediate {
     uint32_t length = 0;        // bytes that this write put into the ring
     uint32_t control_acks = 0;  // control messages received since the last report
     bool credit_wanted = false; // the sender holds data back until its credit returns
-    uint32_t data_acks = 0;     // data messages received since the last report; of a short write only
+    uint32_t data_acks = 0;     // data messages received since the last report; short writes only
 
     [[nodiscard]] constexpr uint32_t encode() const {
         const uint32_t common = static_cast<uint32_t>(credit_wanted) << 28 | (control_acks & max_acks) << 24;
@@ -44,7 +44,7 @@ struct Immediate {
         return short_tag << 29 | common | (data_acks & max_data_acks) << 13 | (length & max_short_length);
     }
 
-    // `raw` is what the core reported, up to 64 bits wide; bits beyond the 32nd must be clear.
+    // `raw` is the value that the core reported, up to 64 bits wide; bits beyond the 32nd must be clear.
     static constexpr std::optional<Immediate> decode(uint64_t raw) {
         const auto bits = static_cast<uint32_t>(raw);
         Immediate immediate{0, bits >> 24 & max_acks, (bits >> 28 & 1) != 0};
@@ -58,7 +58,7 @@ struct Immediate {
     }
 
   private:
-    // Neither zero nor all ones, which a stray write is likely to carry, and two bits apart.
+    // Neither zero nor all ones, which a stray write is likely to carry; the two differ in two bits.
     static constexpr uint32_t tag = 0b101;
     static constexpr uint32_t short_tag = 0b110;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The bounds that both ends of a stream hold each other to.
+// Limits that both ends of a stream enforce on each other.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,6 @@ constexpr size_t max_queue = 32768;
 constexpr uint8_t min_control_credits = 4;
 constexpr uint8_t control_credits = 16; // control messages in flight; one immediate can acknowledge 15 of them
 
-constexpr size_t max_maps = 4096; // of one end that the other is told of
+constexpr size_t max_maps = 4096; // iomaps of one end that are announced to the other
 
 } // namespace rstream::wire

@@ -11,14 +11,14 @@ void Link::open(const Hello& peer, bool headers, size_t max_chunk, Maps* maps) {
     headers_ = headers;
     maps_ = maps;
     data_acks_ = (peer.features & Hello::feature_data_acks) != 0;
-    // Linux's siw takes the wrong bytes for a small message that lies across two pages (siw_try_1seg, seen in 6.1), and
-    // only iWARP adapters have headers agreed on.
+    // Linux's siw sends the wrong bytes for a small message that crosses a page boundary (siw_try_1seg, seen in 6.1),
+    // and only iWARP adapters have headers agreed on.
     send_.open(peer.ring_size, peer.data_credits, std::min<size_t>(max_chunk, Immediate::max_length), headers);
-    control_.open(std::min(peer.control_credits, control_credits)); // our own slots are no more
+    control_.open(std::min(peer.control_credits, control_credits)); // we have no more slots
     wish_.open({peer.ring_address, peer.ring_key, peer.ring_size}, (peer.features & Hello::feature_growth) != 0);
 }
 
-// Puts our counters into `control`, and notes them as told.
+// Copies our counters to `control`; they count as reported.
 void Link::fill(Control& control, Post& post, uint64_t most_acks) {
     const RecvFlow::Totals now = recv_.grant(post.granted_before);
     post.reported = control_.report(most_acks);
@@ -27,7 +27,7 @@ void Link::fill(Control& control, Post& post, uint64_t most_acks) {
     control.control_arrived = control_.reported();
 }
 
-// Data, and with it what came the other way.
+// Makes the immediate of a data message, which also acknowledges messages of the opposite direction.
 void Link::announce(Post& post) {
     const Chunk& chunk = post.chunk;
     post.reported = control_.report(Immediate::max_acks);
@@ -47,7 +47,7 @@ Post Link::control_post(Control::Type type, uint8_t flags) {
     return post;
 }
 
-// It has an address and a key in place of the totals, so they are not told by it.
+// An offer has an address and a key in place of the first two totals, and does not report those.
 Post Link::offer_post() {
     const RemoteRing& ring = supply_.offer();
     Post post;
@@ -97,7 +97,7 @@ std::optional<Post> Link::next() {
             return post;
         }
     }
-    // What is sent behind the announcement of a map is not to come before it.
+    // Data that is sent after the announcement of an iomap must not overtake it.
     if (map_due()) {
         return map_post();
     }
@@ -150,7 +150,7 @@ bool Link::held_up() {
     return false;
 }
 
-// What does not wait behind data.
+// Control messages that do not wait for staged data.
 std::optional<Post> Link::urgent_control(Ending ending) {
     const bool now =
         acknowledge_now_.load(std::memory_order_relaxed) && acknowledge_now_.exchange(false, std::memory_order_acq_rel);
@@ -342,7 +342,7 @@ const char* Link::on_data(uint64_t raw_immediate) {
 }
 
 const char* Link::on_control(const Control& control) {
-    // A second fin may only add that the peer does not read either.
+    // A second fin may only add that the peer reads no more either.
     const bool closes = (control.flags & Control::flag_closed) != 0;
     if (peer_reset() || (control.type == Control::Type::fin && (peer_closed() || (peer_finished() && !closes)))) {
         return "a control message behind the end of the stream";
@@ -358,13 +358,13 @@ const char* Link::on_control(const Control& control) {
     }
     switch (control.type) {
     case Control::Type::fin:
-        peer_finished_.store(true, std::memory_order_release); // first: who is closed has finished
+        peer_finished_.store(true, std::memory_order_release); // first: closed implies finished
         peer_closed_.store(closes, std::memory_order_release);
         acknowledge_now_.store(true, std::memory_order_release);
         break;
     case Control::Type::rst:
         peer_reset_.store(true, std::memory_order_release);
-        acknowledge_now_.store(true, std::memory_order_release); // whoever closed waits for it
+        acknowledge_now_.store(true, std::memory_order_release); // a closing peer waits for it
         break;
     case Control::Type::grow:
     case Control::Type::offer:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// One end of a stream: all of the protocol and none of the I/O. Whoever drives it asks `next` what to give to the
-// network, and tells it what came. The provider drives it with a core endpoint, the tests with a queue.
+// The state of one end of a stream: all of the protocol and none of the I/O. The caller sends the messages that `next`
+// returns, and reports arrivals. The provider uses it with a core endpoint, the tests with a queue.
 //
-// Threads: three sides, each for one thread at a time, which may run beside each other: posting (stage, next, undo,
-// bypass, finish, abort, and what has to do with the staging ring), reading (peek, consume, and what has to do with the
-// receive ring), and progress (on_data, on_control, release).
+// Threads: three sides, each for one thread at a time, which may run concurrently: posting (stage, next, undo, bypass,
+// finish, abort, and all that concerns the staging ring), reading (peek, consume, and all that concerns the receive
+// ring), and progress (on_data, on_control, release).
 #pragma once
 
 #include <atomic>
@@ -24,22 +24,22 @@
 
 namespace rstream::wire {
 
-// A message to be given to the core. Its counters stand as sent already; `undo` takes that back.
+// A message for the core. Its counters count as sent already; `undo` reverts that.
 struct Post {
     enum class Kind : uint8_t {
         data,
         control,
-        map,   // a control message too
-        write, // to a map of the peer's; nothing announces it
-        skip,  // nothing to be sent: the map of these bytes is gone; they are free when all before them are
+        map,   // a control message about an iomap
+        write, // to an iomap of the peer's; not announced
+        skip,  // no message: the iomap of these bytes was withdrawn; they are freed after all before them
     };
 
     Kind kind = Kind::control;
-    Chunk chunk;                   // data, write, skip: which bytes go where
-    Immediate immediate;           // data: what announces them
+    Chunk chunk;                   // data, write, skip: source and destination of the bytes
+    Immediate immediate;           // data: announces them
     Control control;               // control: the message; data: its header, for a core without immediates
     MapMessage map;                // map: the message
-    uint64_t address = 0;          // write: where in the peer's memory
+    uint64_t address = 0;          // write: in the peer's memory
     uint64_t key = 0;              // write
     MapWrites::Write write_before; // write, skip: for undo
 
@@ -53,7 +53,7 @@ class Link {
         size_t staging_size;
         size_t ring_size;
         uint64_t data_credits;
-        size_t ring_limit = 0; // up to which the receive ring may grow; 0 if it may not
+        size_t ring_limit = 0; // max size of the receive ring; 0: no resize
     };
 
     explicit Link(const Config& config)
@@ -61,14 +61,14 @@ class Link {
           data_credits_(config.data_credits) {}
 
     [[nodiscard]] uint64_t data_credits() const { return data_credits_; }
-    [[nodiscard]] bool headers() const { return headers_; } // as it was opened
-    // Of the rings; from any side.
+    [[nodiscard]] bool headers() const { return headers_; } // as passed to `open`
+    // Sizes of the rings; from any side.
     [[nodiscard]] size_t staging_size() const { return send_.capacity(); }
     [[nodiscard]] size_t ring_size() const { return recv_.capacity(); }
-    [[nodiscard]] size_t ring_limit() const { return supply_.limit(); } // 0: it does not grow
+    [[nodiscard]] size_t ring_limit() const { return supply_.limit(); } // 0: no resize
 
-    // Opens the sending side. `headers`: data is announced by a message behind the write. `max_chunk`: of one write.
-    // `maps`: if the two ends have agreed on any.
+    // Opens the sending side. `headers`: data is announced by a message after the write. `max_chunk`: max bytes of one
+    // write. `maps`: null unless the two ends have agreed on iomaps.
     void open(const Hello& peer, bool headers, size_t max_chunk = Immediate::max_length, Maps* maps = nullptr);
 
     // ---- posting side
@@ -76,50 +76,48 @@ class Link {
     [[nodiscard]] size_t unreleased() const { return send_.unreleased(); }
     [[nodiscard]] Extent room(size_t length) const { return writes_full() ? Extent{} : send_.room(length); }
     void stage(size_t length) { send_.stage(length); }
-    // The program has more than there is room for. False if that is for want of room in the peer's ring.
+    // The program has more data than there is space. False if the peer's ring is full.
     bool held_up();
-    // What was copied to the room is for a map of the peer's.
-    // `apart`: not in one message with what was written before.
+    // The bytes copied to `room` are for an iomap of the peer's. `apart`: fenced, in a message without earlier bytes.
     void stage_write(size_t length, const Maps::Target& target, bool apart = false);
-    // As `bypass`, for a map.
+    // As `bypass`, for an iomap.
     std::optional<Post> bypass_write(size_t length, uint64_t offset);
     [[nodiscard]] bool unposted() const { return send_.unposted(); }
-    // Bytes, or the end of the stream once it was asked for.
+    // Bytes, or the end of the stream once it was requested.
     [[nodiscard]] bool anything_unacknowledged() const {
         return send_.unposted() || send_.in_flight() != 0 || (finishing() && !all_arrived());
     }
-    // A post of bytes that never enter the staging ring, if they may go at once.
+    // A message with bytes that never enter the staging ring, if they may be sent at once.
     std::optional<Post> bypass(size_t length);
     std::optional<Post> next();
     void undo(const Post& post);
-    // Where the data of the last post goes: it changes with a post of type move, and what undoes it.
+    // Where the data of the last post goes. A post of type move changes it, and so does undoing that.
     [[nodiscard]] const RemoteRing& peer_ring() const { return wish_.ring(); }
-    // What is staged from now on goes to a ring of that size, larger than before; not while it moves already. True from
-    // `settle_staging`, once, when no write from the ring before it is under way.
+    // From here on, bytes are staged in a ring of that size, larger than before; not during a resize. `settle_staging`
+    // is true, once, when no write from the old ring is in flight.
     void move_staging(size_t size) { send_.move_staging(size); }
     [[nodiscard]] bool staging_moves() const { return send_.staging_moves(); }
     bool settle_staging() { return send_.settle_staging(); }
     void limit_chunks(size_t max_chunk) { send_.limit_chunks(std::min<size_t>(max_chunk, Immediate::max_length)); }
-    // Whether `next` would give something other than data: a credit or the end. Cheap, from any side.
+    // Whether `next` would return something other than data: a credit or the end. Cheap, from any side.
     [[nodiscard]] bool control_due() const;
     [[nodiscard]] bool map_due() const { return maps_ != nullptr && maps_->pending(); }
-    void finish(bool closed); // fin behind all that is staged
-    void abort();             // rst instead of all that is staged
-    // rst behind all that is staged: the peer reads what was sent, then learns that its own bytes were not.
+    void finish(bool closed); // fin after all staged bytes
+    void abort();             // rst instead of all staged bytes
+    // rst after all staged bytes: the peer reads what was sent, then learns that its own bytes were not read.
     void finish_with_reset();
 
     // ---- reading side
     [[nodiscard]] size_t readable() const { return recv_.readable(); }
     [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const { return recv_.peek(length, skip); }
     void consume(size_t length) { recv_.consume(length); }
-    void await_more() { recv_.await_more(); } // than is readable: the peer may need credit to send it
-    // The peer waits for a larger ring: from any side. `supply` offers it one, between the present size and the limit.
+    void await_more() { recv_.await_more(); } // more than is readable: the peer may need credit to send it
+    // The peer has requested a larger ring; from any side. `supply` offers one, between the present size and the limit.
     [[nodiscard]] bool growth_wanted() const {
         return supply_.wanted() && recv_.capacity() < supply_.limit() && !peer_finished() && !peer_reset();
     }
     void supply(const RemoteRing& ring) { supply_.supply(ring); }
-    // True, once, when all that lies in the receive ring lies in the one supplied last: the one before it is not
-    // written to any more, and can go.
+    // True, once, when all unread bytes are in the ring supplied last: the old one is not in use, and can be released.
     bool settle() {
         if (!recv_.settle()) {
             return false;
@@ -132,7 +130,7 @@ class Link {
     const char* on_data(uint64_t raw_immediate);
     const char* on_control(const Control& control);
     const char* on_map(const MapMessage& message);
-    // A control message as it came.
+    // A control message as received.
     const char* on_message(std::span<const std::byte> bytes);
     void release(size_t length) { send_.release(length); }
 
@@ -142,7 +140,7 @@ class Link {
     [[nodiscard]] bool peer_finished() const { return peer_finished_.load(std::memory_order_acquire); }
     [[nodiscard]] bool peer_closed() const { return peer_closed_.load(std::memory_order_acquire); }
     [[nodiscard]] bool peer_reset() const { return peer_reset_.load(std::memory_order_acquire); }
-    // All that was sent, the end of the stream included, has come to the peer's side of the wire.
+    // All that was sent, the end of the stream included, has arrived at the peer's end.
     [[nodiscard]] bool all_arrived() const {
         return end_posted() && send_.in_flight() == 0 &&
                control_.acknowledged() >= end_position_.load(std::memory_order_relaxed);
@@ -153,7 +151,7 @@ class Link {
 
     [[nodiscard]] bool writes_full() const { return maps_ != nullptr && maps_->writes().full(); }
     std::optional<Post> urgent_control(Ending ending);
-    // Behind the end, nothing moves any more.
+    // After the end, no resize takes place any more.
     [[nodiscard]] bool move_due(Ending ending) const {
         return wish_.move_due() && (ending == Ending::none || send_.unposted());
     }
@@ -176,11 +174,11 @@ class Link {
     uint64_t data_credits_;
     Maps* maps_ = nullptr;
     bool headers_ = false;
-    bool data_acks_ = false; // the peer reads them
+    bool data_acks_ = false; // the peer supports them
     std::atomic<Ending> ending_{Ending::none};
     Ending ending_before_ = Ending::none;   // for undo
-    bool closed_posted_ = false;            // the end that was posted said that nothing will be read either
-    bool reset_posted_ = false;             // nothing may follow it
+    bool closed_posted_ = false;            // the posted end declared that nothing will be read either
+    bool reset_posted_ = false;             // nothing may be sent after it
     std::atomic<uint64_t> end_position_{0}; // control messages sent, the end included
     std::atomic<bool> acknowledge_now_{false};
     std::atomic<bool> peer_finished_{false};

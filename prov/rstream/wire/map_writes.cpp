@@ -31,7 +31,7 @@ void MapWrites::advance(uint64_t length) {
 
 void MapWrites::restore(const Write& before, uint64_t length) {
     uint64_t taken = taken_.load(std::memory_order_relaxed);
-    if (length == before.length) { // it had gone; nothing was added since
+    if (length == before.length) { // the front was removed; nothing was added since
         taken_.store(--taken, std::memory_order_release);
     }
     at(taken) = before;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Which bytes of the staging ring are not of the stream, but for a map of the peer's, and where in it they go. A short
-// queue, in the order of the staging ring: whoever fills it waits until something is posted, as for room in the ring.
+// Which bytes of the staging ring are out of band, for an iomap of the peer's, and their destination in it. A short
+// queue, in the order of the staging ring: when it is full, the sender waits for a post, as for space in the ring.
 //
-// Threads: all on the posting side, but `full` may be asked by any.
+// Threads: the posting side, except `full`, which is for any thread.
 #pragma once
 
 #include <array>
@@ -22,9 +22,9 @@ class MapWrites {
     struct Write {
         uint64_t position = 0; // in the staging ring, of the first byte that is not posted yet
         uint64_t length = 0;
-        uint64_t offset = 0; // where that goes
-        uint64_t serial = 0; // of the map; another one may have come to the same offset since
-        bool apart = false;  // a message of its own, or the beginning of one
+        uint64_t offset = 0; // destination of that byte
+        uint64_t serial = 0; // of the iomap; another one may have the same offset by now
+        bool apart = false;  // fenced: it begins a message
     };
 
     [[nodiscard]] bool full() const {
@@ -32,21 +32,20 @@ class MapWrites {
     }
     [[nodiscard]] bool empty() const { return added_.load() == taken_.load(); }
 
-    // Behind all others; full() must be false. What continues the last one makes that longer, unless
-    // it is to go apart.
+    // Appends a write; full() must be false. A write that continues the last one extends it, unless it is fenced.
     void add(const Write& write);
 
-    // Bytes of the stream in front of the next write, from a position on.
+    // Bytes of the stream before the next write, from a position on.
     [[nodiscard]] size_t distance(uint64_t position) const {
         return empty() ? std::numeric_limits<size_t>::max() : static_cast<size_t>(front().position - position);
     }
     [[nodiscard]] const Write& front() const { return at(taken_.load(std::memory_order_relaxed)); }
 
-    // So many bytes of the front were posted; or were not after all, and the front is what it was before.
+    // `length` bytes of the front were posted; `restore`: they were not after all, and the front is `before` again.
     void advance(uint64_t length);
     void restore(const Write& before, uint64_t length);
 
-    // Drops all that is not posted.
+    // Drops all writes that are not posted.
     void clear() { added_.store(taken_.load()); }
 
   private:

@@ -8,7 +8,7 @@ namespace rstream::wire {
 
 namespace {
 
-// Chosen offsets start on such a border, with as much between them: what runs over the end of a map hits no other.
+// Chosen offsets are multiples of this, with at least as much between them: an access past an iomap hits no other.
 constexpr uint64_t gap = 4096;
 
 bool overlap(uint64_t a, uint64_t a_length, uint64_t b, uint64_t b_length) {
@@ -71,7 +71,7 @@ void Maps::await(Own& map, bool awaited) {
         return;
     }
     map.awaited = awaited;
-    const size_t change = awaited ? 1 : SIZE_MAX; // up or down
+    const size_t change = awaited ? 1 : SIZE_MAX; // +1 or -1
     awaited_.fetch_add(change, std::memory_order_release);
     if (map.state == Own::State::gone) {
         answered_.fetch_add(change, std::memory_order_release);
@@ -189,13 +189,13 @@ std::optional<MapMessage> Maps::next() {
             return MapMessage{MapMessage::Type::unmap, map.offset};
         }
     }
-    return std::nullopt; // not reached: each that is counted is found
+    return std::nullopt; // not reached: each counted message is found above
 }
 
 void Maps::undo(const MapMessage& message) {
     const std::lock_guard lock(mutex_);
     if (message.type == MapMessage::Type::unmapped) {
-        // The peer has not seen the answer, so its place is still free, unless it lies.
+        // The peer has not received the confirmation, so the entry's range is still free, unless the peer misbehaves.
         if (insert({message.offset, 1, 0, 0, 0, true})) {
             pending_.fetch_add(1, std::memory_order_release);
         }
@@ -210,7 +210,7 @@ void Maps::undo(const MapMessage& message) {
         found->state = map ? Own::State::announcing : Own::State::withdrawing;
         pending_.fetch_add(1, std::memory_order_release);
     } else if (map && found->state == Own::State::withdrawing) {
-        // Withdrawn while it was being told of: the peer does not know it, and is not to be asked.
+        // Withdrawn during the announcement that is undone: the peer has not received it, and need not confirm.
         pending_.fetch_sub(1, std::memory_order_release);
         own_is_gone(*found);
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Maps: the memory that each end lets the other write to, beside the stream. Our own are announced to the peer, and
+// Iomaps: the memory that each end lets the other write to, out of band. Our own are announced to the peer, and
 // withdrawn by a handshake: a write without a valid key would end the connection, so the memory stays registered until
-// the peer has answered that it writes there no more. Of the peer's we keep what it announced, and write to nothing
-// else. What is to be said waits here until the link has credit for it.
+// the peer has confirmed that it writes there no more. Of the peer's memory, only announced iomaps are written to.
+// Messages wait here until the stream state has credit for them.
 //
-// Threads: any, for all but the queue of writes, which is the posting side's. The lock is a leaf.
+// Threads: any, except for the queue of writes, which belongs to the posting side. The lock is a leaf.
 #pragma once
 
 #include <atomic>
@@ -22,43 +22,43 @@ namespace rstream::wire {
 
 class Maps {
   public:
-    static constexpr uint64_t any = UINT64_MAX; // an offset that we choose
+    static constexpr uint64_t any = UINT64_MAX; // `claim` chooses the offset
 
-    // How many of the peer's we are told of at most, and how many of ours the peer is.
+    // `known`: max iomaps of the peer's that this end keeps. `own`: max iomaps of ours that the peer keeps.
     Maps(size_t known, size_t own);
 
     // ---- our memory
     enum class Claim : uint8_t { made, full, taken };
-    // Takes a place and a range of offsets for a map. Not the peer's business before it is announced.
+    // Reserves an entry and a range of offsets for an iomap, which the peer does not see before it is announced.
     Claim claim(uint64_t& offset, uint64_t length);
     void announce(uint64_t offset, uint64_t address, uint64_t key);
-    // Asks the peer to write there no more. True if it does not: it has agreed, or was never told. `awaited`: someone
-    // waits to be told.
+    // Requests that the peer write there no more. True if it does not: it has confirmed that, or the iomap was never
+    // announced. `awaited`: the program waits for the confirmation.
     bool withdraw(uint64_t offset, bool awaited);
-    // The place is free again as soon as the peer has no word to say about it.
+    // The entry is free as soon as no message of the peer about it is outstanding.
     void forget(uint64_t offset);
-    // Maps whose withdrawal is waited for: all of them, and those that the peer has answered for.
+    // Iomaps whose withdrawal the program waits for: all of them, and those that the peer has confirmed.
     [[nodiscard]] size_t awaited() const { return awaited_.load(std::memory_order_acquire); }
     [[nodiscard]] size_t answered() const { return answered_.load(std::memory_order_acquire); }
 
     // ---- the peer's memory
     struct Target {
         uint64_t offset = 0;
-        uint64_t length = 0;  // from there to the end of the map
-        uint64_t address = 0; // as the core names it
+        uint64_t length = 0;  // from there to the end of the iomap
+        uint64_t address = 0; // as the core addresses it
         uint64_t key = 0;
         uint64_t serial = 0;
     };
     [[nodiscard]] std::optional<Target> find(uint64_t offset) const;
     [[nodiscard]] bool covers(uint64_t offset, uint64_t length) const;
-    // Where a write that waits goes now; nothing if its map is gone.
+    // The present target of a queued write; nothing if its iomap was withdrawn.
     [[nodiscard]] std::optional<Target> target(const MapWrites::Write& write) const;
     MapWrites& writes() { return writes_; }
     [[nodiscard]] const MapWrites& writes() const { return writes_; }
 
     // ---- messages
     [[nodiscard]] bool pending() const { return pending_.load(std::memory_order_acquire) != 0; }
-    std::optional<MapMessage> next(); // which counts as sent
+    std::optional<MapMessage> next(); // the message counts as sent
     void undo(const MapMessage& message);
     // Null, or the rule that the peer broke.
     const char* on_message(const MapMessage& message);
@@ -80,11 +80,11 @@ class Maps {
         uint64_t address;
         uint64_t key;
         uint64_t serial;
-        bool withdrawn; // and our answer is not sent yet
+        bool withdrawn; // and the confirmation is not sent yet
     };
 
     Own* own(uint64_t offset);
-    [[nodiscard]] const Known* known(uint64_t offset) const; // that covers it
+    [[nodiscard]] const Known* known(uint64_t offset) const; // the iomap that covers it
     Known* known_at(uint64_t offset);
     const char* on_map(const MapMessage& message);
     bool insert(const Known& map);
@@ -96,8 +96,8 @@ class Maps {
     const size_t own_limit_;
     mutable std::mutex mutex_;
     std::vector<Own> own_;
-    std::vector<Known> known_; // by offset; has its full size from the start, so that a peer can not make it fail
-    uint64_t next_offset_ = 0; // that is chosen: none comes again soon, so that late writes hit nothing
+    std::vector<Known> known_; // by offset; reserved to its max size, so that no peer can make an insert fail
+    uint64_t next_offset_ = 0; // to choose next: none is reused soon, so that late writes hit nothing
     uint64_t next_serial_ = 1;
     std::atomic<size_t> pending_{0};
     std::atomic<size_t> awaited_{0};

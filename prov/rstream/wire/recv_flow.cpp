@@ -31,13 +31,13 @@ bool RecvFlow::credit_due() const {
         now.consumed - granted >= ring_.capacity() / 2) {
         return true;
     }
-    // Little was consumed, but the peer may be out of window with the very bytes that the program waits for.
+    // Little was consumed, but the window may block the very bytes that the program waits for.
     return awaited_.load(std::memory_order_acquire) && now.consumed != granted &&
            received() - granted > ring_.capacity() / 2;
 }
 
 RecvFlow::Totals RecvFlow::grant(Totals& before) {
-    // Cleared before the totals are read: a wish that comes in between stays on record, at worst for nothing.
+    // Cleared before the totals are read: a request that arrives in between stays set, at worst without need.
     wanted_.exchange(false, std::memory_order_acq_rel);
     awaited_.exchange(false, std::memory_order_acq_rel);
     before = {granted_consumed_.load(std::memory_order_relaxed), granted_arrived_.load(std::memory_order_relaxed)};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The receiving half of one direction: what the peer wrote into the receive ring, what the program took out of it, and
-// when the peer is told. Bytes are returned when half the ring is consumed, messages when half the credits are used up,
-// and either at once when the peer says that it holds data back, or when the program waits for more than is there.
-// Small data that goes the other way tells of messages too: a request and its reply need nothing else.
+// The receiving half of one direction: the bytes that the peer wrote into the receive ring, those that the program
+// consumed, and when the peer gets credit. Credit for bytes is returned when half the ring is consumed, for messages
+// when half the credits are used up, and for both at once when the peer reports that it holds data back, or when the
+// program waits for more than is readable. Small data in the opposite direction acknowledges messages too: a request
+// and its reply need nothing else.
 //
 // Threads: `on_data` and `move` on the progress side, `consume` and `settle` on the reading side, `grant` and `revoke`
 // on the posting side; one thread at a time on each.
@@ -25,16 +26,16 @@ class RecvFlow {
     // Counts a data message of `length` bytes. Null, or the rule that the peer broke.
     const char* on_data(uint64_t length, bool credit_wanted);
 
-    // What follows lies in a ring of that size.
+    // From here on, data is in a ring of that size.
     void move(size_t ring_size) { ring_.move(received_.load(std::memory_order_relaxed), ring_size); }
-    // True, once, when nothing is left in the ring before it.
+    // True, once, when nothing is left in the old ring.
     bool settle() { return ring_.settle(consumed_.load(std::memory_order_relaxed)); }
     [[nodiscard]] size_t capacity() const { return ring_.capacity(); }
 
     [[nodiscard]] size_t readable() const {
         return received_.load(std::memory_order_acquire) - consumed_.load(std::memory_order_relaxed);
     }
-    // The readable bytes from `skip` on that lie in one run, at most `length`.
+    // The readable bytes from `skip` on that are contiguous, at most `length`.
     [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const {
         const size_t there = readable();
         return ring_.extent(consumed_.load(std::memory_order_relaxed) + skip,
@@ -42,7 +43,7 @@ class RecvFlow {
     }
     void consume(size_t length) { count_up(consumed_, length); }
 
-    // The program has looked at what is readable, and waits for more.
+    // The program has seen the readable bytes, and waits for more.
     void await_more() { awaited_.store(true, std::memory_order_release); }
 
     struct Totals {
@@ -53,7 +54,8 @@ class RecvFlow {
     [[nodiscard]] Totals totals() const {
         return {consumed_.load(std::memory_order_acquire), arrived_.load(std::memory_order_acquire)};
     }
-    // What the peer is to be told now; noted as told before it is sent. `before` serves to `revoke` what could not be.
+    // The totals to report to the peer now; they count as reported before they are sent. `before`: for `revoke`, if
+    // they could not be sent.
     Totals grant(Totals& before);
     void revoke(const Totals& before) {
         granted_consumed_.store(before.consumed, std::memory_order_relaxed);
@@ -61,7 +63,7 @@ class RecvFlow {
         wanted_.store(true, std::memory_order_relaxed);
     }
 
-    // As `grant`, for arrivals alone and at most so many of them: a message that goes anyway tells of them. How many.
+    // As `grant`, for at most so many arrivals and no bytes: a message that is sent anyway reports them. How many.
     uint64_t acknowledge(uint64_t at_most);
     void unacknowledge(uint64_t count) {
         count_down(granted_arrived_, count);

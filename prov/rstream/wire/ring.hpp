@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Positions in a stream are 64-bit counters that never wrap; a ring maps them to offsets in a buffer. A ring that moves
-// to a larger buffer does so at a position: what lies before it stays where it is until it was used.
+// Positions in a stream are 64-bit counters that never wrap; a ring converts them to offsets in a buffer. A resize
+// moves a ring to a larger buffer at a position: bytes before that stay in the old buffer until they are consumed.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace rstream::wire {
 struct Extent {
     size_t offset = 0;
     size_t length = 0;
-    bool moved = false; // it lies in the new buffer of a ring that moves
+    bool moved = false; // it is in the new buffer during a resize
 };
 
 class Ring {
@@ -24,7 +24,7 @@ class Ring {
 
     [[nodiscard]] size_t capacity() const { return capacity_; }
 
-    // The longest piece of [position, position + length) that lies in one run of the buffer.
+    // The longest prefix of [position, position + length) that is contiguous in the buffer.
     [[nodiscard]] Extent extent(uint64_t position, uint64_t length) const {
         const size_t offset = position % capacity_;
         return {offset, static_cast<size_t>(std::min<uint64_t>(length, capacity_ - offset))};
@@ -34,16 +34,16 @@ class Ring {
     size_t capacity_;
 };
 
-// Threads: one thread at a time calls `move`, one at a time the rest, which may be another; `capacity` is for any. What
-// follows a `settle` must be known to the caller of the next `move`.
+// Threads: one thread at a time calls `move`; one thread at a time, possibly another, calls the rest; `capacity` is for
+// any thread. A `settle` must happen before the next `move`.
 class MovingRing {
   public:
     explicit MovingRing(size_t capacity = 1) : ring_(capacity), capacity_(capacity) {}
 
-    // Of the new buffer, from `move` on.
+    // From `move` on, that of the new buffer.
     [[nodiscard]] size_t capacity() const { return capacity_.load(std::memory_order_acquire); }
 
-    // As for a ring; a piece lies in one buffer.
+    // As Ring::extent; an extent is in one buffer.
     [[nodiscard]] Extent extent(uint64_t position, uint64_t length) const {
         const uint64_t split = split_.load(std::memory_order_acquire);
         if (position < split) {
@@ -54,7 +54,7 @@ class MovingRing {
         return extent;
     }
 
-    // Bytes from `position` on lie in a buffer of that size. Not while it moves already.
+    // Bytes from `position` on are in a buffer of that size. Not during a resize.
     void move(uint64_t position, size_t capacity) {
         next_ = Ring(capacity);
         capacity_.store(capacity, std::memory_order_release);
@@ -62,7 +62,7 @@ class MovingRing {
     }
     [[nodiscard]] bool moving() const { return split_.load(std::memory_order_acquire) != never; }
 
-    // True if it has moved, and nothing from `position` on lies in the old buffer: the new one is the only one now.
+    // True if the resize is complete, as no byte from `position` on is in the old buffer: only the new one is in use.
     bool settle(uint64_t position) {
         if (position < split_.load(std::memory_order_acquire)) {
             return false;
@@ -72,7 +72,7 @@ class MovingRing {
         return true;
     }
 
-    // No more will lie in the old buffer than there is.
+    // Bytes from `position` on were dropped: their successors go to the new buffer.
     void cut(uint64_t position) {
         if (moving()) {
             split_.store(std::min(position, split_.load(std::memory_order_relaxed)), std::memory_order_release);

@@ -22,7 +22,7 @@ void SendFlow::move_staging(size_t size) {
 }
 
 void SendFlow::stage(size_t length) {
-    // The line fell silent, or the program sends in bulk: the next ones may go at once again.
+    // Nothing is in flight, or the program sends in bulk: the next small sends are not held back.
     if (holding_ && (length >= full_chunk_ || (!unposted() && in_flight() == 0))) {
         holding_ = false;
     }
@@ -108,7 +108,7 @@ bool SendFlow::on_acknowledged(uint64_t count) {
     if (count == 0) {
         return true;
     }
-    // Not what is in flight: a peer may have guessed at a message that was then undone.
+    // Not compared with in_flight(), which wraps if a peer has acknowledged in advance a message that was then undone.
     if (acknowledged_.load(std::memory_order_relaxed) + count > messages_.load(std::memory_order_relaxed)) {
         return false;
     }

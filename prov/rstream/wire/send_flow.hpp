@@ -2,12 +2,11 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The sending half of one direction: bytes wait in a staging ring, and leave it in chunks as the peer's ring and
-// credits allow. Many small sends that would each cost a message are held together while earlier ones are
-// unacknowledged, after a burst that goes out at once: a request or a reply never waits, a stream of small sends shares
-// its messages.
+// credits allow. After a burst that is sent at once, small sends that would each cost a message are held back and
+// combined while earlier ones are unacknowledged: a request or a reply never waits, many small sends share messages.
 //
-// Threads: `release` and `on_credit` may run beside the rest, which is for one thread at a time; what is const may be
-// asked by any.
+// Threads: `release` and `on_credit` may run concurrently with the other methods, which are for one thread at a time;
+// const methods are for any thread.
 #pragma once
 
 #include <atomic>
@@ -22,10 +21,10 @@ namespace rstream::wire {
 
 struct Chunk {
     size_t staging_offset = 0; // meaningless if it bypasses the staging ring
-    size_t ring_offset = 0;    // where it goes in the peer's receive ring
+    size_t ring_offset = 0;    // in the peer's receive ring
     size_t length = 0;
     bool bypass = false;
-    bool staging_moved = false; // the bytes lie in the new buffer of a staging ring that moves
+    bool staging_moved = false; // the bytes are in the new buffer during a resize
     bool credit_wanted = false;
     bool held_before = false; // for undo
 };
@@ -33,33 +32,33 @@ struct Chunk {
 class SendFlow {
   public:
     static constexpr uint64_t burst = 16;         // small messages in flight before holding begins
-    static constexpr uint64_t held_in_flight = 2; // and while it lasts
+    static constexpr uint64_t held_in_flight = 2; // and while holding
 
     static constexpr size_t small = 128; // bytes; siw's own limit is 76
     static constexpr size_t page = 4096;
 
     explicit SendFlow(size_t staging_size) : staging_(staging_size) {}
 
-    // What the peer offered. `max_chunk`: the most that one message may carry. `keep_small_in_page`: a small chunk does
-    // not lie across two pages of the staging ring.
+    // `peer_ring`, `credits`: as offered by the peer. `max_chunk`: max bytes of one message. `keep_small_in_page`: a
+    // small chunk does not cross a page boundary of the staging ring.
     void open(size_t peer_ring, uint64_t credits, size_t max_chunk, bool keep_small_in_page = false);
-    // What follows goes to a ring of that size, and in chunks of that size.
+    // From here on, chunks go to a peer ring of that size, and have that max size.
     void move_peer(size_t peer_ring) { peer_ = Ring(peer_ring); }
     void limit_chunks(size_t max_chunk);
 
-    // What follows is staged in a ring of that size, larger than before. Not while it moves already.
+    // From here on, bytes are staged in a ring of that size, larger than before. Not during a resize.
     void move_staging(size_t size);
     [[nodiscard]] bool staging_moves() const { return staging_.moving(); }
-    // True, once, when no write from the ring before it is under way any more.
+    // True, once, when no write from the old ring is in flight any more.
     bool settle_staging() { return staging_.settle(released_.load(std::memory_order_acquire)); }
 
     [[nodiscard]] size_t space() const {
-        const size_t taken = unreleased(); // first: the capacity only grows
+        const size_t taken = unreleased(); // read first: the capacity only grows
         return staging_.capacity() - taken;
     }
     // Staged bytes whose write is not complete.
     [[nodiscard]] size_t unreleased() const {
-        const uint64_t released = released_.load(std::memory_order_acquire); // first: it follows the other
+        const uint64_t released = released_.load(std::memory_order_acquire); // read first: it never exceeds `staged_`
         return staged_.load(std::memory_order_acquire) - released;
     }
     [[nodiscard]] bool unposted() const {
@@ -67,34 +66,34 @@ class SendFlow {
     }
     [[nodiscard]] size_t capacity() const { return staging_.capacity(); }
     [[nodiscard]] uint64_t peer_consumed() const { return peer_consumed_.load(std::memory_order_acquire); }
-    // Bytes wait, and the peer's ring has no room for one of them.
+    // Bytes are staged, and the peer's ring has no space.
     [[nodiscard]] bool window_closed() const { return unposted() && window() == 0; }
     [[nodiscard]] size_t window() const { return peer_.capacity() - (sent() - peer_consumed()); }
 
-    // Where the next of at most `length` bytes are to be copied; then `stage` what was.
+    // Where to copy the next bytes, at most `length`; then call `stage`.
     [[nodiscard]] Extent room(size_t length) const {
         return staging_.extent(staged_.load(std::memory_order_relaxed), std::min(length, space()));
     }
     void stage(size_t length);
 
-    // Drops what was staged and not posted.
+    // Drops the bytes that were staged and not posted.
     void discard() {
         staged_.store(posted_.load());
         staging_.cut(staged_.load(std::memory_order_relaxed));
     }
 
-    // The next chunk that may go now, of the first `limit` bytes. `urgent`: without holding small ones back.
+    // The next chunk that may be sent now, of the first `limit` bytes. `urgent`: does not hold small chunks back.
     [[nodiscard]] std::optional<Chunk> next(bool urgent, size_t limit = std::numeric_limits<size_t>::max()) const;
 
-    // A chunk of exactly `length` bytes straight from the caller's memory, if nothing is staged before it and one
+    // A chunk of exactly `length` bytes directly from the caller's memory, if nothing is staged before it and one
     // message can carry it.
     [[nodiscard]] std::optional<Chunk> bypass(size_t length);
 
-    // Counts a chunk as sent: before it is given to the core, since the answer may be quicker than the return.
+    // Counts a chunk as sent: before it is given to the core, since the peer may answer before the call returns.
     void post(const Chunk& chunk);
-    void unpost(const Chunk& chunk); // the core did not take it
+    void unpost(const Chunk& chunk); // the core did not accept it
 
-    // Bytes that wait in line with those of the stream, but take none of the peer's window or credit.
+    // Out-of-band bytes: queued in order with those of the stream, but they use none of the peer's window or credit.
     void stage_beside(size_t length) { count_up(staged_, length); }
     [[nodiscard]] Extent next_beside(size_t length) const { return piece(std::min(length, max_chunk_)); }
     void post_beside(size_t length) { count_up(posted_, length, std::memory_order_relaxed); }
@@ -102,12 +101,12 @@ class SendFlow {
     [[nodiscard]] uint64_t staged() const { return staged_.load(std::memory_order_relaxed); }
     [[nodiscard]] uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
 
-    // Staging bytes whose write is complete, in order.
+    // Frees staging bytes whose write is complete, in order.
     void release(size_t length) { released_.fetch_add(length, std::memory_order_release); }
 
-    // The peer's totals. False for what can not be true.
+    // The peer's totals. False for impossible values.
     bool on_credit(uint64_t consumed, uint64_t arrived);
-    // That many more messages have arrived there.
+    // The peer has received `count` more messages. False for an impossible value.
     bool on_acknowledged(uint64_t count);
 
     [[nodiscard]] uint64_t in_flight() const {
@@ -116,17 +115,17 @@ class SendFlow {
     [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
 
   private:
-    // Whoever holds back must be sure of an answer: all that is sent meanwhile asks for one.
+    // While holding, an acknowledgement must be certain: every message sent meanwhile requests credit.
     [[nodiscard]] bool wants_credit(size_t length, uint64_t flying) const {
         return holding_ || (flying + 1 >= burst && length < full_chunk_);
     }
-    [[nodiscard]] Extent piece(size_t length) const; // of what is staged, that one message may carry
+    [[nodiscard]] Extent piece(size_t length) const; // staged bytes that one message may carry
 
     MovingRing staging_;
     Ring peer_;
     uint64_t credits_ = 0;
     size_t max_chunk_ = 0;
-    size_t full_chunk_ = 0; // from this size on, nothing is gained by holding
+    size_t full_chunk_ = 0; // from this size on, holding gains nothing
     bool keep_small_in_page_ = false;
     bool holding_ = false;
 

@@ -3,7 +3,7 @@
 # shellcheck shell=sh
 # on: rxe
 # if named, also on: siw
-# limit: 900
+# limit: 1500
 #
 # Real programs, unchanged, on the fabric path over RoCE and iWARP: those of fabtests/programs that are marked for the lab.
 # Their behaviour on kernel TCP is tested outside; emulation is slow.

@@ -3,7 +3,8 @@
 # SPDX-FileCopyrightText: The rstream authors
 #
 # check-libfabric2.sh BUILD_DIR: clang compiles the provider and the socket library, with its analysis of locks, against the
-# headers of libfabric 2.x, from the next Debian release, which are not installed. Where they cannot be had, against those that are, and exit status 77.
+# headers of libfabric 2.x, which come from the next Debian release and are not installed. If they cannot be fetched, against the
+# installed ones, with exit status 77.
 set -u
 build=$(cd "${1:?}" && pwd) || exit 1
 cd "$(dirname "$0")/.."

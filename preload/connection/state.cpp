@@ -21,6 +21,9 @@ constinit LocalLock lock;
 constinit ConnectionState* unused = nullptr;
 // Closed here, and open in a child: recycled once the child has closed it too.
 constinit ConnectionState* waiting = nullptr;
+// What the service thread uses. All accesses read and write it, and so have one order: either the thread sees that the
+// number is gone from the table, or the thread that has released the state sees that it is kept.
+constinit std::atomic<const ConnectionState*> kept{nullptr};
 constinit ConnectionState* chunk = nullptr; // the newest
 constinit size_t chunk_used = 0;
 
@@ -59,8 +62,10 @@ ConnectionState* pop(ConnectionState*& list) {
     return got;
 }
 
+bool is_kept(const ConnectionState* state) { return kept.fetch_add(0) == state; }
+
 bool is_idle(const ConnectionState* state) {
-    return state->holders.load(std::memory_order_acquire) == 0 && state->sleepers.load() == 0 &&
+    return !is_kept(state) && state->holders.load(std::memory_order_acquire) == 0 && state->sleepers.load() == 0 &&
            (state->gate.load(std::memory_order_acquire) & gate::count_mask) == 0;
 }
 
@@ -119,8 +124,11 @@ void release_state(ConnectionState* state) {
     }
 }
 
+void keep_state(const ConnectionState* state) { (void)kept.exchange(state); }
+
 void states_after_fork() {
     lock.forget();
+    (void)kept.exchange(nullptr);
     unused = nullptr;
     waiting = nullptr;
     chunk = nullptr;

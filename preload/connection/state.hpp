@@ -166,6 +166,8 @@ struct alignas(64) ConnectionState {
 ConnectionState* new_state();
 // This process has closed its last fd of it.
 void release_state(ConnectionState* state);
+// The service thread uses this state, or none: one that it uses is not recycled. See connection/kept_state.hpp.
+void keep_state(const ConnectionState* state);
 void states_after_fork(); // in the child: existing states belong to the parent
 
 } // namespace preload

@@ -8,6 +8,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
+#include "preload/connection/kept_state.hpp"
 #include "preload/connection/lifecycle.hpp"
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/loop.hpp"
@@ -34,10 +35,13 @@ uint64_t rounded_up(uint64_t time) { return (time / tick + 1) * tick; }
 
 void conclude(Connection& c, const Outcome& outcome, int epoll) {
     if (c.requested.load() != 2) {
-        ConnectionState& s = *c.state.load();
+        const int fd = c.fd.load();
         if (outcome.result == Outcome::Result::agreed) {
-            watch_connection(epoll, c.fd.load(), c.mirrored ? EPOLLPRI : 0U);
-        } else {
+            watch_connection(epoll, fd, c.mirrored ? EPOLLPRI : 0U);
+        }
+        const KeptState kept(c, fd);
+        if (kept && outcome.result != Outcome::Result::agreed) {
+            ConnectionState& s = *kept.get();
             // Keeps the reason of an earlier failed attempt if the connection ends meanwhile.
             const bool ends = outcome.why == Reason::half_closed || outcome.why == Reason::young;
             if (outcome.why != Reason::none && !(ends && s.reason.load() != Reason::none)) {
@@ -50,7 +54,9 @@ void conclude(Connection& c, const Outcome& outcome, int epoll) {
                              (outcome.why == Reason::several ? policy::retry_factor_several : policy::retry_factor);
             }
         }
-        stats::refresh(c);
+        if (kept) {
+            stats::refresh(c);
+        }
     }
     uint8_t working = 1;
     if (!c.requested.compare_exchange_strong(working, 0)) {

@@ -11,6 +11,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
+#include "preload/connection/kept_state.hpp"
 #include "preload/connection/lifecycle.hpp"
 #include "preload/connection/local_lock.hpp"
 #include "preload/connection/stream.hpp"
@@ -64,9 +65,9 @@ constinit rendezvous::TokenIndex* token_index = nullptr;
 template <class Body> bool with_connection(uint64_t token, Body&& body) {
     bool found = false;
     const auto look = [&](Connection& c) {
-        const ConnectionState* s = c.state.load();
         const int fd = c.fd.load();
-        if (s != nullptr && s->token == token && c.segment.load() != nullptr && table::connection(fd) == &c) {
+        const KeptState kept(c, fd);
+        if (kept && kept.get()->token == token && c.segment.load() != nullptr) {
             found = true;
             body(fd, c);
         }
@@ -145,9 +146,13 @@ class Thread {
 
 Thread::Thread(int epoll) : epoll_(epoll), agreements_(epoll) {
     token_index = &tokens_;
-    table::for_each_connection([&](int, Connection& c) { // inherited from a parent
-        if (const ConnectionState* s = c.state.load(); s != nullptr && s->token != 0) {
-            tokens_.note(s->token, c);
+    table::for_each_connection([&](int fd, Connection& c) { // inherited from a parent
+        uint64_t token = 0;
+        if (const KeptState kept(c, fd); kept) {
+            token = kept.get()->token;
+        }
+        if (token != 0) {
+            tokens_.note(token, c);
         }
     });
 }
@@ -213,7 +218,8 @@ void Thread::read_inbox() {
         return;
     }
     table::for_each_connection([&](int fd, Connection& c) {
-        if (c.fd.load() != fd || c.state.load() == nullptr || c.segment.load() == nullptr) {
+        const KeptState kept(c, fd);
+        if (!kept || c.fd.load() != fd || c.segment.load() == nullptr) {
             return;
         }
         if (c.shared().asked[c.out_index()].load() != 0) {
@@ -264,10 +270,14 @@ unsigned Thread::read_messages() {
 // EOF or a reset: writers to the ring must poll the kernel from now on. Or space for pending sends.
 void Thread::on_connection(int fd) {
     Connection* c = table::connection(fd);
+    if (c == nullptr) {
+        return;
+    }
+    const KeptState kept(*c, fd);
     pollfd one{fd, POLLRDHUP | POLLOUT | POLLIN | POLLPRI, 0};
-    if (c != nullptr && c->segment.load() != nullptr && sys::poll(&one, 1, 0) > 0) {
+    if (kept && c->segment.load() != nullptr && sys::poll(&one, 1, 0) > 0) {
         if ((one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
-            c->state.load()->ended = true;
+            kept.get()->ended = true;
         }
         if (stream::wants_service(*c) || (c->mirrored && (one.revents & POLLPRI) != 0)) {
             stream::attend(*c, fd);

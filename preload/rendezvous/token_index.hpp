@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "preload/connection/connection.hpp"
+#include "preload/connection/kept_state.hpp"
 
 namespace preload::rendezvous {
 
@@ -53,9 +54,10 @@ class TokenIndex {
     };
     static constexpr size_t sets = 4096;
 
+    // 0: it is closed.
     static uint64_t token_of(const Connection& c) {
-        const ConnectionState* s = c.state.load();
-        return s != nullptr ? s->token : 0;
+        const KeptState kept(c, c.fd.load());
+        return kept ? kept.get()->token : 0;
     }
     // Tokens are random.
     Set& set_of(uint64_t token) { return sets_[token % sets]; }

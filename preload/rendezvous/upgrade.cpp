@@ -11,6 +11,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
+#include "preload/connection/kept_state.hpp"
 #include "preload/connection/positions.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/holders.hpp"
@@ -72,7 +73,8 @@ Outcome unanswered(const Upgrade& upgrade) {
 Outcome examine(Connection& c, Upgrade& out) {
     out.connection = &c;
     out.fd = c.fd.load();
-    if (table::connection(out.fd) != &c || !Ends::of(out.fd, out.ends)) {
+    const KeptState kept(c, out.fd);
+    if (!kept || !Ends::of(out.fd, out.ends)) {
         return failure(Reason::none);
     }
     if (out.ends.own == out.ends.peer) {
@@ -113,7 +115,7 @@ Outcome examine(Connection& c, Upgrade& out) {
         out.remote = policy::test_fabric() && may_take_fabric(c);
         break;
     }
-    std::atomic<Uncounted>& uncounted = c.state.load()->uncounted;
+    std::atomic<Uncounted>& uncounted = kept.get()->uncounted;
     if ((c.role == Role::adopted || uncounted != Uncounted::no) && !is_sole_holder(out.fd)) {
         return failure(Reason::several); // another process may still close it, or move bytes past the library
     }
@@ -127,16 +129,23 @@ Outcome examine(Connection& c, Upgrade& out) {
             (ahead == 1 && before.unacknowledged != 0)) {
             return failure(Reason::none);
         }
-        c.state.load()->connected_out = static_cast<uint8_t>(ahead);
+        kept.get()->connected_out = static_cast<uint8_t>(ahead);
     } else {
-        c.state.load()->connected_out = c.role == Role::connect ? 1 : 0;
+        kept.get()->connected_out = c.role == Role::connect ? 1 : 0;
     }
     return going_on;
 }
 
-bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsigned direction, Reason& why) {
+namespace {
+
+// Under both locks. False: the connection is closed, or is no longer the one of the agreement.
+bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsigned direction, Reason& why) {
     Connection& c = *upgrade.connection;
-    ConnectionState& s = *c.state.load();
+    const KeptState kept(c, upgrade.fd);
+    if (!kept) {
+        return false;
+    }
+    ConnectionState& s = *kept.get();
     if (!s.read_lock.acquire()) {
         return false;
     }
@@ -187,11 +196,18 @@ bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsi
         s.write_lock.release();
     }
     s.read_lock.release();
-    if (done) {
-        service::note_token(token, c);
-        gate::want(c, upgrade.fd);
-    }
     return done;
+}
+
+} // namespace
+
+bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsigned direction, Reason& why) {
+    if (!set_segment(upgrade, segment, token, direction, why)) {
+        return false;
+    }
+    service::note_token(token, *upgrade.connection);
+    gate::want(*upgrade.connection, upgrade.fd);
+    return true;
 }
 
 } // namespace preload::rendezvous

@@ -7,9 +7,11 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "fabtests/common/test.hpp"
+#include "preload/connection/kept_state.hpp"
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/pending.hpp"
 #include "preload/rendezvous/token_index.hpp"
@@ -89,11 +91,19 @@ void test_a_full_table_takes_no_more_until_one_is_removed() {
     EXPECT(table->full());
 }
 
+// A connection with a number of its own in the table, which refers to nothing in the kernel.
 struct Token {
     explicit Token(uint64_t value) {
+        static int next = 500;
         state.token = value;
         connection.state = &state;
+        connection.fd = next++;
+        uintptr_t before = 0;
+        EXPECT(table::put(connection.fd, reinterpret_cast<uintptr_t>(&connection), before));
     }
+    Token(const Token&) = delete;
+    Token& operator=(const Token&) = delete;
+    ~Token() { (void)table::take(connection.fd); }
     ConnectionState state;
     Connection connection;
 };
@@ -136,6 +146,79 @@ void test_an_index_without_room_says_so() {
     index->note(last.state.token, last.connection);
     EXPECT(!index->for_each(101 * step, [](Connection&) {}));
     EXPECT_EQ(count(*index, 6), 0U); // elsewhere
+}
+
+void test_a_closed_connection_is_not_found_by_its_token() {
+    const auto index = std::make_unique<TokenIndex>();
+    Token one(9);
+    index->note(9, one.connection);
+    (void)table::take(one.connection.fd);
+    EXPECT_EQ(count(*index, 9), 0U);
+}
+
+// A connection whose state can be released and recycled.
+struct Recyclable {
+    static constexpr int fd = 400;
+    ConnectionState* open() {
+        ConnectionState* state = new_state();
+        EXPECT(state != nullptr);
+        connection.state = state;
+        uintptr_t before = 0;
+        EXPECT(table::put(fd, reinterpret_cast<uintptr_t>(&connection), before));
+        return state;
+    }
+    void close() {
+        (void)table::take(fd);
+        release_state(connection.state.load());
+    }
+    Connection connection;
+};
+
+void test_a_state_that_the_service_uses_is_recycled_afterwards_only() {
+    constexpr int several = 600; // more than are allocated at a time
+    Recyclable one;
+    ConnectionState* const first = one.open();
+    {
+        const KeptState kept(one.connection, Recyclable::fd);
+        EXPECT(kept.get() == first);
+        one.close();
+        for (int i = 0; i < several; ++i) {
+            EXPECT(new_state() != first);
+        }
+        EXPECT(!KeptState(one.connection, Recyclable::fd)); // it is closed
+    }
+    bool recycled = false;
+    for (int i = 0; i < several && !recycled; ++i) {
+        recycled = new_state() == first;
+    }
+    EXPECT(recycled);
+}
+
+// The end that the service finds is that of the connection it has looked at, and not of the next one with its state.
+void test_an_end_is_noted_for_no_other_connection() {
+    constexpr int rounds = 200000;
+    Recyclable one;
+    std::atomic<bool> done{false};
+    std::thread service([&] {
+        while (!done.load()) {
+            const KeptState kept(one.connection, Recyclable::fd);
+            if (kept) {
+                kept.get()->ended = true;
+            }
+        }
+    });
+    int wrong = 0;
+    for (int i = 0; i < rounds; ++i) {
+        ConnectionState* fresh = new_state();
+        wrong += fresh->ended ? 1 : 0;
+        one.connection.state = fresh;
+        uintptr_t before = 0;
+        (void)table::put(Recyclable::fd, reinterpret_cast<uintptr_t>(&one.connection), before);
+        one.close();
+    }
+    done = true;
+    service.join();
+    EXPECT_EQ(wrong, 0);
 }
 
 template <class Message> std::optional<Message> parsed(const Message& message, size_t size = sizeof(Message)) {
@@ -183,6 +266,9 @@ int main() {
         FABTEST(test_a_full_table_takes_no_more_until_one_is_removed),
         FABTEST(test_both_ends_of_a_connection_are_found_by_their_token),
         FABTEST(test_an_index_without_room_says_so),
+        FABTEST(test_a_closed_connection_is_not_found_by_its_token),
+        FABTEST(test_a_state_that_the_service_uses_is_recycled_afterwards_only),
+        FABTEST(test_an_end_is_noted_for_no_other_connection),
         FABTEST(test_a_proposal_is_taken_for_one_only_if_it_is_one),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -4,6 +4,7 @@
 // Every call that moves bytes.
 #include "preload/test/calls/calls.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -38,10 +39,13 @@ CALLS_CASE(a_read_takes_all_that_is_there) {
     const auto read_all = [&] {
         int there = 0;
         MUST(ioctl(one.server, FIONREAD, &there) == 0);
-        short_looks += recv(one.server, buffer.data(), buffer.size(), MSG_PEEK | MSG_DONTWAIT) < there ? 1 : 0;
-        const ssize_t n = recv(one.server, buffer.data(), buffer.size(), MSG_DONTWAIT);
+        // -1 if nothing has arrived yet
+        const auto looked =
+            std::max<ssize_t>(recv(one.server, buffer.data(), buffer.size(), MSG_PEEK | MSG_DONTWAIT), 0);
+        const auto n = std::max<ssize_t>(recv(one.server, buffer.data(), buffer.size(), MSG_DONTWAIT), 0);
+        short_looks += looked < there ? 1 : 0;
         short_reads += n < there ? 1 : 0;
-        received += n > 0 ? static_cast<size_t>(n) : 0;
+        received += static_cast<size_t>(n);
     };
     unsigned size = 1;
     for (int round = 0; round < 400; ++round) {

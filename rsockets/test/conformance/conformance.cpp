@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -69,9 +70,9 @@ constexpr Bit bits[] = {
 
 [[noreturn]] void fail(const std::string& what) { throw Failure(what + ": " + strerror(errno)); }
 
-// What a case that hangs leaves to be said and done: all of it is made before it begins.
+// What a case that hangs leaves to be said and done: all of it is made before the alarm comes.
 struct Hang {
-    char text[256];
+    char text[512];
     char number[24];
     const char* argv[5];
 };
@@ -82,6 +83,12 @@ void prepare_hang(const Entry& entry, size_t number, const char* only) {
     snprintf(hang.number, sizeof(hang.number), "%zu", number);
     const char* const argv[] = {"/proc/self/exe", "--after", hang.number, only, nullptr};
     std::copy(std::begin(argv), std::end(argv), hang.argv);
+}
+
+// Called by one thread at a time. An alarm meanwhile prints what is whole of it.
+void tell_cause_of_hang(const std::string& cause) {
+    const size_t length = strlen(hang.text);
+    snprintf(hang.text + length, sizeof(hang.text) - length, "# %s\n", cause.c_str());
 }
 
 // The rest runs in this program started anew.
@@ -415,13 +422,27 @@ void Case::set(int fd, int level, int name, int value) {
     }
 }
 
-void Case::run(std::function<void()> body) { threads_.emplace_back(std::move(body)); }
+void Case::run(std::function<void()> body) {
+    threads_.emplace_back([this, body = std::move(body)] {
+        try {
+            body();
+        } catch (const std::exception& failure) {
+            const std::scoped_lock lock(failures_mutex_);
+            failures_ += std::string(failures_.empty() ? "" : "; ") + "in a thread: " + failure.what();
+            // The others may now wait for ever for what this thread would have sent.
+            tell_cause_of_hang(failures_);
+        }
+    });
+}
 
 void Case::join() {
     for (auto& thread : threads_) {
         thread.join();
     }
     threads_.clear();
+    if (!failures_.empty()) {
+        throw Failure(std::exchange(failures_, {}));
+    }
 }
 
 std::string node() {

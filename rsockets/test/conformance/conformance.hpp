@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -129,7 +130,7 @@ class Case {
     void set(int fd, int level, int name, int value);
     int track(int fd); // to be closed at the end
     void forget(int fd);
-    // A thread that is joined at the end of the case.
+    // A thread that is joined at the end of the case. What it throws is thrown by join().
     void run(std::function<void()> body);
     void join();
 
@@ -140,6 +141,8 @@ class Case {
 
     std::vector<int> made_;
     std::vector<std::thread> threads_;
+    std::mutex failures_mutex_;
+    std::string failures_; // of the threads
 };
 
 // Of this machine: FABTESTS_NODE and FABTESTS_NODE6 name addresses of a device's.

@@ -376,8 +376,10 @@ CASE(connect_by_one_thread_of_what_another_listens_on) {
             const sockaddr_storage to = c.address_of(listener);
             for (int k = 0; k < 8; ++k) {
                 const int fd = c.s.socket(AF_INET, SOCK_STREAM, 0);
-                c.s.connect(fd, generic(to), length_of(to));
-                c.s.send(fd, "x", 1, 0);
+                if (c.s.connect(fd, generic(to), length_of(to)) != 0) {
+                    throw Failure(std::string("connect: ") + strerrorname_np(errno));
+                }
+                c.send_all(fd, "x");
                 c.s.close(fd);
             }
         });

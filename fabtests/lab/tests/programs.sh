@@ -11,7 +11,10 @@ command -v python3 >/dev/null 2>&1 || { echo "1..0 # SKIP there is no python3"; 
 results=$LAB_RESULTS/programs.$LAB_DEVICE.json
 rm -f "$results"
 unset FI_PROVIDER
+# Some of each kind; all of them if FABTESTS_LONG=1 (check-long).
+set -- "iperf3: one stream" redis
+[ "${FABTESTS_LONG:-0}" = 0 ] || set --
 python3 "$LAB/../programs/run" -B "$LAB_BUILD" --lab --no-plain --core verbs --address "$FABTESTS_NODE" \
-    --results "$results" || exit
+    --results "$results" "$@" || exit
 # It would be easy to be right if nothing were upgraded.
 grep -q '"upgraded": [1-9]' "$results" || { echo "Bail out! no connection was upgraded"; exit 1; }

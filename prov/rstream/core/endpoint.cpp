@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/core/endpoint.hpp"
 
+#include <cerrno>
 #include <chrono>
 
 #include <sys/random.h>
@@ -9,6 +10,17 @@
 #include "prov/rstream/core_descriptors.hpp"
 
 namespace rstream {
+
+namespace {
+
+// The verbs provider returns errno if the driver could not make a queue. soft-iWARP's does not set it, so that the
+// error would be that of any earlier call of this thread.
+template <class Make> int make_queue(Make&& make) {
+    errno = ENOMEM;
+    return make();
+}
+
+} // namespace
 
 int CoreEndpoint::open_queue(CoreDomains& domains, const fi_info& info, size_t size) {
     info_.reset(fi_dupinfo(&info));
@@ -24,7 +36,7 @@ int CoreEndpoint::open_queue(CoreDomains& domains, const fi_info& info, size_t s
     attr.format = FI_CQ_FORMAT_DATA;
     attr.wait_obj = FI_WAIT_FD;
     fid_cq* cq = nullptr;
-    if (const int ret = fi_cq_open(domain_.get(), &attr, &cq, nullptr); ret != 0) {
+    if (const int ret = make_queue([&] { return fi_cq_open(domain_.get(), &attr, &cq, nullptr); }); ret != 0) {
         return ret;
     }
     completions_.reset(cq);
@@ -60,6 +72,10 @@ int CoreEndpoint::open(fid_eq* events, void* context) {
         return ret;
     }
     return fi_ep_bind(ep, &events->fid, 0);
+}
+
+int CoreEndpoint::enable() {
+    return make_queue([this] { return fi_enable(ep_.get()); });
 }
 
 void CoreEndpoint::close() {

@@ -32,7 +32,7 @@ class CoreEndpoint {
     // Creates the endpoint and binds it. `events`: the queue for its events, unless it has one of its own.
     int open(fid_eq* events, void* context);
     // After the memory is registered.
-    int enable() { return fi_enable(ep_.get()); }
+    int enable();
     // Registrations bound to the endpoint must be closed after it.
     void close();
 

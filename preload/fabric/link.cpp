@@ -501,7 +501,7 @@ void Link::begin_to_move() {
     segment_->mirror.stage.compare_exchange_strong(proved, MirrorFields::moving); // else it is lost already
 }
 
-bool Link::pump() {
+bool Link::progress() {
     if (phase_ == Phase::attaching && !careful_ &&
         segment_->direction[1 - task_.direction].wake.consent.load() == path::Consent::given) {
         careful_ = true;

@@ -36,7 +36,7 @@ class Link {
     void on_event(uint32_t events, uint64_t now);
     void on_time(uint64_t now);
     // Sends pending messages. True: there was progress.
-    bool pump();
+    bool progress();
     // True: there is work already.
     bool arm(uint64_t id);
     void attended();

@@ -123,10 +123,10 @@ Link* Worker::find(uint64_t token) {
     return found != links_.end() ? found->second.get() : nullptr;
 }
 
-bool Worker::pump_all() {
+bool Worker::progress_all() {
     bool moved = false;
     for (const auto& [token, link] : links_) {
-        moved = link->pump() || moved;
+        moved = link->progress() || moved;
     }
     std::erase_if(links_, [](const auto& one) { return one.second->is_over(); });
     return moved;
@@ -313,7 +313,7 @@ void Worker::run() {
         wakeup::clear(wakeup_);
         notify_again();
         int timeout = 0;
-        const bool moved = pump_all();
+        const bool moved = progress_all();
         if (program_ended_ && links_.empty()) {
             return;
         }

@@ -32,7 +32,7 @@ class Worker final : public LinkOwner {
     void tell(Control::Kind kind, uint64_t token, Reason why) override;
 
   private:
-    bool pump_all();
+    bool progress_all();
     bool arm_all();
     [[nodiscard]] uint64_t next_deadline() const;
     void on_event(uint64_t mark, uint32_t events, uint64_t now);

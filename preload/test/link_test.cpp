@@ -103,7 +103,7 @@ class Host {
         Hello hello;
         hear(Kind::hello, &hello, sizeof(hello));
         memory().direction[1].wake.consent = path::Consent::given;
-        link.pump();
+        link.progress();
         hear(Kind::careful);
         for (uint32_t i = 0; i < path::MirrorFields::urgent_bytes; ++i) {
             const Echo echo{memory().mirror.say.load()};
@@ -148,7 +148,7 @@ void test_a_link_ends_after_its_program_though_the_far_end_says_nothing() {
     host.move();
     EXPECT_EQ(host.link.deadline(), UINT64_MAX);
     host.memory().mirror.closed = 1;
-    host.link.pump();
+    host.link.progress();
     EXPECT(!host.link.is_over());
     EXPECT(host.link.deadline() != UINT64_MAX);
     host.link.on_time(host.link.deadline() - 1);
@@ -162,14 +162,14 @@ void test_a_link_ends_when_the_far_end_has_all() {
     host.move();
     host.memory().mirror.closed = 1;
     to_far_end.clear();
-    host.link.pump();
+    host.link.progress();
     State said;
     EXPECT(to_far_end.size() == sizeof(Header) + sizeof(said));
     memcpy(&said, to_far_end.data() + sizeof(Header), sizeof(said));
     State answer;
     answer.synced = said.sync;
     host.hear(Kind::state, &answer, sizeof(answer));
-    host.link.pump();
+    host.link.progress();
     EXPECT(host.link.is_over());
 }
 
@@ -197,10 +197,10 @@ void test_a_port_that_is_taken_is_told() {
 // Before both ends have met, nobody but the program can go on with it.
 void test_a_link_ends_with_its_program_while_it_listens() {
     Host host;
-    host.link.pump();
+    host.link.progress();
     EXPECT(!host.link.is_over());
     host.link.abandon();
-    host.link.pump();
+    host.link.progress();
     EXPECT(host.link.is_over());
 }
 

@@ -25,18 +25,18 @@ constexpr int rest_of_watch = 10; // milliseconds
 
 class Sleeping {
   public:
-    explicit Sleeping(Pump& pump) : pump_(pump) { pump_.expect_sleeper(); }
+    explicit Sleeping(EventDispatcher& dispatcher) : dispatcher_(dispatcher) { dispatcher_.expect_sleeper(); }
     Sleeping(const Sleeping&) = delete;
     Sleeping& operator=(const Sleeping&) = delete;
-    ~Sleeping() { pump_.sleeper_awake(); }
+    ~Sleeping() { dispatcher_.sleeper_awake(); }
 
   private:
-    Pump& pump_;
+    EventDispatcher& dispatcher_;
 };
 
 } // namespace
 
-EventQueue::EventQueue(Fabric& fabric) : fid_eq{}, fabric_(fabric), pump_(std::make_shared<Pump>()) {}
+EventQueue::EventQueue(Fabric& fabric) : fid_eq{}, fabric_(fabric), dispatcher_(std::make_shared<EventDispatcher>()) {}
 
 EventQueue::~EventQueue() {
     if (epoll_fd_ >= 0) {
@@ -67,7 +67,7 @@ int EventQueue::open(Fabric& fabric, const fi_eq_attr& attr, void* context, Even
         void operator()(EventQueue* q) const { delete q; }
     };
     std::unique_ptr<EventQueue, Deleter> queue(new EventQueue(fabric));
-    if (const int ret = queue->pump_->open(fabric.core()); ret != 0) {
+    if (const int ret = queue->dispatcher_->open(fabric.core()); ret != 0) {
         return ret;
     }
     queue->wait_object_ = attr.wait_obj == FI_WAIT_NONE ? FI_WAIT_NONE : FI_WAIT_FD;
@@ -77,7 +77,7 @@ int EventQueue::open(Fabric& fabric, const fi_eq_attr& attr, void* context, Even
         if (queue->epoll_fd_ < 0 || queue->signal_fd_ < 0) {
             return -errno;
         }
-        for (const int fd : {queue->signal_fd_, queue->pump_->wait_fd(), queue->pump_->watch_fd()}) {
+        for (const int fd : {queue->signal_fd_, queue->dispatcher_->wait_fd(), queue->dispatcher_->watch_fd()}) {
             epoll_event event{};
             event.events = EPOLLIN;
             if (epoll_ctl(queue->epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
@@ -182,8 +182,8 @@ void EventQueue::forget(const AnyFid* subject) {
 }
 
 bool EventQueue::move_events(int awake) {
-    const Pump::Ran ran = pump_->run();
-    if (ran.dropped && pump_->sleepers() > awake) {
+    const EventDispatcher::Ran ran = dispatcher_->run();
+    if (ran.dropped && dispatcher_->sleepers() > awake) {
         kick();
     }
     fabric_.reap_lingering();
@@ -231,17 +231,17 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
     }
     using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout, 0));
-    const Sleeping sleeping(*pump_);
+    const Sleeping sleeping(*dispatcher_);
     for (;;) {
         bool moved = false;
         const ssize_t got = read(event, buf, len, flags, 1, moved);
         if (got != -FI_EAGAIN) {
             return got;
         }
-        moved = moved && pump_->sleepers() == 1; // the other waiters need all fds watched
+        moved = moved && dispatcher_->sleepers() == 1; // the other waiters need all fds watched
         arm_again();
         // While data flows, its receivers make progress on their own: connections are not watched again for a moment.
-        if (pump_->arm(!moved) != 0) {
+        if (dispatcher_->arm(!moved) != 0) {
             continue;
         }
         int left = -1;
@@ -252,7 +252,8 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
                 return -FI_EAGAIN;
             }
         }
-        pollfd fds[] = {{signal_fd_, POLLIN, 0}, {pump_->wait_fd(), POLLIN, 0}, {pump_->watch_fd(), POLLIN, 0}};
+        pollfd fds[] = {
+            {signal_fd_, POLLIN, 0}, {dispatcher_->wait_fd(), POLLIN, 0}, {dispatcher_->watch_fd(), POLLIN, 0}};
         if (moved) {
             left = left < 0 ? rest_of_watch : std::min(left, rest_of_watch);
         }
@@ -323,7 +324,7 @@ int EventQueue::control(int command, void* arg) {
 
 int EventQueue::try_wait() {
     if (!descriptor_used_.exchange(true)) {
-        pump_->expect_sleeper();
+        dispatcher_->expect_sleeper();
     }
     // Activity since a read that found nothing makes the fd readable: the dispatcher need not run again.
     if (read_in_vain_.exchange(false)) {
@@ -338,7 +339,7 @@ int EventQueue::try_wait() {
             return -FI_EAGAIN;
         }
     }
-    return pump_->arm(true);
+    return dispatcher_->arm(true);
 }
 
 namespace {
@@ -360,7 +361,7 @@ fi_ops_eq eq_ops = {
         return guarded([&] { return queue_of(eq)->sread(event, buf, len, timeout, flags); });
     },
     .strerror = [](fid_eq* eq, int prov_errno, const void* err_data, char* buf, size_t len) -> const char* {
-        return fi_eq_strerror(queue_of(eq)->pump()->core(), prov_errno, err_data, buf, len);
+        return fi_eq_strerror(queue_of(eq)->dispatcher()->core(), prov_errno, err_data, buf, len);
     },
 };
 

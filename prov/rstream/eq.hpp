@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Event queues. A user's event queue sits above a core's, whose events the event dispatcher (pump.hpp) reads. The
-// objects that the core's events belong to report their own events in the user's queue. fi_eq(3).
+// Event queues. A user's event queue sits above a core's, whose events the event dispatcher (event_dispatcher.hpp)
+// reads. The objects that the core's events belong to report their own events in the user's queue. fi_eq(3).
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "prov/rstream/event_dispatcher.hpp"
 #include "prov/rstream/fid.hpp"
-#include "prov/rstream/pump.hpp"
 
 namespace rstream {
 
@@ -29,7 +29,7 @@ class EventQueue : public fid_eq {
     // Drops the unread events of a closed object.
     void forget(const AnyFid* subject);
 
-    [[nodiscard]] const std::shared_ptr<Pump>& pump() const { return pump_; }
+    [[nodiscard]] const std::shared_ptr<EventDispatcher>& dispatcher() const { return dispatcher_; }
     int try_wait();
 
     void retain() { users_.fetch_add(1, std::memory_order_relaxed); }
@@ -80,7 +80,7 @@ class EventQueue : public fid_eq {
     void arm_again();
 
     Fabric& fabric_;
-    std::shared_ptr<Pump> pump_;
+    std::shared_ptr<EventDispatcher> dispatcher_;
     fi_wait_obj wait_object_ = FI_WAIT_NONE;
     int epoll_fd_ = -1;  // set of `signal_fd_` and the dispatcher's fds
     int signal_fd_ = -1; // readable while `events_` is not empty, or `kicked_`

@@ -22,10 +22,10 @@ constexpr int max_last_reads = 10000;
 
 } // namespace
 
-int ListenQueue::open(fid_fabric* core_fabric, std::shared_ptr<Pump> pump, EqTarget* target,
+int ListenQueue::open(fid_fabric* core_fabric, std::shared_ptr<EventDispatcher> dispatcher, EventHandler* handler,
                       std::chrono::milliseconds handshake_limit, size_t max_handshakes,
                       std::unique_ptr<ListenQueue>& out) {
-    std::unique_ptr<ListenQueue> queue(new ListenQueue(std::move(pump), target));
+    std::unique_ptr<ListenQueue> queue(new ListenQueue(std::move(dispatcher), handler));
     fi_eq_attr attr{};
     attr.wait_obj = FI_WAIT_FD;
     fid_eq* eq = nullptr;
@@ -39,8 +39,8 @@ int ListenQueue::open(fid_fabric* core_fabric, std::shared_ptr<Pump> pump, EqTar
         return ret;
     }
     queue->handshakes_ = std::make_unique<Handshakes>(queue->fd_, handshake_limit, max_handshakes);
-    const auto lock = queue->pump_->lock();
-    if ((ret = queue->pump_->add_queue(queue->fd_, target)) != 0) {
+    const auto lock = queue->dispatcher_->lock();
+    if ((ret = queue->dispatcher_->add_queue(queue->fd_, handler)) != 0) {
         return ret;
     }
     out = std::move(queue);
@@ -48,17 +48,17 @@ int ListenQueue::open(fid_fabric* core_fabric, std::shared_ptr<Pump> pump, EqTar
 }
 
 ListenQueue::~ListenQueue() {
-    const auto lock = pump_->lock();
+    const auto lock = dispatcher_->lock();
     if (fd_ >= 0) {
-        pump_->remove_queue(fd_, target_);
+        dispatcher_->remove_queue(fd_, handler_);
     }
-    pump_->clear_deadline(target_);
+    dispatcher_->clear_deadline(handler_);
 }
 
 // The first check opens the list of members, so that the number of fds of a listener does not change later.
 void ListenQueue::begin() {
     close_queue_on_exec(fd_);
-    const auto lock = pump_->lock();
+    const auto lock = dispatcher_->lock();
     looked_ = handshakes_->look(std::chrono::steady_clock::now()) != Handshakes::Found::unknown;
 }
 
@@ -79,7 +79,8 @@ template <class Call> ListenQueue::Did ListenQueue::call_core(Call&& call) {
     errno = 0;
     const bool event = call();
     const auto found = handshakes_->look(now);
-    if (held_fd_ < 0 && handshakes_->held_fd() >= 0 && pump_->add_to_wait_set(handshakes_->held_fd(), target_) == 0) {
+    if (held_fd_ < 0 && handshakes_->held_fd() >= 0 &&
+        dispatcher_->add_to_wait_set(handshakes_->held_fd(), handler_) == 0) {
         held_fd_ = handshakes_->held_fd();
     }
     looked_ = found != Handshakes::Found::unknown;
@@ -94,7 +95,7 @@ template <class Call> ListenQueue::Did ListenQueue::call_core(Call&& call) {
 
 ListenQueue::Did ListenQueue::read() {
     return call_core([this] {
-        const bool taken = pump_->take(core_.get()) > 0;
+        const bool taken = dispatcher_->take(core_.get()) > 0;
         signaled_ = signaled_ || taken;
         return taken;
     });
@@ -139,9 +140,9 @@ void ListenQueue::progress() {
 
 void ListenQueue::note_deadline() {
     if (const auto deadline = handshakes_->deadline()) {
-        pump_->set_deadline(target_, *deadline);
+        dispatcher_->set_deadline(handler_, *deadline);
     } else {
-        pump_->clear_deadline(target_);
+        dispatcher_->clear_deadline(handler_);
     }
 }
 
@@ -154,13 +155,13 @@ void ListenQueue::pause() {
     }
     paused_ = true;
     vain_ = 0;
-    pump_->remove_queue(fd_, target_);
-    pump_->set_deadline(target_, std::chrono::steady_clock::now() + pause_time);
+    dispatcher_->remove_queue(fd_, handler_);
+    dispatcher_->set_deadline(handler_, std::chrono::steady_clock::now() + pause_time);
 }
 
 void ListenQueue::on_deadline() {
-    if (paused_ && pump_->add_queue(fd_, target_) != 0) {
-        pump_->set_deadline(target_, std::chrono::steady_clock::now() + pause_time);
+    if (paused_ && dispatcher_->add_queue(fd_, handler_) != 0) {
+        dispatcher_->set_deadline(handler_, std::chrono::steady_clock::now() + pause_time);
         return;
     }
     paused_ = false;

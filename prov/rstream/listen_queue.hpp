@@ -12,15 +12,15 @@
 #include <chrono>
 #include <memory>
 
+#include "prov/rstream/event_dispatcher.hpp"
 #include "prov/rstream/handshakes.hpp"
-#include "prov/rstream/pump.hpp"
 
 namespace rstream {
 
 class ListenQueue {
   public:
-    // `target`: the handler of the events, whose `progress` is called when there are any.
-    static int open(fid_fabric* core_fabric, std::shared_ptr<Pump> pump, EqTarget* target,
+    // `handler`: the handler of the events, whose `progress` is called when there are any.
+    static int open(fid_fabric* core_fabric, std::shared_ptr<EventDispatcher> dispatcher, EventHandler* handler,
                     std::chrono::milliseconds handshake_limit, size_t max_handshakes,
                     std::unique_ptr<ListenQueue>& out);
     ~ListenQueue();
@@ -38,7 +38,8 @@ class ListenQueue {
     void finish();
 
   private:
-    ListenQueue(std::shared_ptr<Pump> pump, EqTarget* target) : pump_(std::move(pump)), target_(target) {}
+    ListenQueue(std::shared_ptr<EventDispatcher> dispatcher, EventHandler* handler)
+        : dispatcher_(std::move(dispatcher)), handler_(handler) {}
     // The effect of a call. After an event there may be more events, which the fd need not signal.
     enum class Did : uint8_t { nothing, something, event, unknown };
     static bool is_change(Did did) { return did == Did::something || did == Did::event; }
@@ -49,8 +50,8 @@ class ListenQueue {
     void note_deadline();
     void pause();
 
-    std::shared_ptr<Pump> pump_;
-    EqTarget* target_;
+    std::shared_ptr<EventDispatcher> dispatcher_;
+    EventHandler* handler_;
     fid_fabric* core_fabric_ = nullptr;
     Owned<fid_eq> core_;
     int fd_ = -1;

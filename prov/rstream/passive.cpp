@@ -94,13 +94,13 @@ int PassiveEndpoint::bind(AnyFid* other, uint64_t flags) {
         return -FI_EINVAL;
     }
     auto* queue = object_of<EventQueue, fid_eq>(other);
-    fid_eq* core_queue = queue->pump()->core();
-    const auto lock = queue->pump()->lock(); // its threads call `own` as soon as that is open
+    fid_eq* core_queue = queue->dispatcher()->core();
+    const auto lock = queue->dispatcher()->lock(); // its threads call `own` as soon as that is open
     std::unique_ptr<ListenQueue> own;
     if (properties_.guarded_listeners) {
         const std::chrono::milliseconds limit(fabric_.params().handshake_timeout);
         const size_t most = std::clamp(descriptor_limit() / share_of_handshakes, min_handshakes, max_handshakes);
-        if (const int ret = ListenQueue::open(fabric_.core(), queue->pump(), this, limit, most, own); ret != 0) {
+        if (const int ret = ListenQueue::open(fabric_.core(), queue->dispatcher(), this, limit, most, own); ret != 0) {
             return ret;
         }
         core_queue = own->core();
@@ -111,7 +111,7 @@ int PassiveEndpoint::bind(AnyFid* other, uint64_t flags) {
     listen_queue_ = std::move(own);
     queue_ = queue;
     queue_->retain();
-    queue_->pump()->add(&core_->fid, this);
+    queue_->dispatcher()->add(&core_->fid, this);
     return 0;
 }
 
@@ -316,11 +316,11 @@ int PassiveEndpoint::close() {
     {
         std::unique_lock<std::recursive_mutex> lock; // no further request may arrive before it is closed
         if (queue_ != nullptr) {
-            lock = queue_->pump()->lock();
+            lock = queue_->dispatcher()->lock();
             if (listen_queue_) {
                 listen_queue_->finish();
             }
-            queue_->pump()->remove(&core_->fid, this);
+            queue_->dispatcher()->remove(&core_->fid, this);
             queue_->forget(&fid);
         }
         for (const AnyFid* handle : fabric_.requests().of(this)) {

@@ -11,7 +11,7 @@
 
 namespace rstream {
 
-class PassiveEndpoint final : public fid_pep, public EqTarget {
+class PassiveEndpoint final : public fid_pep, public EventHandler {
   public:
     static int open(Fabric& fabric, const fi_info& info, void* context, fid_pep** out);
 

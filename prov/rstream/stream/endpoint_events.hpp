@@ -18,9 +18,10 @@ namespace rstream {
 class EndpointEvents {
   public:
     // `subject`: the endpoint's fid, which the events carry.
-    EndpointEvents(EventQueue& queue, AnyFid* subject) : dispatcher_(queue.pump()), queue_(&queue), subject_(subject) {}
+    EndpointEvents(EventQueue& queue, AnyFid* subject)
+        : dispatcher_(queue.dispatcher()), queue_(&queue), subject_(subject) {}
 
-    [[nodiscard]] Pump& dispatcher() const { return *dispatcher_; }
+    [[nodiscard]] EventDispatcher& dispatcher() const { return *dispatcher_; }
 
     // `data`: from the peer's answer.
     void connected(std::span<const std::byte> data) {
@@ -55,7 +56,7 @@ class EndpointEvents {
     }
 
   private:
-    std::shared_ptr<Pump> dispatcher_;
+    std::shared_ptr<EventDispatcher> dispatcher_;
     EventQueue* queue_; // null once the endpoint is closed
     AnyFid* subject_;
 };

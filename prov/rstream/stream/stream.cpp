@@ -334,7 +334,7 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
     events_.refused(error, entry.prov_errno, data);
 }
 
-void Stream::on_needs_progress(bool needs) { dispatcher().set_needy(this, needs); }
+void Stream::on_needs_progress(bool needs) { dispatcher().set_needs_progress(this, needs); }
 
 void Stream::on_post_error(int error) { fail(FI_ECONNRESET, fi_strerror(error)); }
 

@@ -59,7 +59,7 @@ struct Settings {
     KeepaliveSettings keepalive;
 };
 
-class Stream final : public EqTarget, private Transmit::Events, private Completions::Events {
+class Stream final : public EventHandler, private Transmit::Events, private Completions::Events {
   public:
     // `core_info` is that of the core endpoint to create, with the core's handle if it answers a request. `subject` is
     // the fid that events carry.
@@ -136,7 +136,7 @@ class Stream final : public EqTarget, private Transmit::Events, private Completi
     void connect_again();
     void close_core_on_exec(int guess);
     void fail(int error, const char* why);
-    [[nodiscard]] Pump& dispatcher() const { return events_.dispatcher(); }
+    [[nodiscard]] EventDispatcher& dispatcher() const { return events_.dispatcher(); }
 
     // Reports of the parts.
     void on_needs_progress(bool needs) override;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
-#include "prov/rstream/pump.hpp"
+#include "prov/rstream/event_dispatcher.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -31,7 +31,7 @@ union CoreEvent {
 
 } // namespace
 
-int Pump::open(fid_fabric* core_fabric) {
+int EventDispatcher::open(fid_fabric* core_fabric) {
     fi_eq_attr attr{};
     attr.wait_obj = FI_WAIT_FD;
     attr.flags = FI_WRITE;
@@ -58,34 +58,34 @@ int Pump::open(fid_fabric* core_fabric) {
     return add_to_wait_set(deadlines_.fd(), nullptr);
 }
 
-int Pump::add_to_wait_set(int fd, EqTarget* target) {
+int EventDispatcher::add_to_wait_set(int fd, EventHandler* handler) {
     epoll_event event{};
     event.events = EPOLLIN;
-    event.data.ptr = target;
+    event.data.ptr = handler;
     return epoll_ctl(wait_set_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-int Pump::add_queue(int fd, EqTarget* target) {
-    queues_.insert(target);
-    const int ret = add_to_wait_set(fd, target);
+int EventDispatcher::add_queue(int fd, EventHandler* handler) {
+    queues_.insert(handler);
+    const int ret = add_to_wait_set(fd, handler);
     if (ret != 0) {
-        queues_.erase(target);
+        queues_.erase(handler);
     }
     return ret;
 }
 
-void Pump::remove_queue(int fd, EqTarget* target) {
-    if (queues_.erase(target) != 0) {
+void EventDispatcher::remove_queue(int fd, EventHandler* handler) {
+    if (queues_.erase(handler) != 0) {
         epoll_ctl(wait_set_.get(), EPOLL_CTL_DEL, fd, nullptr);
     }
 }
 
-void Pump::add(AnyFid* core_fid, EqTarget* target) {
+void EventDispatcher::add(AnyFid* core_fid, EventHandler* handler) {
     const std::lock_guard lock(mutex_);
-    targets_[core_fid] = target;
+    handlers_[core_fid] = handler;
 }
 
-void Pump::remove(AnyFid* core_fid, EqTarget* target) {
+void EventDispatcher::remove(AnyFid* core_fid, EventHandler* handler) {
     const std::lock_guard lock(mutex_);
     AnyFid* core = &core_->fid;
     pollfd event{core_fd_, POLLIN, 0};
@@ -94,41 +94,41 @@ void Pump::remove(AnyFid* core_fid, EqTarget* target) {
         (void)drain(core_.get());
         // Without fi_trywait, the fd stays readable after any event.
     } while (++rounds < most_rounds && (fi_trywait(core_fabric_, &core, 1) != 0 || poll(&event, 1, 0) > 0));
-    forget(core_fid, target);
+    forget(core_fid, handler);
 }
 
-void Pump::forget(AnyFid* core_fid, EqTarget* target) {
+void EventDispatcher::forget(AnyFid* core_fid, EventHandler* handler) {
     const std::lock_guard lock(mutex_);
-    targets_.erase(core_fid);
-    clear_deadline(target);
-    set_needy(target, false);
-    unwatch_data(target); // it may have been connected by the last event
+    handlers_.erase(core_fid);
+    clear_deadline(handler);
+    set_needs_progress(handler, false);
+    unwatch_data(handler); // it may have been connected by the last event
 }
 
-void Pump::run_deadlines() {
+void EventDispatcher::run_deadlines() {
     if (deadlines_.empty()) {
         return;
     }
     const auto now = std::chrono::steady_clock::now();
-    while (EqTarget* target = deadlines_.take_due(now)) {
-        target->on_deadline();
+    while (EventHandler* handler = deadlines_.take_due(now)) {
+        handler->on_deadline();
     }
 }
 
-void Pump::run_queues() {
+void EventDispatcher::run_queues() {
     if (queues_.empty()) {
         return;
     }
     epoll_event ready[64];
     const int count = epoll_wait(wait_set_.get(), ready, 64, 0);
     for (int i = 0; i < count; ++i) {
-        if (auto* target = static_cast<EqTarget*>(ready[i].data.ptr)) {
-            target->progress();
+        if (auto* handler = static_cast<EventHandler*>(ready[i].data.ptr)) {
+            handler->progress();
         }
     }
 }
 
-Pump::Ran Pump::run() {
+EventDispatcher::Ran EventDispatcher::run() {
     const std::lock_guard lock(mutex_);
     (void)drain(core_.get());
     run_deadlines();
@@ -137,38 +137,39 @@ Pump::Ran Pump::run() {
     epoll_event ready[64];
     const int count = watches_.load() != 0 ? epoll_wait(watch_fd_.get(), ready, 64, 0) : 0;
     for (int i = 0; i < count; ++i) {
-        auto* target = static_cast<EqTarget*>(ready[i].data.ptr);
+        auto* handler = static_cast<EventHandler*>(ready[i].data.ptr);
         {
-            const std::lock_guard leaf(needy_mutex_);
-            unarmed_.insert(target);
-            if (const auto data = data_.find(target); data != data_.end() && data->second.watched) {
+            const std::lock_guard leaf(progress_mutex_);
+            unarmed_.insert(handler);
+            if (const auto data = data_.find(handler); data != data_.end() && data->second.watched) {
                 drop_watch(data->second.fd);
                 data->second.watched = false;
                 ran.dropped = true;
             }
         }
-        target->progress(); // none is removed meanwhile: `remove` waits for `mutex_`
+        handler->progress(); // none is removed meanwhile: `remove` waits for `mutex_`
     }
     ran.moved = count > 0;
-    std::vector<EqTarget*> rest;
+    std::vector<EventHandler*> rest;
     {
-        const std::lock_guard leaf(needy_mutex_);
+        const std::lock_guard leaf(progress_mutex_);
         ran.dropped = std::exchange(fresh_, false) || ran.dropped;
-        rest.assign(needy_.begin(), needy_.end());
+        rest.assign(need_progress_.begin(), need_progress_.end());
         if (look_due()) {
-            std::copy_if(unarmed_.begin(), unarmed_.end(), std::back_inserter(rest),
-                         [this](EqTarget* target) { return data_.contains(target) && !needy_.contains(target); });
+            std::copy_if(unarmed_.begin(), unarmed_.end(), std::back_inserter(rest), [this](EventHandler* handler) {
+                return data_.contains(handler) && !need_progress_.contains(handler);
+            });
         }
     }
-    for (EqTarget* target : rest) {
-        target->progress();
+    for (EventHandler* handler : rest) {
+        handler->progress();
     }
     return ran;
 }
 
 // Whether to poll the unarmed handlers, whose activity no fd signals: not at each read, as a poll costs a system call,
 // and less often the more there are.
-bool Pump::look_due() {
+bool EventDispatcher::look_due() {
     if (unarmed_.empty()) {
         return false;
     }
@@ -180,64 +181,64 @@ bool Pump::look_due() {
     return true;
 }
 
-int Pump::arm(bool watched) {
+int EventDispatcher::arm(bool watched) {
     const std::lock_guard lock(mutex_);
     AnyFid* queue = &core_->fid;
     if (const int ret = fi_trywait(core_fabric_, &queue, 1); ret != 0) {
         return ret;
     }
-    for (EqTarget* target : queues_) {
-        if (const int ret = target->arm(); ret != 0) {
+    for (EventHandler* handler : queues_) {
+        if (const int ret = handler->arm(); ret != 0) {
             return ret;
         }
     }
     if (!watched) {
         return 0;
     }
-    std::unordered_set<EqTarget*> unarmed;
+    std::unordered_set<EventHandler*> unarmed;
     {
-        const std::lock_guard leaf(needy_mutex_);
+        const std::lock_guard leaf(progress_mutex_);
         unarmed.swap(unarmed_);
-        for (EqTarget* target : unarmed) {
-            if (!watch_again(target)) {
-                unarmed_.insert(target); // it is polled with the others, and tried again
+        for (EventHandler* handler : unarmed) {
+            if (!watch_again(handler)) {
+                unarmed_.insert(handler); // it is polled with the others, and tried again
             }
         }
     }
     int result = 0;
-    for (EqTarget* target : unarmed) { // none is removed meanwhile: `remove` waits for `mutex_`
-        if (target->arm() != 0) {
-            const std::lock_guard leaf(needy_mutex_);
-            unarmed_.insert(target);
+    for (EventHandler* handler : unarmed) { // none is removed meanwhile: `remove` waits for `mutex_`
+        if (handler->arm() != 0) {
+            const std::lock_guard leaf(progress_mutex_);
+            unarmed_.insert(handler);
             result = -FI_EAGAIN;
         }
     }
     return result;
 }
 
-void Pump::watch(int fd, EqTarget* target) {
-    const std::lock_guard leaf(needy_mutex_);
-    unarmed_.insert(target);
-    add_watch(fd, target);
+void EventDispatcher::watch(int fd, EventHandler* handler) {
+    const std::lock_guard leaf(progress_mutex_);
+    unarmed_.insert(handler);
+    add_watch(fd, handler);
 }
 
-void Pump::unwatch(int fd, EqTarget* target) {
-    const std::lock_guard leaf(needy_mutex_);
+void EventDispatcher::unwatch(int fd, EventHandler* handler) {
+    const std::lock_guard leaf(progress_mutex_);
     drop_watch(fd);
-    unarmed_.erase(target);
+    unarmed_.erase(handler);
 }
 
-void Pump::watch_data(int fd, EqTarget* target) {
-    const std::lock_guard leaf(needy_mutex_);
-    unarmed_.insert(target);
-    data_[target] = {fd, false};
+void EventDispatcher::watch_data(int fd, EventHandler* handler) {
+    const std::lock_guard leaf(progress_mutex_);
+    unarmed_.insert(handler);
+    data_[handler] = {fd, false};
     fresh_ = true;
 }
 
-void Pump::unwatch_data(EqTarget* target) {
-    const std::lock_guard leaf(needy_mutex_);
-    unarmed_.erase(target);
-    if (const auto data = data_.find(target); data != data_.end()) {
+void EventDispatcher::unwatch_data(EventHandler* handler) {
+    const std::lock_guard leaf(progress_mutex_);
+    unarmed_.erase(handler);
+    if (const auto data = data_.find(handler); data != data_.end()) {
         if (data->second.watched) {
             drop_watch(data->second.fd);
         }
@@ -245,19 +246,19 @@ void Pump::unwatch_data(EqTarget* target) {
     }
 }
 
-bool Pump::watch_again(EqTarget* target) {
-    const auto data = data_.find(target);
+bool EventDispatcher::watch_again(EventHandler* handler) {
+    const auto data = data_.find(handler);
     if (data == data_.end()) {
         return true;
     }
-    data->second.watched = data->second.watched || add_watch(data->second.fd, target);
+    data->second.watched = data->second.watched || add_watch(data->second.fd, handler);
     return data->second.watched;
 }
 
-bool Pump::add_watch(int fd, EqTarget* target) {
+bool EventDispatcher::add_watch(int fd, EventHandler* handler) {
     epoll_event event{};
     event.events = EPOLLIN;
-    event.data.ptr = target;
+    event.data.ptr = handler;
     if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
         RSTREAM_WARN(FI_LOG_EQ, "a connection cannot be watched: %s\n", fi_strerror(errno));
         return false;
@@ -267,13 +268,13 @@ bool Pump::add_watch(int fd, EqTarget* target) {
 }
 
 // The fd need not be a member, since it may be dropped twice.
-void Pump::drop_watch(int fd) {
+void EventDispatcher::drop_watch(int fd) {
     if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0) {
         watches_.fetch_sub(1);
     }
 }
 
-int Pump::drain(fid_eq* queue) {
+int EventDispatcher::drain(fid_eq* queue) {
     const std::lock_guard lock(mutex_);
     int ret = 0;
     while ((ret = take(queue)) > 0) {
@@ -281,7 +282,7 @@ int Pump::drain(fid_eq* queue) {
     return ret;
 }
 
-int Pump::take(fid_eq* queue) {
+int EventDispatcher::take(fid_eq* queue) {
     const std::lock_guard lock(mutex_);
     CoreEvent event;
     uint32_t kind = 0;
@@ -294,7 +295,7 @@ int Pump::take(fid_eq* queue) {
         if (fi_eq_readerr(queue, &error, 0) < 0) {
             return 0;
         }
-        if (auto found = targets_.find(error.fid); found != targets_.end()) {
+        if (auto found = handlers_.find(error.fid); found != handlers_.end()) {
             found->second->on_core_error(error);
         } else {
             RSTREAM_INFO(FI_LOG_EQ, "core error for an unknown fid: %s\n", fi_strerror(error.err));
@@ -310,7 +311,7 @@ int Pump::take(fid_eq* queue) {
     }
     const std::span<const std::byte> data(event.bytes + sizeof(fi_eq_cm_entry),
                                           static_cast<size_t>(got) - sizeof(fi_eq_cm_entry));
-    if (auto found = targets_.find(event.entry.fid); found != targets_.end()) {
+    if (auto found = handlers_.find(event.entry.fid); found != handlers_.end()) {
         found->second->on_core_event(kind, event.entry, data);
     } else if (event.entry.info != nullptr && kind == FI_CONNREQ) {
         fi_freeinfo(event.entry.info);
@@ -318,12 +319,12 @@ int Pump::take(fid_eq* queue) {
     return 1;
 }
 
-void Pump::set_needy(EqTarget* target, bool needy) {
-    const std::lock_guard lock(needy_mutex_);
-    if (needy) {
-        needy_.insert(target);
+void EventDispatcher::set_needs_progress(EventHandler* handler, bool needs) {
+    const std::lock_guard lock(progress_mutex_);
+    if (needs) {
+        need_progress_.insert(handler);
     } else {
-        needy_.erase(target);
+        need_progress_.erase(handler);
     }
 }
 

@@ -12,7 +12,7 @@ using namespace rsockets;
 RSOCKET_API void rsocket_load_providers_1() {
     const Call call;
     base::Info found;
-    if (const base::Info wishes = provider::hints(); call.refusal() == 0 && wishes) {
-        (void)provider::get_info(*wishes, found);
+    if (const base::Info hints = provider::hints(); call.refusal() == 0 && hints) {
+        (void)provider::get_info(*hints, found);
     }
 }

@@ -22,17 +22,17 @@ namespace rsockets {
 class ConnectAttempt {
   public:
     [[nodiscard]] uint64_t number() const { return number_.load(); } // of the last attempt; from 1 on
-    [[nodiscard]] bool told() const { return told_; }
+    [[nodiscard]] bool reported() const { return reported_; }
 
     // Begins the next attempt, and returns its number.
     uint64_t begin() {
         signal_.reset();
-        told_ = false;
+        reported_ = false;
         return number_.fetch_add(1) + 1;
     }
     // The result was reported, or needs no report.
-    void tell() {
-        told_ = true;
+    void report() {
+        reported_ = true;
         signal_.reset();
     }
 
@@ -63,7 +63,7 @@ class ConnectAttempt {
 
   private:
     std::atomic<uint64_t> number_{0}; // changes with the socket's mutex held
-    bool told_ = true;
+    bool reported_ = true;
     base::Descriptor signal_;
     std::atomic<bool> shown_{false}; // `signal_` is in the set
 };

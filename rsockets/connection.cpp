@@ -38,7 +38,7 @@ fi_msg message_of(const iovec* iov, size_t count) {
 }
 
 // Logs the cause of a failure.
-int told(int ret) {
+int logged(int ret) {
     rlimit limit{};
     if (ret == -FI_ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0) {
         log(Level::warn, "no memory for a connection: RDMA pins its buffers, and the limit of that is %llu (ulimit -l)",
@@ -58,7 +58,7 @@ bool is_over(ssize_t result, const fi_rstream_status& status) {
 
 int Connection::open(Transport& transport, fi_info& info, EventHandler* handler, const Sizes& sizes,
                      std::unique_ptr<Connection>& out) {
-    return told(make(transport, info, handler, sizes, out));
+    return logged(make(transport, info, handler, sizes, out));
 }
 
 int Connection::make(Transport& transport, fi_info& info, EventHandler* handler, const Sizes& sizes,
@@ -117,9 +117,9 @@ void Connection::note_maps(int by) {
 
 void Connection::forget_target() { transport_.detach(&ep_->fid); }
 
-int Connection::connect(const Address& to) { return told(fi_connect(ep_.get(), to.get(), nullptr, 0)); }
+int Connection::connect(const Address& to) { return logged(fi_connect(ep_.get(), to.get(), nullptr, 0)); }
 
-int Connection::accept() { return told(fi_accept(ep_.get(), nullptr, 0)); }
+int Connection::accept() { return logged(fi_accept(ep_.get(), nullptr, 0)); }
 
 ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
     if (count == 1 && !more) {

@@ -39,20 +39,20 @@ int Listener::open(Library& library, const Address& address, size_t limit, std::
 }
 
 int Listener::open_endpoint(Library& library, const Address& address) {
-    const base::Info wishes = provider::hints();
-    if (!wishes) {
+    const base::Info hints = provider::hints();
+    if (!hints) {
         return ENOMEM;
     }
     const Address local = address.unmapped();
-    wishes->addr_format = local.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
-    wishes->src_addr = malloc(local.length);
-    if (wishes->src_addr == nullptr) {
+    hints->addr_format = local.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+    hints->src_addr = malloc(local.length);
+    if (hints->src_addr == nullptr) {
         return ENOMEM;
     }
-    memcpy(wishes->src_addr, local.get(), local.length);
-    wishes->src_addrlen = local.length;
+    memcpy(hints->src_addr, local.get(), local.length);
+    hints->src_addrlen = local.length;
     base::Info found;
-    int ret = provider::get_info(*wishes, found);
+    int ret = provider::get_info(*hints, found);
     if (ret != 0) {
         return ret == -FI_ENODATA ? EADDRNOTAVAIL : -ret;
     }

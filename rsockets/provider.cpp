@@ -80,9 +80,9 @@ int ask(fi_provider* plugin, const fi_info& hints, base::Info& out) {
 // Whether libfabric itself offers rstream, for any address at all.
 bool libfabric_has_it() {
     static const bool has = [] {
-        const base::Info wishes = hints();
+        const base::Info wanted = hints();
         base::Info found;
-        return wishes && ask(nullptr, *wishes, found) == 0;
+        return wanted && ask(nullptr, *wanted, found) == 0;
     }();
     return has;
 }
@@ -101,7 +101,7 @@ base::Info hints() {
     return info;
 }
 
-int get_info(const fi_info& wishes, base::Info& out) {
+int get_info(const fi_info& wanted, base::Info& out) {
     fi_provider* plugin = nullptr;
     if (!libfabric_has_it() && (plugin = load_plugin()) == nullptr) {
         log(Level::error, "the provider rstream is not found: FI_PROVIDER_PATH must name its folder");
@@ -109,8 +109,8 @@ int get_info(const fi_info& wishes, base::Info& out) {
     }
     // libfabric's own providers, which are queried first, set the port of a wildcard address to 0 in the hints that are
     // passed on to the next one (1.17).
-    const Address source(wishes.src_addr, static_cast<socklen_t>(wishes.src_addrlen));
-    const int ret = ask(plugin, wishes, out);
+    const Address source(wanted.src_addr, static_cast<socklen_t>(wanted.src_addrlen));
+    const int ret = ask(plugin, wanted, out);
     if (ret == 0 && source.set()) {
         set_source_port(*out, source.port());
     }

@@ -30,7 +30,7 @@ constexpr int rest = 10;
 // The same where the program exchanges messages, and all sent data moves on without the thread, as short messages do.
 // An answer to the peer is late by that, once, when the program has stopped polling.
 constexpr int long_rest = 100;
-constexpr int most_patience = 32;
+constexpr int max_doze_threshold = 32;
 // The same while connections are being set up, whose events arrive on the same queue.
 constexpr int short_rest = 1;
 // Milliseconds without a send after which a socket counts as idle.
@@ -215,7 +215,7 @@ bool Service::begin_to_doze() {
         short_rests_ = 0;
         return false;
     }
-    if (++short_rests_ <= patience_) {
+    if (++short_rests_ <= doze_threshold_) {
         return false;
     }
     dozing_.store(true);
@@ -233,9 +233,9 @@ bool Service::begin_to_doze() {
 
 void Service::end_doze() {
     if (dozing_.exchange(false)) {
-        patience_ = std::max(1, patience_ / 2);
+        doze_threshold_ = std::max(1, doze_threshold_ / 2);
     } else {
-        patience_ = std::min(most_patience, patience_ * 2);
+        doze_threshold_ = std::min(max_doze_threshold, doze_threshold_ * 2);
         short_rests_ = 0;
     }
 }

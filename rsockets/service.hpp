@@ -82,8 +82,8 @@ class Service {
     bool waiting_ = false; // some have not, and have data left
 
     std::atomic<bool> dozing_{false};
-    int short_rests_ = 0; // in a row
-    int patience_ = 1;    // threshold of them for a doze: doubles when a doze is interrupted, else halves
+    int short_rests_ = 0;    // in a row
+    int doze_threshold_ = 1; // threshold of them for a doze: doubles when a doze is interrupted, else halves
 };
 
 } // namespace rsockets

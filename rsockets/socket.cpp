@@ -200,7 +200,7 @@ int Socket::shutdown(int how) {
             if (state() == State::connecting) {
                 move_to(State::closed);
                 ending_.error.store(ECONNRESET);
-                attempt_.tell();
+                attempt_.report();
             }
         }
         drop_connection();
@@ -248,7 +248,7 @@ int Socket::disconnect() {
             move_to(State::closed);
             ending_.error.store(ECONNRESET); // for calls that still use it
         }
-        attempt_.tell();
+        attempt_.report();
     }
     // A core with its own port space cannot connect again from the port: the previous connection holds it there.
     const Connection* present = connection();

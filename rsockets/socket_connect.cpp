@@ -70,7 +70,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
         case State::listening:
             return -EISCONN;
         case State::connected:
-            return attempt_.told() ? -EISCONN : (attempt_.tell(), 0);
+            return attempt_.reported() ? -EISCONN : (attempt_.report(), 0);
         case State::connecting:
             if (nonblocking()) {
                 return -EALREADY;
@@ -78,8 +78,8 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             attempt = attempt_.number();
             break;
         case State::closed:
-            if (!attempt_.told()) { // the result is reported once, then the socket may connect again
-                attempt_.tell();
+            if (!attempt_.reported()) { // the result is reported once, then the socket may connect again
+                attempt_.report();
                 ending_.lost.store(false);
                 const int error = ending_.take_error();
                 return error != 0 ? -error : -ECONNABORTED;
@@ -137,7 +137,7 @@ void Socket::abandon(uint64_t attempt) {
             move_to(State::closed);
         }
         (void)connections_.give_up();
-        attempt_.tell();
+        attempt_.report();
     }
     wait_queue_.notify_all(); // another thread may wait for it
 }
@@ -147,7 +147,7 @@ int Socket::connect_result(uint64_t attempt) {
     if (attempt_.number() != attempt) {
         return -ECONNABORTED;
     }
-    attempt_.tell();
+    attempt_.report();
     if (state() == State::connected) {
         return 0;
     }
@@ -161,12 +161,12 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     if (is_multicast(to)) {
         return ENETUNREACH;
     }
-    const base::Info wishes = provider::hints();
-    if (!wishes) {
+    const base::Info hints = provider::hints();
+    if (!hints) {
         return ENOMEM;
     }
-    wishes->addr_format = to.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
-    if (int error = set_address(wishes->dest_addr, wishes->dest_addrlen, to); error != 0) {
+    hints->addr_format = to.family() == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+    if (int error = set_address(hints->dest_addr, hints->dest_addrlen, to); error != 0) {
         return error;
     }
     Address from;
@@ -182,7 +182,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
         from.set_port(port);
     }
     if (from.set() && !from.wildcard()) {
-        if (int error = set_address(wishes->src_addr, wishes->src_addrlen, from); error != 0) {
+        if (int error = set_address(hints->src_addr, hints->src_addrlen, from); error != 0) {
             return error;
         }
     }
@@ -190,7 +190,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
     base::Info found = library_.ways().find(to, from, now);
     int ret = 0;
     if (!found) {
-        if ((ret = provider::get_info(*wishes, found)) != 0) {
+        if ((ret = provider::get_info(*hints, found)) != 0) {
             log(Level::info, "no way to connect: %s", fi_strerror(-ret));
             const int error = routing_error(to);
             return ret != -FI_ENODATA ? -ret : error != 0 ? error : ENETUNREACH;

@@ -20,8 +20,8 @@ inline constinit std::atomic<uint32_t> users{0};
 inline constinit std::atomic<bool> are_slow{false}; // a wait for users has timed out, and is not repeated
 
 // Calls done(), which yields, until it returns true or the time is over.
-template <class Done> void wait_for(uint64_t patience_ns, Done&& done) {
-    const uint64_t end = sys::now_ns() + patience_ns;
+template <class Done> void wait_for(uint64_t timeout_ns, Done&& done) {
+    const uint64_t end = sys::now_ns() + timeout_ns;
     while (!done() && sys::now_ns() < end) {
     }
 }
@@ -35,8 +35,8 @@ class Making {
         if (users.load() == 0) [[likely]] {
             are_slow.store(false, std::memory_order_relaxed);
         } else if (!are_slow.load(std::memory_order_relaxed)) {
-            constexpr uint64_t patience_ns = 50000000; // a fork of a large process takes milliseconds
-            wait_for(patience_ns, [] {
+            constexpr uint64_t timeout_ns = 50000000; // a fork of a large process takes milliseconds
+            wait_for(timeout_ns, [] {
                 sys::call(SYS_sched_yield);
                 return users.load() == 0;
             });
@@ -58,10 +58,10 @@ class Using {
     ~Using() { end(); }
 
     static void begin(bool (*is_foreign)()) {
-        constexpr uint64_t patience_ns = 100000000;
+        constexpr uint64_t timeout_ns = 100000000;
         users.fetch_add(1);
         if (makers.load() != 0 && !is_foreign()) [[unlikely]] {
-            wait_for(patience_ns, [] {
+            wait_for(timeout_ns, [] {
                 users.fetch_sub(1); // a Making must not wait for this one
                 sys::call(SYS_sched_yield);
                 users.fetch_add(1);

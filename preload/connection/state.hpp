@@ -153,9 +153,9 @@ struct alignas(64) ConnectionState {
     uint64_t far_tail = 0;
     uint64_t skip_to = 0;
     uint32_t far_epoch = 0;
-    uint32_t heard_number = 0;    // urgent bytes received; under the read lock
-    uint32_t heard_byte = 0;      // an urgent byte received, plus 256; the bytes in front of it are still unread
-    bool says_nothing = false;    // no record is sent after a shutdown: the FIN implies that it has all
+    uint32_t urgent_number = 0;   // urgent bytes received; under the read lock
+    uint32_t urgent_byte = 0;     // an urgent byte received, plus 256; the bytes in front of it are still unread
+    bool sends_no_record = false; // no record is sent after a shutdown: the FIN implies that it has all
     uint64_t record_since_ns = 0; // when the far end's record was first seen
     std::atomic<uint64_t> step_asked_ns{0};  // when the far end was last asked for its next step
     std::atomic<uint64_t> holder_service{0}; // of the process that has the memory

@@ -54,7 +54,7 @@ ssize_t read_kernel(int fd, Parts& parts, uint64_t limit, int flags) {
 void follow_to(Connection& c, uint32_t epoch) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
-    if ((epoch & 1) != 0 && s.recovery.load() == Recovery::sent && !s.says_nothing) [[unlikely]] {
+    if ((epoch & 1) != 0 && s.recovery.load() == Recovery::sent && !s.sends_no_record) [[unlikely]] {
         s.awaits_resume = true; // by the record, nothing of the ring was read: all of it is resent
     }
     s.in_epoch.store(epoch, std::memory_order_release);
@@ -153,7 +153,7 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
         return -EAGAIN; // what follows may belong behind resent bytes
     }
     if (is_proving(c)) [[unlikely]] {
-        hear(c, fd);
+        receive_urgent(c, fd);
     }
     const uint64_t position = s.received.load(std::memory_order_relaxed); // includes a received urgent byte
     if (const uint32_t published = published_epoch(c); published != epoch) {
@@ -188,7 +188,7 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
                     return -ERESTART;
                 }
                 if (is_proving(c)) {
-                    hear(c, fd);
+                    receive_urgent(c, fd);
                 }
                 if (const ssize_t record = c.mirrored ? take_record(c, fd) : 0; record != 0) {
                     return record > 0 ? -EAGAIN : record;
@@ -214,8 +214,8 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
         parts.skip(static_cast<uint64_t>(n));
         if ((flags & MSG_PEEK) == 0) {
             count_received(c, static_cast<uint64_t>(n));
-            if (s.heard_byte != 0) {
-                hear(c, fd);
+            if (s.urgent_byte != 0) {
+                receive_urgent(c, fd);
             }
             more = published_epoch(c) != epoch || (c.mirrored && is_at_mark(fd));
         }

@@ -22,11 +22,11 @@ namespace {
 // Frames that the peer has counted by now arrive, or it finds that this end is closed, see send_frame(): it does one or
 // the other without waiting for anything.
 void await_frames_under_way(Connection& c, int fd) {
-    constexpr uint64_t patience_ns = 100000000U;
+    constexpr uint64_t timeout_ns = 100000000U;
     constexpr int yields = 100;
     const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
-    for (int round = 0; sys::now_ns() - begin < patience_ns; ++round) {
+    for (int round = 0; sys::now_ns() - begin < timeout_ns; ++round) {
         {
             const ReadSection section(c, fd);
             if (!section) {
@@ -164,13 +164,13 @@ bool far_end_returns(Connection& c, int fd) {
 // EOF goes by TCP: everything in front of it must be where the far end finds it. Behind it, this end cannot report any
 // more how far it has read if the fabric fails: so the far end returns first, if its program's service answers.
 void wait_for_far_end(Connection& c, int fd) {
-    constexpr uint64_t patience_ns = 30000000000U; // a failure of the fabric is detected sooner
-    constexpr uint64_t patience_for_service_ns = 1000000000U;
+    constexpr uint64_t timeout_ns = 30000000000U; // a failure of the fabric is detected sooner
+    constexpr uint64_t service_timeout_ns = 1000000000U;
     const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
     while (((s.resume_due && !far_end_knows(c)) || is_recovering(c) ||
-            (far_end_returns(c, fd) && sys::now_ns() - begin < patience_for_service_ns)) &&
-           !s.broken && !s.ended && sys::now_ns() - begin < patience_ns) {
+            (far_end_returns(c, fd) && sys::now_ns() - begin < service_timeout_ns)) &&
+           !s.broken && !s.ended && sys::now_ns() - begin < timeout_ns) {
         if (is_recovering(c)) {
             recover(c, fd);
         }

@@ -31,12 +31,12 @@ bool others_sleep(const Connection& c) {
 // A frame wakes all threads that sleep on the socket; one that finds it consumed sleeps on. They get some time to wake,
 // on a busy machine only a yield or two: the lock is held, and a thread that is late is woken again.
 void let_others_wake(const Connection& c, int fd) {
-    constexpr uint64_t patience_ns = 1000000U;
+    constexpr uint64_t timeout_ns = 1000000U;
     if (others_sleep(c) && (unread_in_kernel(fd) > 0 || (c.mirrored && is_at_mark(fd)))) {
         const uint64_t begin = sys::now_ns();
         do {
             sched_yield();
-        } while (others_sleep(c) && sys::now_ns() - begin < patience_ns);
+        } while (others_sleep(c) && sys::now_ns() - begin < timeout_ns);
     }
 }
 

@@ -24,7 +24,7 @@ using path::Direction;
 
 namespace {
 
-constexpr uint64_t patience_ns = 5000000000U;
+constexpr uint64_t timeout_ns = 5000000000U;
 constexpr int pause_ms = 1;
 
 // Null: no memory.
@@ -322,7 +322,7 @@ bool gives_back(Connection& c, int fd) {
         }
         (void)ask_seldom(c); // a busy service may have missed a request
     }
-    if (static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(patience_ns)) {
+    if (static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(timeout_ns)) {
         s.giving_back = false;
         (void)violation(c, fd);
     }
@@ -397,7 +397,7 @@ bool clear_out(Connection& c, int fd) {
     const uint64_t begin = sys::now_ns();
     while (clear_step(c, fd) == -EAGAIN) {
         const bool unsent = has_backlog(s) || (s.out_epoch.load() & 1) != 0;
-        const uint64_t limit = unsent || is_awaited(c) || peer_has_taken(c) ? patience_ns
+        const uint64_t limit = unsent || is_awaited(c) || peer_has_taken(c) ? timeout_ns
                                : c.mirrored                                 ? limit_of_far_end_ns
                                                                             : limit_ns;
         if (sys::now_ns() - begin > limit) {
@@ -452,7 +452,7 @@ bool hand_over(Connection& c, int fd, Reason reason) {
     }
     s.hold = true;
     s.handed_over = true;
-    const uint64_t end = sys::now_ns() + patience_ns;
+    const uint64_t end = sys::now_ns() + timeout_ns;
     for (;;) {
         const ssize_t step = hand_over_step(c, fd);
         if (step == 0 || step == gone) {

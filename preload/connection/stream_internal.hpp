@@ -112,9 +112,9 @@ uint32_t published_epoch(const Connection& c);
 bool is_at_mark(int fd);     // TCP's next byte is an urgent one, which a read skips
 void step_over_mark(int fd); // if nothing is behind it: an unread urgent byte turns a close into a reset
 bool is_proving(const Connection& c);
-void hear(Connection& c, int fd); // receives an urgent byte of the far end; under the read lock
-bool has_to_say(const Connection& c);
-void say(Connection& c, int fd);               // sends one of this end; under the write lock
+void receive_urgent(Connection& c, int fd); // receives an urgent byte of the far end; under the read lock
+bool has_urgent_to_send(const Connection& c);
+void send_urgent(Connection& c, int fd);       // sends one of this end; under the write lock
 void send_wanted_frame(Connection& c, int fd); // under the write lock
 bool is_recovering(const Connection& c);
 void begin_recovery(Connection& c); // the fabric has failed

@@ -39,7 +39,7 @@ long unread_with_hidden(const Connection& c, int fd) {
     if (urgent == -EAGAIN || (urgent == 1 && !is_proving(c)) || !read_arrived(fd, arrived)) {
         return there;
     }
-    const uint64_t uncounted = urgent == 1 || s.heard_byte != 0 ? 1 : 0;
+    const uint64_t uncounted = urgent == 1 || s.urgent_byte != 0 ? 1 : 0;
     return std::max(there, static_cast<long>(arrived - s.received.load() - uncounted));
 }
 

@@ -58,39 +58,39 @@ bool is_proving(const Connection& c) {
 // An urgent byte can be read from its arrival until the bytes in front of it were read and the next one behind it is
 // consumed: then the kernel discards it. It is acknowledged when it is the next one, so that another one may come: of
 // two unread ones, the first would become one of the program's bytes (tcp_check_urg() of Linux).
-void hear(Connection& c, int fd) {
+void receive_urgent(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     uint8_t byte = 0;
-    if (s.heard_number == MirrorFields::urgent_bytes) {
+    if (s.urgent_number == MirrorFields::urgent_bytes) {
         return; // a later one is in front of a record
     }
-    if (s.heard_byte == 0 && sys::recv(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT) == 1) {
-        s.heard_byte = 0x100U | byte;
+    if (s.urgent_byte == 0 && sys::recv(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT) == 1) {
+        s.urgent_byte = 0x100U | byte;
     }
-    if (s.heard_byte == 0 || !is_at_mark(fd)) {
+    if (s.urgent_byte == 0 || !is_at_mark(fd)) {
         return;
     }
     count_received(c, 1);
     s.frames_seen.fetch_add(1, std::memory_order_relaxed); // it is not the program's
-    const uint32_t number = ++s.heard_number;
-    c.shared().mirror.heard.store(MirrorFields::say_of(number, static_cast<uint8_t>(s.heard_byte)),
-                                  std::memory_order_release);
-    s.heard_byte = 0;
+    const uint32_t number = ++s.urgent_number;
+    c.shared().mirror.urgent_received.store(MirrorFields::urgent_of(number, static_cast<uint8_t>(s.urgent_byte)),
+                                            std::memory_order_release);
+    s.urgent_byte = 0;
     changed(c);
 }
 
-bool has_to_say(const Connection& c) {
+bool has_urgent_to_send(const Connection& c) {
     const MirrorFields& mirror = c.shared().mirror;
-    return is_proving(c) && mirror.say.load(std::memory_order_acquire) != mirror.said.load();
+    return is_proving(c) && mirror.urgent_to_send.load(std::memory_order_acquire) != mirror.urgent_sent.load();
 }
 
-void say(Connection& c, int fd) {
+void send_urgent(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
-    if (!has_to_say(c) || (s.out_epoch.load() & 1) != 0 || s.resume_due || has_backlog(s)) {
+    if (!has_urgent_to_send(c) || (s.out_epoch.load() & 1) != 0 || s.resume_due || has_backlog(s)) {
         return;
     }
     MirrorFields& mirror = c.shared().mirror;
-    const uint32_t wanted = mirror.say.load(std::memory_order_acquire);
+    const uint32_t wanted = mirror.urgent_to_send.load(std::memory_order_acquire);
     const auto byte = static_cast<uint8_t>(wanted);
     // After the peer's end, it would be answered with a reset.
     if (pollfd one{fd, POLLRDHUP, 0}; sys::poll(&one, 1, 0) != 0) {
@@ -99,7 +99,7 @@ void say(Connection& c, int fd) {
     if (sys::send(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
         c.out_ring().writer.frames.fetch_add(1, std::memory_order_release);
         count_sent(c, 1);
-        mirror.said.store(wanted);
+        mirror.urgent_sent.store(wanted);
     }
 }
 

@@ -57,31 +57,31 @@ void wake_everybody(Connection& c) {
 // record wakes all of them, and nothing else may come for a long time: so it stays unread until they are awake. A
 // thread that was killed in its sleep never wakes.
 bool may_take_record(Connection& c, int fd) {
-    constexpr uint64_t patience_ns = 1000000000U;
+    constexpr uint64_t timeout_ns = 1000000000U;
     ConnectionState& s = *c.state.load();
     const uint64_t now = sys::now_ns();
     s.record_since_ns = s.record_since_ns != 0 ? s.record_since_ns : now;
     let_others_wake(c, fd);
     const bool asleep =
         s.sleepers.load() > own_sleeps || (c.watched.load(std::memory_order_relaxed) && watches_sleep_by_frame(c));
-    return !asleep || now - s.record_since_ns > patience_ns;
+    return !asleep || now - s.record_since_ns > timeout_ns;
 }
 
-enum class Said : uint8_t {
+enum class Sent : uint8_t {
     later, // there is no space for it yet
     record,
     nothing, // the own direction has ended
 };
 
 // Under both locks.
-Said send_record(Connection& c, int fd) {
+Sent send_record(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     pollfd space{fd, POLLOUT, 0};
     if (sys::poll(&space, 1, 0) <= 0) {
-        return Said::later;
+        return Sent::later;
     }
     if ((space.revents & (POLLERR | POLLHUP)) != 0) {
-        return Said::nothing;
+        return Sent::nothing;
     }
     Record record;
     record.head = s.out.position;
@@ -91,34 +91,34 @@ Said send_record(Connection& c, int fd) {
     record.resumed = (record.epoch & 1) == 0 && !s.resume_due ? 1 : 0;
     // A writable socket has more than enough space for both.
     if (const long n = sys::send(fd, &mark, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL); n != 1) {
-        return n == -EAGAIN ? Said::later : Said::nothing;
+        return n == -EAGAIN ? Sent::later : Sent::nothing;
     }
     count_sent(c, 1);
     if (sys::send(fd, &record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<long>(sizeof(record))) {
         (void)violation(c, fd); // it was closed meanwhile, or nothing more can be sent
-        return Said::record;
+        return Sent::record;
     }
     count_sent(c, sizeof(record));
     c.out_ring().writer.frames.fetch_add(1 + sizeof(record), std::memory_order_release);
-    return Said::record;
+    return Sent::record;
 }
 
 // Whether the far end has returned, as far as it is known here: then the own segment has all bytes of its ring.
 bool has_whole_epoch(const Connection& c) { return (published_epoch(c) & 1) == 0; }
 
 // Under both locks: sends the own record, once. False: not yet, or not any more.
-bool say_record(Connection& c, int fd) {
+bool send_own_record(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     if (s.recovery != Recovery::begun) {
         return true;
     }
-    const Said said = send_record(c, fd);
-    if (said == Said::later || s.broken) {
+    const Sent sent = send_record(c, fd);
+    if (sent == Sent::later || s.broken) {
         return false;
     }
-    s.says_nothing = said == Said::nothing;
+    s.sends_no_record = sent == Sent::nothing;
     s.recovery = Recovery::sent;
-    if (!s.says_nothing) {
+    if (!s.sends_no_record) {
         // The ring is not read any more, unless Frame::resume was consumed: then it is drained.
         s.awaits_resume = (s.in_epoch.load() & 1) != 0 && !s.resume_seen;
     } else if (!has_whole_epoch(c)) {
@@ -228,7 +228,7 @@ ssize_t take_record(Connection& c, int fd) {
     s.far_tail = record.tail;
     s.far_record_seen = true;
     if (next != epoch) {
-        if (again && s.says_nothing) {
+        if (again && s.sends_no_record) {
             if (next != epoch + 1 || c.in_ring().writer.head.load() != record.head) {
                 return violation(c, fd);
             }
@@ -258,17 +258,17 @@ void recover(Connection& c, int fd) {
         (void)violation(c, fd); // one of the ends is handing the connection over to another program
         return;
     }
-    const bool said = say_record(c, fd);
+    const bool sent = send_own_record(c, fd);
     // The far end's record is behind all that TCP has carried: in front of it, this function may consume only frames.
     follow(c, fd, true);
     if (!s.far_record_seen && (s.in_epoch.load() & 1) == 0 && is_at_mark(fd)) {
         (void)take_record(c, fd);
     }
-    if (said && !s.far_record_seen && !s.broken) {
+    if (sent && !s.far_record_seen && !s.broken) {
         take_end(c, fd);
         follow(c, fd, true);
     }
-    if (!said || !s.far_record_seen || s.broken || s.resume_seen) {
+    if (!sent || !s.far_record_seen || s.broken || s.resume_seen) {
         return; // the last: the ring must be drained first
     }
     const uint32_t epoch = s.far_epoch;

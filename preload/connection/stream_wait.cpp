@@ -73,8 +73,8 @@ void look_in(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrive
 }
 
 bool has_switched_lately(const ConnectionState& s) {
-    constexpr uint64_t patience_ns = 1000000000;
-    return sys::now_ns() - s.switched_ns.load() < patience_ns;
+    constexpr uint64_t timeout_ns = 1000000000;
+    return sys::now_ns() - s.switched_ns.load() < timeout_ns;
 }
 
 void look_out(Connection& c, int fd, short wanted, Readiness& r) {
@@ -216,7 +216,7 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
 
 bool wants_service(const Connection& c) {
     const ConnectionState& s = *c.state.load();
-    return has_backlog(s) || s.giving_back || is_recovering(c) || has_to_say(c);
+    return has_backlog(s) || s.giving_back || is_recovering(c) || has_urgent_to_send(c);
 }
 
 namespace {
@@ -235,7 +235,7 @@ bool attend_mirrored(Connection& c, int fd) {
             uint8_t byte = 0;
             ssize_t error = 0;
             if (section && is_proving(c)) {
-                hear(c, fd);
+                receive_urgent(c, fd);
             }
             // EINVAL: there is no urgent byte.
             if (section && stage >= path::MirrorFields::proved &&
@@ -249,7 +249,7 @@ bool attend_mirrored(Connection& c, int fd) {
         }
         const WriteSection section(c, fd);
         if (section) {
-            say(c, fd);
+            send_urgent(c, fd);
             send_wanted_frame(c, fd);
         }
     }

@@ -125,8 +125,8 @@ bool may_switch(const Connection& c, bool halts) {
 } // namespace
 
 bool is_halted(const ConnectionState& s, uint32_t epoch) {
-    constexpr uint64_t patience_ns = 5000000000U;
-    return s.halted_epoch.load() == epoch && sys::now_ns() - s.halted_ns.load() < patience_ns;
+    constexpr uint64_t timeout_ns = 5000000000U;
+    return s.halted_epoch.load() == epoch && sys::now_ns() - s.halted_ns.load() < timeout_ns;
 }
 
 void advance_out(Connection& c) {

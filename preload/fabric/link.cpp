@@ -85,7 +85,7 @@ void Link::fail(Reason why) {
         return;
     }
     if (!attach_asked_) {
-        owner_.tell(Control::failed, token(), why);
+        owner_.send_control(Control::failed, token(), why);
     } else if (mirror.closed.load() != 0 && phase_ == Phase::moving && !mirror_->has_closed()) {
         // No process is left that could send the rest by TCP: an error rather than EOF in the middle.
         const linger reset{1, 0};
@@ -446,7 +446,7 @@ bool Link::take_hello(std::span<const uint8_t> body) {
     phase_ = Phase::attaching;
     deadline_ = sys::now_ns() + attaching_time;
     attach_asked_ = true;
-    owner_.tell(Control::attach, token(), Reason::none);
+    owner_.send_control(Control::attach, token(), Reason::none);
     return true;
 }
 
@@ -455,18 +455,18 @@ void Link::prove() {
     if (phase_ == Phase::attaching && careful_ && far_careful_) {
         phase_ = Phase::proving;
         deadline_ = sys::now_ns() + proving_time;
-        say_next();
+        send_next_urgent();
     }
 }
 
-void Link::say_next() {
+void Link::send_next_urgent() {
     uint8_t byte = 0;
     if (getrandom(&byte, sizeof(byte), 0) != sizeof(byte)) {
         fail(Reason::no_memory);
         return;
     }
-    said_ = MirrorFields::say_of((said_ >> 8) + 1, byte);
-    segment_->mirror.say.store(said_, std::memory_order_release);
+    urgent_sent_ = MirrorFields::urgent_of((urgent_sent_ >> 8) + 1, byte);
+    segment_->mirror.urgent_to_send.store(urgent_sent_, std::memory_order_release);
     owner_.attend(*segment_, task_.direction);
 }
 
@@ -476,11 +476,11 @@ bool Link::take_echo(std::span<const uint8_t> body) {
         return false;
     }
     memcpy(&echo, body.data(), sizeof(echo));
-    if (echo.say != said_ || proved_) {
+    if (echo.urgent != urgent_sent_ || proved_) {
         return false; // the sender does not hold the other end
     }
-    if ((said_ >> 8) < MirrorFields::urgent_bytes) {
-        say_next();
+    if ((urgent_sent_ >> 8) < MirrorFields::urgent_bytes) {
+        send_next_urgent();
         return true;
     }
     proved_ = true;
@@ -511,9 +511,10 @@ bool Link::progress() {
     }
     if (phase_ == Phase::proving || phase_ == Phase::moving) {
         // The last one may be heard when the far end has proved already.
-        if (const uint32_t heard = segment_->mirror.heard.load(std::memory_order_acquire); heard != heard_) {
-            heard_ = heard;
-            const Echo echo{heard};
+        if (const uint32_t received = segment_->mirror.urgent_received.load(std::memory_order_acquire);
+            received != urgent_echoed_) {
+            urgent_echoed_ = received;
+            const Echo echo{received};
             send(Kind::echo, &echo, sizeof(echo));
             return true;
         }
@@ -577,7 +578,7 @@ bool Link::arm(uint64_t id) {
         segment_->mirror.sleeper.store(id);
         const bool careful = segment_->direction[1 - task_.direction].wake.consent.load() == path::Consent::given;
         return (phase_ == Phase::attaching && !careful_ && careful) ||
-               (phase_ == Phase::proving && segment_->mirror.heard.load() != heard_);
+               (phase_ == Phase::proving && segment_->mirror.urgent_received.load() != urgent_echoed_);
     }
     return false;
 }

@@ -22,7 +22,7 @@ class LinkOwner {
     virtual bool watch(int fd, uint64_t token, bool out) = 0;
     virtual void attend(const path::Segment& segment, unsigned end) = 0; // requests it of the program's service
     virtual void wake(path::Segment& segment, unsigned end, uint64_t id) = 0;
-    virtual void tell(Control::Kind kind, uint64_t token, Reason why) = 0;
+    virtual void send_control(Control::Kind kind, uint64_t token, Reason why) = 0;
 };
 
 class Link {
@@ -77,7 +77,7 @@ class Link {
     bool take_echo(std::span<const uint8_t> body);
     bool take_closed();
     void prove();
-    void say_next();
+    void send_next_urgent();
     void begin_to_move();
     void tell_program();
     void take_frames() const;
@@ -109,8 +109,8 @@ class Link {
     bool far_careful_ = false;
     bool proved_ = false;
     bool far_proved_ = false;
-    uint32_t said_ = 0;  // MirrorFields::say_of()
-    uint32_t heard_ = 0; // the last one that was echoed
+    uint32_t urgent_sent_ = 0;   // MirrorFields::urgent_of()
+    uint32_t urgent_echoed_ = 0; // the last one that was echoed
     std::unique_ptr<Mirror> mirror_;
 };
 

@@ -47,7 +47,7 @@ struct Hello {
 };
 
 struct Echo {
-    uint32_t say = 0; // MirrorFields::say_of()
+    uint32_t urgent = 0; // MirrorFields::urgent_of()
 };
 
 // What one host's program has written to its segment (see path/ring.hpp), and what its worker adds. Each message is

@@ -29,7 +29,7 @@ void Mirror::append(Bytes& out, Kind kind, const void* body, size_t bytes, uint6
     header.area = area;
     // given_back must be sent before the tail, see stream::is_clear().
     const uint64_t tail = in().reader.tail.load();
-    header.tail = in().reader.given_back.load() == told_.given_back ? tail : told_tail_;
+    header.tail = in().reader.given_back.load() == sent_.given_back ? tail : told_tail_;
     const size_t at = out.size();
     out.resize(at + sizeof(header) + bytes);
     memcpy(out.data() + at, &header, sizeof(header));
@@ -60,22 +60,22 @@ bool Mirror::snapshot(State& state) {
     state.given_back = reader.given_back.load(std::memory_order_acquire);
     // The snapshot has what the program wrote before it changed these. Bytes in front of the end of an epoch must have
     // been collected.
-    const bool ends = state.epoch != told_.epoch || segment_.mirror.closed.load() != 0;
+    const bool ends = state.epoch != sent_.epoch || segment_.mirror.closed.load() != 0;
     return writer.epoch.load() == state.epoch && reader.request.load() == state.request &&
            (!ends || writer.head.load() == read_.position);
 }
 
 // Counts of bytes, and small advances of the tail, are sent with other changes.
 bool Mirror::is_news(const State& state) const {
-    State told = told_;
-    told.sent = state.sent;
-    told.received = state.received;
+    State sent = sent_;
+    sent.sent = state.sent;
+    sent.received = state.received;
     if (!exact_) {
         const uint64_t capacity = write_.capacity();
-        told.tail = state.tail - told_tail_ < capacity / 4 ? state.tail : told.tail;
-        told.given_back = state.given_back;
+        sent.tail = state.tail - told_tail_ < capacity / 4 ? state.tail : sent.tail;
+        sent.given_back = state.given_back;
     }
-    return exact_ ? told_ != state : told != state;
+    return exact_ ? sent_ != state : sent != state;
 }
 
 bool Mirror::collect_data(Bytes& out, size_t limit) {
@@ -152,7 +152,7 @@ bool Mirror::collect(Bytes& out, size_t limit) {
         if (is_news(state)) {
             collect_taken(out, state);
             append(out, Kind::state, &state, sizeof(state));
-            told_ = state;
+            sent_ = state;
             told_tail_ = std::max(told_tail_, state.tail); // the reader may have advanced since the snapshot
             any = true;
         }

@@ -83,7 +83,7 @@ class Mirror {
     const unsigned own_;
     path::Cursor read_;  // of the own ring: what was collected
     path::Cursor write_; // of the far end's ring here
-    State told_;         // the last that was sent
+    State sent_;         // the last that was sent
     State far_;          // the last that was received
     uint64_t told_tail_ = 0;
     uint64_t changes_ = 0;

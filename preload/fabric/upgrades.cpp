@@ -26,9 +26,9 @@ using rendezvous::Outcome;
 using rendezvous::Upgrade;
 
 bool Upgrades::ensure_worker() {
-    constexpr uint64_t patience_ns = 60000000000U; // a busy machine takes seconds to load libfabric
+    constexpr uint64_t timeout_ns = 60000000000U; // a busy machine takes seconds to load libfabric
     if (worker_ < 0 && !impossible_) {
-        ready_by_ = sys::now_ns() + patience_ns;
+        ready_by_ = sys::now_ns() + timeout_ns;
         worker_ = spawn_worker();
         impossible_ = worker_ < 0 || !rendezvous::watch(epoll_, worker_, EPOLLIN, rendezvous::worker_mark);
     }

@@ -53,7 +53,7 @@ Worker::Worker() {
         throw std::runtime_error("no descriptors");
     }
     rsocket_load_providers_1();
-    tell(Control::ready, 0, Reason::none);
+    send_control(Control::ready, 0, Reason::none);
 }
 
 Worker::~Worker() {
@@ -110,7 +110,7 @@ void Worker::notify_again() {
     }
 }
 
-void Worker::tell(Control::Kind kind, uint64_t token, Reason why) {
+void Worker::send_control(Control::Kind kind, uint64_t token, Reason why) {
     Control message;
     message.kind = kind;
     message.token = token;
@@ -156,13 +156,13 @@ void Worker::serve(const Control& task, int memory, int tcp) {
     if (!rendezvous::Ends::of(tcp, ends) || !(ends == task.ends)) {
         path::unmap_segment(segment);
         close(tcp);
-        tell(Control::failed, task.token, Reason::young);
+        send_control(Control::failed, task.token, Reason::young);
         return;
     }
     if (segment == nullptr || segment->token != task.token || task.direction > 1 || task.token < first_token) {
         path::unmap_segment(segment);
         close(tcp);
-        tell(Control::failed, task.token, Reason::no_memory);
+        send_control(Control::failed, task.token, Reason::no_memory);
         return;
     }
     segment->service[task.direction] = task.service;

@@ -29,7 +29,7 @@ class Worker final : public LinkOwner {
     bool watch(int fd, uint64_t token, bool out) override;
     void attend(const path::Segment& segment, unsigned end) override;
     void wake(path::Segment& segment, unsigned end, uint64_t id) override;
-    void tell(Control::Kind kind, uint64_t token, Reason why) override;
+    void send_control(Control::Kind kind, uint64_t token, Reason why) override;
 
   private:
     bool progress_all();

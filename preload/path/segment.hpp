@@ -29,23 +29,23 @@ struct alignas(64) MirrorFields {
     };
     // From the worker:
     std::atomic<uint32_t> stage{proving};
-    std::atomic<uint32_t> say{0};        // number of an urgent byte to send, from 1, and the byte: see say_of()
-    std::atomic<uint32_t> asked{0};      // the far end's service requests attention of this end's
-    std::atomic<uint32_t> frames{0};     // not 0: a waiter at the far end can only be woken by a TCP frame
-    std::atomic<uint32_t> far_closed{0}; // no waiter is left at the far end
-    std::atomic<uint32_t> applied{0};    // the last epoch of the own direction that is complete in the far segment
+    std::atomic<uint32_t> urgent_to_send{0}; // number of an urgent byte to send, from 1, and the byte: see urgent_of()
+    std::atomic<uint32_t> asked{0};          // the far end's service requests attention of this end's
+    std::atomic<uint32_t> frames{0};         // not 0: a waiter at the far end can only be woken by a TCP frame
+    std::atomic<uint32_t> far_closed{0};     // no waiter is left at the far end
+    std::atomic<uint32_t> applied{0};        // the last epoch of the own direction that is complete in the far segment
     // From the program:
-    std::atomic<uint64_t> changes{0};  // counts changes that the worker must process
-    std::atomic<uint64_t> sleeper{0};  // the worker's armed wake-up id, taken by the thread that wakes it
-    std::atomic<uint32_t> said{0};     // the last `say` that was sent
-    std::atomic<uint32_t> heard{0};    // the far end's last urgent byte, encoded likewise
-    std::atomic<uint32_t> withdraw{0}; // the reader withdraws its consent
+    std::atomic<uint64_t> changes{0};         // counts changes that the worker must process
+    std::atomic<uint64_t> sleeper{0};         // the worker's armed wake-up id, taken by the thread that wakes it
+    std::atomic<uint32_t> urgent_sent{0};     // the last `urgent_to_send` that was sent
+    std::atomic<uint32_t> urgent_received{0}; // the far end's last urgent byte, encoded likewise
+    std::atomic<uint32_t> withdraw{0};        // the reader withdraws its consent
     std::atomic<uint32_t> closed{0}; // by the last process that had it; 2: with a reset; 3: only the kernel uses it now
     std::atomic<uint32_t> shared{0}; // several processes have had it: only the kernel sees when the last one has ended
 
     static constexpr uint32_t left = 3;         // a value of `closed`
     static constexpr uint32_t urgent_bytes = 4; // sent by each end for the proof
-    static constexpr uint32_t say_of(uint32_t number, uint8_t byte) { return number << 8 | byte; }
+    static constexpr uint32_t urgent_of(uint32_t number, uint8_t byte) { return number << 8 | byte; }
 };
 
 struct Segment {

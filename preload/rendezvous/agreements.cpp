@@ -22,8 +22,8 @@ namespace {
 
 constexpr uint64_t millisecond = 1000000;
 // A peer on a channel that has the connection is usually ready as soon as this end is.
-constexpr uint64_t patience = 50 * millisecond;
-constexpr uint64_t patience_without_room = 1000 * millisecond;
+constexpr uint64_t timeout = 50 * millisecond;
+constexpr uint64_t timeout_without_space = 1000 * millisecond;
 constexpr uint64_t answering_time = 1000 * millisecond;
 constexpr uint64_t tick = 10 * millisecond; // entries that are due within it are handled together
 constexpr size_t max_offers = 32;           // unanswered, on one channel: each has a descriptor in flight
@@ -84,10 +84,10 @@ bool Agreements::begin(Connection& c, uint64_t now) {
     }
     Pending& pending = *pending_.add(upgrade);
     pending.since = now;
-    if (Channel* heard = channels_.heard(upgrade.ends); heard != nullptr && heard->user() == upgrade.user) {
-        pending.channel = heard;
+    if (Channel* from = channels_.ready_received_on(upgrade.ends); from != nullptr && from->user() == upgrade.user) {
+        pending.channel = from;
     }
-    say_ready(pending, now);
+    send_ready(pending, now);
     begin_meetings();
     return true;
 }
@@ -210,8 +210,8 @@ void Agreements::keep_socket(Meeting& meeting) {
     }
     const uint64_t now = sys::now_ns();
     pending_.for_each([&](Pending& pending) {
-        if (pending.told == nullptr && pending.upgrade.connection != meeting.upgrade().connection) {
-            say_ready(pending, now);
+        if (pending.ready_sent_on == nullptr && pending.upgrade.connection != meeting.upgrade().connection) {
+            send_ready(pending, now);
         }
     });
 }
@@ -219,12 +219,12 @@ void Agreements::keep_socket(Meeting& meeting) {
 // Channels.
 
 // Sends `ready`. The second end makes an offer instead, if the peer has sent `ready`.
-void Agreements::say_ready(Pending& pending, uint64_t now) {
+void Agreements::send_ready(Pending& pending, uint64_t now) {
     if (pending.channel != nullptr) {
         if (pending.upgrade.ends.is_first()) {
-            (void)say_ready_on(pending, *pending.channel);
+            (void)send_ready_on(pending, *pending.channel);
             if (pending.meeting == nullptr) {
-                at(pending, rounded_up(now + patience_without_room));
+                at(pending, rounded_up(now + timeout_without_space));
             }
         } else {
             make_offer(pending, now);
@@ -233,18 +233,18 @@ void Agreements::say_ready(Pending& pending, uint64_t now) {
     }
     const Channels::Candidates candidates = channels_.candidates(pending.upgrade);
     for (size_t i = 0; i < candidates.count; ++i) {
-        (void)say_ready_on(pending, *candidates.channels[i]);
+        (void)send_ready_on(pending, *candidates.channels[i]);
     }
     if (pending.meeting != nullptr) {
         return; // the meeting has its own deadline
     }
     await_meeting(pending, candidates.count == 0);
     if (candidates.count != 0) {
-        at(pending, rounded_up(now + (pending.told != nullptr ? patience : patience_without_room)));
+        at(pending, rounded_up(now + (pending.ready_sent_on != nullptr ? timeout : timeout_without_space)));
     }
 }
 
-bool Agreements::say_ready_on(Pending& pending, Channel& channel) {
+bool Agreements::send_ready_on(Pending& pending, Channel& channel) {
     Proposal proposal;
     proposal.kind = Proposal::ready;
     proposal.ends = pending.upgrade.ends;
@@ -252,7 +252,7 @@ bool Agreements::say_ready_on(Pending& pending, Channel& channel) {
         wait_for_room(channel);
         return false;
     }
-    pending.told = &channel;
+    pending.ready_sent_on = &channel;
     return true;
 }
 
@@ -269,7 +269,7 @@ void Agreements::make_offer(Pending& pending, uint64_t now) {
         return;
     }
     if (pending.meeting == nullptr) {
-        at(pending, rounded_up(now + patience_without_room));
+        at(pending, rounded_up(now + timeout_without_space));
     }
     if (channel.offers >= max_offers || !channel.has_room()) {
         wait_for_room(channel);
@@ -316,8 +316,8 @@ void Agreements::send_waiting(Channel& channel, uint64_t now) {
         if (channel.waiting || pending.offer != nullptr) {
             return;
         }
-        if (pending.told == nullptr || (pending.channel == &channel && !pending.upgrade.ends.is_first())) {
-            say_ready(pending, now);
+        if (pending.ready_sent_on == nullptr || (pending.channel == &channel && !pending.upgrade.ends.is_first())) {
+            send_ready(pending, now);
         }
     });
 }
@@ -331,8 +331,8 @@ void Agreements::close_channel(Channel& channel) {
                 await_meeting(pending, true);
             }
         }
-        if (pending.told == &channel) {
-            pending.told = nullptr;
+        if (pending.ready_sent_on == &channel) {
+            pending.ready_sent_on = nullptr;
         }
     });
     channels_.close(channel);
@@ -391,7 +391,7 @@ void Agreements::on_proposal(Channel& channel, const Proposal& proposal, int mem
 void Agreements::on_ready(Channel& channel, const Ends& ends, uint64_t now) {
     Pending* pending = pending_.find(ends);
     if (pending == nullptr || pending->upgrade.user != channel.user()) {
-        channels_.note_heard(channel, ends);
+        channels_.note_ready(channel, ends);
         return;
     }
     if (pending->offer != nullptr) {
@@ -400,8 +400,8 @@ void Agreements::on_ready(Channel& channel, const Ends& ends, uint64_t now) {
     pending->channel = &channel;
     if (!ends.is_first()) {
         make_offer(*pending, now);
-    } else if (pending->told != &channel) {
-        (void)say_ready_on(*pending, channel);
+    } else if (pending->ready_sent_on != &channel) {
+        (void)send_ready_on(*pending, channel);
     }
 }
 
@@ -439,7 +439,7 @@ void Agreements::on_answer(Channel& channel, const Proposal& proposal, uint64_t 
     if (proposal.kind == Proposal::declined) {
         withdraw_offer(*pending);
         pending->channel = nullptr;
-        at(*pending, rounded_up(now + patience));
+        at(*pending, rounded_up(now + timeout));
     } else {
         Reason why_not = Reason::none;
         const bool attached = attach(pending->upgrade, pending->offer, proposal.token, 1, why_not);

@@ -58,8 +58,8 @@ class Agreements {
     void on_outcome(Pending& pending, const Outcome& outcome);
     void keep_socket(Meeting& meeting);
 
-    void say_ready(Pending& pending, uint64_t now);
-    bool say_ready_on(Pending& pending, Channel& channel);
+    void send_ready(Pending& pending, uint64_t now);
+    bool send_ready_on(Pending& pending, Channel& channel);
     void make_offer(Pending& pending, uint64_t now);
     void withdraw_offer(Pending& pending);
     void wait_for_room(Channel& channel);

@@ -86,7 +86,7 @@ bool Channels::add(int socket, uint64_t service, const Upgrade& upgrade) {
 }
 
 void Channels::close(Channel& channel) {
-    for (Heard& one : heard_) {
+    for (Ready& one : ready_) {
         if (one.channel == &channel) {
             one.channel = nullptr;
         }
@@ -130,14 +130,14 @@ uint64_t Channels::event_of(const Channel& channel) const {
     return channel_mark | static_cast<uint64_t>(&channel - channels_.data());
 }
 
-Channels::Heard& Channels::heard_at(const Ends& ends) {
-    return heard_[(ends.own.port * 31U + ends.peer.port) % heard_.size()];
+Channels::Ready& Channels::ready_at(const Ends& ends) {
+    return ready_[(ends.own.port * 31U + ends.peer.port) % ready_.size()];
 }
 
-void Channels::note_heard(Channel& channel, const Ends& ends) { heard_at(ends) = {ends, &channel}; }
+void Channels::note_ready(Channel& channel, const Ends& ends) { ready_at(ends) = {ends, &channel}; }
 
-Channel* Channels::heard(const Ends& ends) {
-    const Heard& found = heard_at(ends);
+Channel* Channels::ready_received_on(const Ends& ends) {
+    const Ready& found = ready_at(ends);
     return found.ends == ends ? found.channel : nullptr;
 }
 

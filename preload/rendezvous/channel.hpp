@@ -72,23 +72,23 @@ class Channels {
     void watch_room(Channel& channel, bool wanted);
 
     // The peer has sent `ready` for a connection while this end was not ready.
-    void note_heard(Channel& channel, const Ends& ends);
-    Channel* heard(const Ends& ends);
+    void note_ready(Channel& channel, const Ends& ends);
+    Channel* ready_received_on(const Ends& ends);
 
   private:
     static constexpr uint64_t channel_bits = uint64_t{3} << 62;
-    struct Heard {
+    struct Ready {
         Ends ends;
         Channel* channel = nullptr;
     };
 
-    Heard& heard_at(const Ends& ends);
+    Ready& ready_at(const Ends& ends);
     [[nodiscard]] uint64_t event_of(const Channel& channel) const;
 
     const int epoll_;
     uint64_t clock_ = 0;
     std::array<Channel, capacity> channels_;
-    std::array<Heard, 256> heard_; // a lost entry costs one more message
+    std::array<Ready, 256> ready_; // a lost entry costs one more message
 };
 
 } // namespace preload::rendezvous

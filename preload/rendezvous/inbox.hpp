@@ -26,17 +26,17 @@ unsigned many_messages();
 
 // 0, or -errno; -EAGAIN: its queue was full for all of that time. Services do not wait for each other's: two of them
 // would deadlock.
-template <class Message> long send_to(int from, uint64_t service, const Message& message, uint64_t patience_ns = 0) {
+template <class Message> long send_to(int from, uint64_t service, const Message& message, uint64_t timeout_ns = 0) {
     sockaddr_un to{};
     const socklen_t length = service_address(service, to);
-    const uint64_t begin = patience_ns != 0 ? sys::now_ns() : 0;
+    const uint64_t begin = timeout_ns != 0 ? sys::now_ns() : 0;
     for (;;) {
         const long sent =
             sys::call(SYS_sendto, from, &message, sizeof(message), MSG_DONTWAIT | MSG_NOSIGNAL, &to, length);
         if (sent != -EAGAIN) {
             return std::min(sent, 0L);
         }
-        if (patience_ns == 0 || sys::now_ns() - begin > patience_ns) {
+        if (timeout_ns == 0 || sys::now_ns() - begin > timeout_ns) {
             return -EAGAIN;
         }
         sys::call(SYS_sched_yield);

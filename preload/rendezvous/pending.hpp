@@ -19,13 +19,13 @@ class Meeting;
 struct Pending {
     Upgrade upgrade;
     uint64_t since = 0;
-    uint64_t due = UINT64_MAX;      // when it must be checked
-    Meeting* meeting = nullptr;     // if one has begun
-    bool awaits_meeting = false;    // one must begin
-    Channel* channel = nullptr;     // on which the peer has sent `ready`
-    Channel* told = nullptr;        // the last one on which this end has sent `ready`
-    path::Segment* offer = nullptr; // made on the channel, and not answered yet
-    uint64_t token = 0;             // of the offer
+    uint64_t due = UINT64_MAX;        // when it must be checked
+    Meeting* meeting = nullptr;       // if one has begun
+    bool awaits_meeting = false;      // one must begin
+    Channel* channel = nullptr;       // on which the peer has sent `ready`
+    Channel* ready_sent_on = nullptr; // the last one on which this end has sent `ready`
+    path::Segment* offer = nullptr;   // made on the channel, and not answered yet
+    uint64_t token = 0;               // of the offer
 
   private:
     friend class PendingTable;

@@ -385,9 +385,9 @@ uint64_t current_mask() {
 // Making a thread takes malloc's locks, which the code that a signal handler interrupts may hold. A handler has its
 // signal blocked.
 bool may_start() {
-    constexpr uint32_t patience = 64;
+    constexpr uint32_t most_postponed = 64;
     const uint64_t mask = current_mask();
-    return mask == 0 || mask == usual_mask.load() || postponed.fetch_add(1) > patience;
+    return mask == 0 || mask == usual_mask.load() || postponed.fetch_add(1) > most_postponed;
 }
 
 } // namespace
@@ -455,15 +455,15 @@ constexpr uint64_t short_ns = 5000000U;
 constexpr uint64_t long_ns = 1000000000U;
 
 // Also for a process without a service.
-template <class Message> long send_anyhow(uint64_t service, const Message& message, uint64_t patience_ns = 0) {
+template <class Message> long send_anyhow(uint64_t service, const Message& message, uint64_t timeout_ns = 0) {
     if (inbox.load() >= 0) {
-        return send_to(inbox, service, message, patience_ns);
+        return send_to(inbox, service, message, timeout_ns);
     }
     long result = 0;
     const int fd =
         descriptors::make([] { return sys::call(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
     if (fd >= 0) {
-        result = send_to(fd, service, message, patience_ns);
+        result = send_to(fd, service, message, timeout_ns);
         descriptors::close(fd);
     }
     return result;

@@ -177,11 +177,11 @@ bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token,
             s.hold = false;
             s.out_direction = direction;
             c.mirrored = upgrade.remote;
-            s.heard_number = s.heard_byte = 0;
+            s.urgent_number = s.urgent_byte = 0;
             s.recovery = Recovery::none;
             s.recovered = s.far_record_seen = false;
             s.record_since_ns = 0;
-            s.says_nothing = false;
+            s.sends_no_record = false;
             s.reason = Reason::none;
             c.segment = segment;
             // A process forked before has no mapping of the segment; one forked from now on has. fork increments

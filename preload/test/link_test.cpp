@@ -67,7 +67,7 @@ class Owner final : public LinkOwner {
     bool watch(int, uint64_t, bool) override { return true; }
     void attend(const path::Segment&, unsigned) override {}
     void wake(path::Segment&, unsigned, uint64_t) override {}
-    void tell(Control::Kind kind, uint64_t, preload::Reason why) override {
+    void send_control(Control::Kind kind, uint64_t, preload::Reason why) override {
         told = kind;
         reason = why;
     }
@@ -106,7 +106,7 @@ class Host {
         link.progress();
         hear(Kind::careful);
         for (uint32_t i = 0; i < path::MirrorFields::urgent_bytes; ++i) {
-            const Echo echo{memory().mirror.say.load()};
+            const Echo echo{memory().mirror.urgent_to_send.load()};
             hear(Kind::echo, &echo, sizeof(echo));
         }
         hear(Kind::proved);

@@ -103,7 +103,7 @@ class End {
         state.out_direction = own;
         state.gate = preload::gate::careful;
         state.nonblocking = true;
-        state.heard_number = MirrorFields::urgent_bytes;
+        state.urgent_number = MirrorFields::urgent_bytes;
         connection.state = &state;
         connection.segment = segment_;
         connection.fd = fd;
@@ -171,7 +171,7 @@ class End {
     }
     // The proof is nearly over.
     void await_last_urgent_byte() {
-        state.heard_number = MirrorFields::urgent_bytes - 1;
+        state.urgent_number = MirrorFields::urgent_bytes - 1;
         fields().stage = MirrorFields::proved;
     }
     void say_urgent_byte() {

@@ -94,7 +94,7 @@ void test_a_switch_behind_the_last_urgent_byte_is_followed() {
     pair.a.send_frame();
     pair.b.await_bytes();
     EXPECT_EQ(pair.b.read(), "by the ring");
-    EXPECT_EQ(pair.b.state.heard_number, MirrorFields::urgent_bytes);
+    EXPECT_EQ(pair.b.state.urgent_number, MirrorFields::urgent_bytes);
 }
 
 // Behind it may be anything, also what a record begins with.

@@ -199,7 +199,7 @@ void test_a_record_is_no_part_of_the_proof() {
     pair.a.lose();
     EXPECT_EQ(pair.b.read(), "by TCP");
     pair.finish();
-    EXPECT_EQ(pair.b.fields().heard.load(), 0U);
+    EXPECT_EQ(pair.b.fields().urgent_received.load(), 0U);
     pair.expect_to_go_on();
 }
 
@@ -229,13 +229,13 @@ struct Proving : Pair {
     Proving() {
         for (End* end : {&a, &b}) {
             end->fields().stage = MirrorFields::proving;
-            end->state.heard_number = 0;
+            end->state.urgent_number = 0;
         }
     }
     void say_urgent(uint8_t byte) {
-        a.fields().say = MirrorFields::say_of(++said_, byte);
+        a.fields().urgent_to_send = MirrorFields::urgent_of(++said_, byte);
         a.attend();
-        EXPECT_EQ(a.fields().said.load(), a.fields().say.load());
+        EXPECT_EQ(a.fields().urgent_sent.load(), a.fields().urgent_to_send.load());
     }
     // One call, which takes all that is there: a program that is told of more may be told once, and takes a short read
     // for the end (epoll(7), edge-triggered).
@@ -269,7 +269,7 @@ void test_bytes_behind_an_urgent_byte_are_seen() {
     EXPECT_EQ(pair.read_once(MSG_PEEK), "behind");
     EXPECT_EQ(pair.read_once(), "behind");
     EXPECT_EQ(pair.arrived(), before + 6);
-    EXPECT_EQ(pair.b.fields().heard.load(), MirrorFields::say_of(1, 'u'));
+    EXPECT_EQ(pair.b.fields().urgent_received.load(), MirrorFields::urgent_of(1, 'u'));
     EXPECT_EQ(pair.b.state.received.load(), pair.b.received());
 }
 
@@ -283,7 +283,7 @@ void test_a_read_goes_on_behind_an_urgent_byte() {
     EXPECT_EQ(pair.arrived(), before + 12);
     EXPECT_EQ(pair.read_once(), "beforebehind");
     EXPECT_EQ(pair.unread(), 0);
-    EXPECT_EQ(pair.b.fields().heard.load(), MirrorFields::say_of(1, 'u'));
+    EXPECT_EQ(pair.b.fields().urgent_received.load(), MirrorFields::urgent_of(1, 'u'));
     pair.say_urgent('v');
     EXPECT_EQ(pair.a.write("again"), 5);
     shutdown(pair.sockets.connected, SHUT_WR);
@@ -291,7 +291,7 @@ void test_a_read_goes_on_behind_an_urgent_byte() {
     EXPECT_EQ(pair.arrived(), before + 17);
     EXPECT_EQ(pair.read_once(), "again");
     EXPECT_EQ(pair.read_once(), "");
-    EXPECT_EQ(pair.b.fields().heard.load(), MirrorFields::say_of(2, 'v'));
+    EXPECT_EQ(pair.b.fields().urgent_received.load(), MirrorFields::urgent_of(2, 'v'));
 }
 
 } // namespace

@@ -53,7 +53,7 @@ void test_pending_ones_are_found_by_their_ends() {
             Pending* made = table->add(upgrade_of(own, peer, own + peer));
             EXPECT(made != nullptr);
             EXPECT(made->offer == nullptr);
-            made->told = reinterpret_cast<Channel*>(1); // the next one is not to have it
+            made->ready_sent_on = reinterpret_cast<Channel*>(1); // the next one is not to have it
             expected[{own, peer}] = made;
         }
     }

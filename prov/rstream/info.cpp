@@ -302,11 +302,11 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
     fi_info** tail = nullptr;
     int failure = -FI_ENODATA;
     for (const std::string& core : cores_for(hints, params)) {
-        Info wishes;
+        Info core_hints;
         Info found;
-        int ret = hints_for_core(core, hints, wishes);
+        int ret = hints_for_core(core, hints, core_hints);
         if (ret == 0) {
-            ret = core_getinfo(core, node, service, flags, std::move(wishes), found);
+            ret = core_getinfo(core, node, service, flags, std::move(core_hints), found);
         }
         if (ret != 0) {
             RSTREAM_INFO(FI_LOG_CORE, "core %s: %s\n", core.c_str(), fi_strerror(-ret));

@@ -124,7 +124,7 @@ void ListenQueue::progress() {
             return;
         }
         vain_ = did == Did::nothing ? vain_ + 1 : 0;
-        told_ = told_ && did == Did::nothing;
+        logged_ = logged_ && did == Did::nothing;
         if (did != Did::event && !signaled_ && !readable()) {
             vain_ = 0;
             break;
@@ -147,7 +147,7 @@ void ListenQueue::note_deadline() {
 }
 
 void ListenQueue::pause() {
-    if (!std::exchange(told_, true)) {
+    if (!std::exchange(logged_, true)) {
         RSTREAM_WARN(FI_LOG_EP_CTRL,
                      "connections cannot be accepted, for want of descriptors or memory: trying again "
                      "every %d ms\n",

@@ -60,8 +60,8 @@ class ListenQueue {
     bool looked_ = false;  // handshakes were checked after the last call that can accept: else the next can block
     bool signaled_ = true; // the core's fd may still signal an event that was read
     bool paused_ = false;
-    bool told_ = false; // the pause was logged since the last activity
-    int vain_ = 0;      // consecutive reads that changed nothing
+    bool logged_ = false; // the pause was logged since the last activity
+    int vain_ = 0;        // consecutive reads that changed nothing
 };
 
 } // namespace rstream

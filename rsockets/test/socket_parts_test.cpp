@@ -117,14 +117,14 @@ void test_a_listener_of_the_kernels_on_the_address_is_seen() {
 
 void test_each_attempt_has_a_number_and_is_told_once() {
     ConnectAttempt attempt;
-    EXPECT(attempt.told()); // there is nothing to tell
+    EXPECT(attempt.reported()); // there is nothing to tell
     EXPECT_EQ(attempt.begin(), 1U);
-    EXPECT(!attempt.told());
-    attempt.tell();
-    EXPECT(attempt.told());
+    EXPECT(!attempt.reported());
+    attempt.report();
+    EXPECT(attempt.reported());
     EXPECT_EQ(attempt.begin(), 2U);
     EXPECT_EQ(attempt.number(), 2U);
-    EXPECT(!attempt.told());
+    EXPECT(!attempt.reported());
 }
 
 void test_a_set_is_readable_from_the_end_of_an_attempt_until_it_was_seen() {

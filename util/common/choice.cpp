@@ -14,12 +14,12 @@ std::unique_ptr<Backend> open_backend(const CommonOptions& common, const std::op
                                       const std::optional<Address>& remote, const PathSettings& path) {
     bool rdmacm = common.backend == BackendChoice::rdmacm;
 #if HAVE_RDMACM
-    const std::chrono::seconds patience(common.timeout);
+    const std::chrono::seconds timeout(common.timeout);
     if (common.backend == BackendChoice::automatic) {
-        rdmacm = rdmacm_reaches(local, remote, patience, path);
+        rdmacm = rdmacm_reaches(local, remote, timeout, path);
     }
     if (rdmacm) {
-        return make_rdmacm_backend(patience, path);
+        return make_rdmacm_backend(timeout, path);
     }
 #else
     if (rdmacm) {

@@ -14,10 +14,9 @@ namespace util {
 namespace {
 
 // The timeout for resolving addresses and routes.
-int resolve_ms(std::chrono::seconds patience) {
+int resolve_ms(std::chrono::seconds timeout) {
     constexpr std::chrono::milliseconds most{5000};
-    return static_cast<int>(
-        (patience.count() == 0 ? most : std::min<std::chrono::milliseconds>(most, patience)).count());
+    return static_cast<int>((timeout.count() == 0 ? most : std::min<std::chrono::milliseconds>(most, timeout)).count());
 }
 
 bool have_devices() {
@@ -84,7 +83,7 @@ class Completed {
 } // namespace
 
 bool rdmacm_reaches(const std::optional<Address>& local, const std::optional<Address>& remote,
-                    std::chrono::seconds patience, const PathSettings& path) {
+                    std::chrono::seconds timeout, const PathSettings& path) {
     if (!have_devices()) {
         return false;
     }
@@ -99,18 +98,17 @@ bool rdmacm_reaches(const std::optional<Address>& local, const std::optional<Add
     if (remote) {
         const Completed target(remote, path, false);
         // For the loopback address librdmacm finds a device, but no route.
-        return rdma_resolve_addr(id.get(), source.get(), target.get(), resolve_ms(patience)) == 0 &&
-               id->verbs != nullptr && rdma_resolve_route(id.get(), resolve_ms(patience)) == 0;
+        return rdma_resolve_addr(id.get(), source.get(), target.get(), resolve_ms(timeout)) == 0 &&
+               id->verbs != nullptr && rdma_resolve_route(id.get(), resolve_ms(timeout)) == 0;
     }
     return local->is_wildcard() || (rdma_bind_addr(id.get(), source.get()) == 0 && id->verbs != nullptr);
 }
 
-std::unique_ptr<Backend> make_rdmacm_backend(std::chrono::seconds patience, const PathSettings& path) {
-    return std::make_unique<RdmacmBackend>(patience, path);
+std::unique_ptr<Backend> make_rdmacm_backend(std::chrono::seconds timeout, const PathSettings& path) {
+    return std::make_unique<RdmacmBackend>(timeout, path);
 }
 
-RdmacmBackend::RdmacmBackend(std::chrono::seconds patience, const PathSettings& path)
-    : patience_(patience), path_(path) {
+RdmacmBackend::RdmacmBackend(std::chrono::seconds timeout, const PathSettings& path) : timeout_(timeout), path_(path) {
     if (!have_devices()) {
         fail("--backend rdmacm: this machine has no RDMA device (see ibv_devices); --backend fabric works without");
     }
@@ -163,7 +161,7 @@ std::unique_ptr<Connection> RdmacmBackend::open(EventQueue& events, const std::o
     }
     const Completed source(local, path_, true);
     const Completed target(remote, path_, false);
-    if (rdma_resolve_addr(id.get(), source.get(), target.get(), resolve_ms(patience_)) != 0 || id->verbs == nullptr) {
+    if (rdma_resolve_addr(id.get(), source.get(), target.get(), resolve_ms(timeout_)) != 0 || id->verbs == nullptr) {
         fail("{}: the address does not route over an RDMA device{}{}: {}; --backend fabric --provider tcp needs none",
              remote.text(), local ? " from " : "", local ? local->host() : "", error_text());
     }
@@ -178,7 +176,7 @@ std::unique_ptr<Connection> RdmacmBackend::open(EventQueue& events, const std::o
     if (path_.ack_timeout) {
         set("-a", RDMA_OPTION_ID_ACK_TIMEOUT, *path_.ack_timeout);
     }
-    if (rdma_resolve_route(id.get(), resolve_ms(patience_)) != 0) {
+    if (rdma_resolve_route(id.get(), resolve_ms(timeout_)) != 0) {
         fail("{}: there is no route over {}: {}", remote.text(), ibv_get_device_name(id->verbs->device), error_text());
     }
     if (rdma_migrate_id(id.get(), queue.channel()) != 0) {

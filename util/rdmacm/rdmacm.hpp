@@ -15,13 +15,13 @@ namespace util {
 
 // Whether traffic from local to remote (a server has none) uses an RDMA device. Fast if there is none.
 bool rdmacm_reaches(const std::optional<Address>& local, const std::optional<Address>& remote,
-                    std::chrono::seconds patience, const PathSettings& path);
+                    std::chrono::seconds timeout, const PathSettings& path);
 
-std::unique_ptr<Backend> make_rdmacm_backend(std::chrono::seconds patience, const PathSettings& path);
+std::unique_ptr<Backend> make_rdmacm_backend(std::chrono::seconds timeout, const PathSettings& path);
 
 class RdmacmBackend : public Backend {
   public:
-    RdmacmBackend(std::chrono::seconds patience, const PathSettings& path);
+    RdmacmBackend(std::chrono::seconds timeout, const PathSettings& path);
 
     [[nodiscard]] std::string_view name() const override { return "rdmacm"; }
     [[nodiscard]] std::string device() const override { return device_; }
@@ -34,7 +34,7 @@ class RdmacmBackend : public Backend {
     std::shared_ptr<VerbsDevice> device_of(rdma_cm_id* id);
 
   private:
-    std::chrono::seconds patience_;
+    std::chrono::seconds timeout_;
     PathSettings path_;
     std::string device_ = "any"; // until the first connection determines it
     std::map<ibv_context*, std::shared_ptr<VerbsDevice>> devices_;

@@ -36,14 +36,14 @@ class KeepaliveTimer {
 
     void start(const KeepaliveSettings& settings, Time now) {
         settings_ = settings;
-        heard(now);
+        received(now);
     }
     void stop() { settings_.idle = 0; }
     [[nodiscard]] bool on() const { return settings_.on(); }
     [[nodiscard]] const KeepaliveSettings& settings() const { return settings_; }
 
     // Activity that only a live peer can have caused.
-    void heard(Time now) {
+    void received(Time now) {
         asking_ = false;
         posted_ = false;
         due_ = now + std::chrono::milliseconds(settings_.idle);

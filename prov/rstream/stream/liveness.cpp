@@ -73,13 +73,13 @@ Liveness::Verdict Liveness::check(Time now) {
     }
     const bool probed = probe_in_flight_.load(std::memory_order_acquire);
     if (arrived_.exchange(false, std::memory_order_acquire)) {
-        keepalive_.heard(now);
-        user_timeout_.heard();
+        keepalive_.received(now);
+        user_timeout_.received();
     }
     if (completed_.exchange(false, std::memory_order_acquire)) {
         keepalive_.moved(now);
         if (!probed) { // iWARP completes what its TCP has accepted: after a probe, that proves nothing
-            user_timeout_.heard();
+            user_timeout_.received();
         }
     }
     const auto of_silence = keepalive_.look(now);

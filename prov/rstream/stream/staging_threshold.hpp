@@ -24,7 +24,7 @@ class StagingThreshold {
     }
 
     void on_stall() { ++stalls_; }
-    [[nodiscard]] bool reached() const { return stalls_ >= wire::RingWish::patience; }
+    [[nodiscard]] bool reached() const { return stalls_ >= wire::RingWish::stall_limit; }
     void reset() { stalls_ = 0; }
 
   private:

@@ -31,7 +31,7 @@ class UserTimeout {
     [[nodiscard]] bool on() const { return on_; }
 
     // Activity that only a live peer can have caused.
-    void heard() { silent_ = 0; }
+    void received() { silent_ = 0; }
 
     [[nodiscard]] Time due() const { return due_; }
 

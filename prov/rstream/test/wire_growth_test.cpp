@@ -85,7 +85,7 @@ struct Growing : Pair {
 
 void test_a_sender_asks_after_sixteen_stalls(void**) {
     Growing pair;
-    for (uint32_t i = 0; i + 1 < RingWish::patience; ++i) {
+    for (uint32_t i = 0; i + 1 < RingWish::stall_limit; ++i) {
         pair.stall();
     }
     assert_false(pair.b.growth_wanted());
@@ -106,7 +106,7 @@ void test_a_stall_counts_once(void**) {
 // A staging ring no larger than the peer's ring: all of it is on its way, and the program has more.
 void test_a_program_that_finds_no_room_counts_too(void**) {
     Growing pair;
-    for (uint32_t i = 0; i < RingWish::patience; ++i) {
+    for (uint32_t i = 0; i < RingWish::stall_limit; ++i) {
         assert_true(pair.a.held_up()); // there is room at the peer
         pair.a.stage(first);
         pair.run(pair.a, pair.b);
@@ -297,7 +297,7 @@ void test_an_abort_leaves_nothing_in_the_old_staging_ring(void**) {
 
 void test_what_the_core_refuses_is_said_again(void**) {
     Growing pair;
-    for (uint32_t i = 0; i + 1 < RingWish::patience; ++i) {
+    for (uint32_t i = 0; i + 1 < RingWish::stall_limit; ++i) {
         pair.stall();
     }
     pair.a.stage(std::min<size_t>(pair.a.space(), 2 * first));

@@ -5,7 +5,7 @@
 // its ring may be resized; the rest is three messages, each of which is valid only after the one before it:
 //
 //   sender                      receiver
-//   grow    ----------------->             the window was closed `patience` times
+//   grow    ----------------->             the window was closed `stall_limit` times
 //           <-----------------  offer      at any time, or never: address, key and size of a larger ring
 //   move    ----------------->             data from here on goes to that ring
 //
@@ -34,7 +34,7 @@ struct RemoteRing {
 // is for the progress side, the rest for the posting side.
 class RingWish {
   public:
-    static constexpr uint32_t patience = 16;
+    static constexpr uint32_t stall_limit = 16;
 
     void open(const RemoteRing& ring, bool may_grow) {
         ring_ = ring;
@@ -44,14 +44,14 @@ class RingWish {
 
     // Bytes are staged, and the peer has given no more credit than this. Repeated reports of a stall count once.
     void on_stall(uint64_t consumed) {
-        if (stalls_ < patience && (stalls_ == 0 || consumed != stalled_at_)) {
+        if (stalls_ < stall_limit && (stalls_ == 0 || consumed != stalled_at_)) {
             stalled_at_ = consumed;
             ++stalls_;
         }
     }
 
     // `ask` and `move` precede the call of the core, `unask` and `unmove` undo them.
-    [[nodiscard]] bool ask_due() const { return stalls_ >= patience && stage() == Stage::content; }
+    [[nodiscard]] bool ask_due() const { return stalls_ >= stall_limit && stage() == Stage::content; }
     void ask() { stage_.store(Stage::asked, std::memory_order_release); }
     void unask() {
         Stage asked = Stage::asked; // unless the peer has sent an offer without a request

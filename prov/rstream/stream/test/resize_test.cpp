@@ -110,7 +110,7 @@ void test_the_staging_ring_follows_the_peers_up_to_its_limit(void**) {
 
 void test_it_moves_after_so_many_stalls(void**) {
     StagingThreshold threshold(256 * KiB);
-    for (uint32_t i = 0; i < wire::RingWish::patience; ++i) {
+    for (uint32_t i = 0; i < wire::RingWish::stall_limit; ++i) {
         assert_false(threshold.reached());
         threshold.on_stall();
     }

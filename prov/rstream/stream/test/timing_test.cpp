@@ -50,7 +50,7 @@ void test_a_peer_is_asked_after_the_idle_time(void**) {
 void test_what_is_heard_begins_the_idle_time_anew(void**) {
     KeepaliveTimer keepalive;
     keepalive.start(settings, at(0));
-    keepalive.heard(at(900));
+    keepalive.received(at(900));
     assert_verdict(keepalive, 1899, Verdict::well);
     assert_verdict(keepalive, 1900, Verdict::ask);
 }
@@ -68,7 +68,7 @@ void test_an_answer_ends_the_asking(void**) {
     KeepaliveTimer keepalive = asking();
     keepalive.look(at(1100));
     keepalive.look(at(1200));
-    keepalive.heard(at(1250));
+    keepalive.received(at(1250));
     assert_true(keepalive.due() == at(2250));
     assert_verdict(keepalive, 1300, Verdict::well);
     assert_verdict(keepalive, 2250, Verdict::ask);
@@ -144,7 +144,7 @@ void test_what_is_heard_begins_the_user_timeout_anew(void**) {
     for (int i = 1; i <= 4; ++i) {
         assert_timeout(timeout, 250 * i, true, UserTimeout::Verdict::ask);
     }
-    timeout.heard();
+    timeout.received();
     for (int i = 5; i <= 8; ++i) {
         assert_timeout(timeout, 250 * i, true, UserTimeout::Verdict::ask);
     }

@@ -510,7 +510,7 @@ bool Link::progress() {
         return true;
     }
     if (phase_ == Phase::proving || phase_ == Phase::moving) {
-        // The last one may be heard when the far end has proved already.
+        // The last one may be received when the far end has proved already.
         if (const uint32_t received = segment_->mirror.urgent_received.load(std::memory_order_acquire);
             received != urgent_echoed_) {
             urgent_echoed_ = received;

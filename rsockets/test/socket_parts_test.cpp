@@ -115,9 +115,9 @@ void test_a_listener_of_the_kernels_on_the_address_is_seen() {
 
 // ---- ConnectAttempt
 
-void test_each_attempt_has_a_number_and_is_told_once() {
+void test_each_attempt_has_a_number_and_is_reported_once() {
     ConnectAttempt attempt;
-    EXPECT(attempt.reported()); // there is nothing to tell
+    EXPECT(attempt.reported()); // there is nothing to report
     EXPECT_EQ(attempt.begin(), 1U);
     EXPECT(!attempt.reported());
     attempt.report();
@@ -435,7 +435,7 @@ int main() {
         FABTEST(test_an_address_that_is_not_held_is_any),
         FABTEST(test_what_was_held_is_held_again_beside_a_connection_that_lives_on),
         FABTEST(test_a_listener_of_the_kernels_on_the_address_is_seen),
-        FABTEST(test_each_attempt_has_a_number_and_is_told_once),
+        FABTEST(test_each_attempt_has_a_number_and_is_reported_once),
         FABTEST(test_a_set_is_readable_from_the_end_of_an_attempt_until_it_was_seen),
         FABTEST(test_a_further_attempt_is_not_over_with_the_one_before),
         FABTEST(test_an_attempt_that_cannot_be_shown_says_why),

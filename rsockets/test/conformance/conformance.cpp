@@ -85,8 +85,8 @@ void prepare_hang(const Entry& entry, size_t number, const char* only) {
     std::copy(std::begin(argv), std::end(argv), hang.argv);
 }
 
-// Called by one thread at a time. An alarm meanwhile prints what is whole of it.
-void tell_cause_of_hang(const std::string& cause) {
+// Called by one thread at a time; an alarm meanwhile may print a part of it.
+void add_cause_of_hang(const std::string& cause) {
     const size_t length = strlen(hang.text);
     snprintf(hang.text + length, sizeof(hang.text) - length, "# %s\n", cause.c_str());
 }
@@ -430,7 +430,7 @@ void Case::run(std::function<void()> body) {
             const std::scoped_lock lock(failures_mutex_);
             failures_ += std::string(failures_.empty() ? "" : "; ") + "in a thread: " + failure.what();
             // The others may now wait for ever for what this thread would have sent.
-            tell_cause_of_hang(failures_);
+            add_cause_of_hang(failures_);
         }
     });
 }

@@ -60,7 +60,7 @@ judge_rpm() {
 built=no
 if has dpkg-buildpackage dh; then
     rm -rf "$work/debs"
-    # The code is tested elsewhere: it is not optimized, has a precompiled header, and its tests do not run, which halves the
+    # The code is tested elsewhere: it is not optimized, has a precompiled header, and its tests do not run, which saves a third of the
     # time. check-trixie builds as a distribution does.
     if try "dpkg-buildpackage" env DEB_BUILD_OPTIONS="noopt nocheck" RSTREAM_CONFIGURE=--enable-precompiled-header \
         "$here/build-packages.sh" "$archive" "$work/debs"; then

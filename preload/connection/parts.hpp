@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstring>
 
 #include <sys/uio.h>
+
+#include "base/copy.hpp"
 
 namespace preload {
 
@@ -28,13 +29,13 @@ class Parts {
     // Copy bytes into the buffers or out of them, or skip them.
     void put(const uint8_t* from, uint64_t count) {
         advance(count, [&](char* at, size_t length) {
-            memcpy(at, from, length);
+            base::copy_bytes(at, from, length);
             from += length;
         });
     }
     void get(uint8_t* to, uint64_t count) {
         advance(count, [&](const char* at, size_t length) {
-            memcpy(to, at, length);
+            base::copy_bytes(to, at, length);
             to += length;
         });
     }

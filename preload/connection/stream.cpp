@@ -110,7 +110,7 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
     do { // also bytes in the next area, after a resize
         const uint64_t now = std::min(count, parts.size());
         for (uint64_t left = now; left != 0;) {
-            const size_t n = at.contiguous(left);
+            const size_t n = at.contiguous(std::min(left, path::copied_at_once));
             if ((flags & MSG_TRUNC) != 0) {
                 parts.skip(n);
             } else {
@@ -118,12 +118,13 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
             }
             at.position += n;
             left -= n;
+            if (!peeks) {
+                s.in = at;
+                ring.reader.tail.store(at.position);
+                space_made(c, fd);
+            }
         }
         total += now;
-        if (!peeks) {
-            s.in = at;
-            ring.reader.tail.store(at.position);
-        }
     } while (!parts.empty() && readable(ring, at, count) && count != 0); // the next read handles invalid values
     if (peeks) {
         return static_cast<ssize_t>(total);
@@ -137,7 +138,6 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
     if (s.sleepers.load() != 0 || s.holders.load(std::memory_order_relaxed) > 1) { // in other processes, too
         want_frame(ring.wake.data_wanted);
     }
-    space_made(c, fd);
     return static_cast<ssize_t>(total);
 }
 

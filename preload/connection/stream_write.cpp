@@ -476,12 +476,12 @@ ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags) {
     const uint64_t total = std::min(space, parts.size());
     path::Cursor at = s.out;
     for (uint64_t left = total; left != 0;) {
-        const size_t n = at.contiguous(left);
+        const size_t n = at.contiguous(std::min(left, path::copied_at_once));
         parts.get(memory + at.offset_of(at.position), n);
         at.position += n;
         left -= n;
+        publish(c, fd, at.position);
     }
-    publish(c, fd, at.position);
     return static_cast<ssize_t>(total);
 }
 

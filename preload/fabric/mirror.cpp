@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/copy.hpp"
+
 namespace preload::fabric {
 
 using path::Consent;
@@ -34,7 +36,7 @@ void Mirror::append(Bytes& out, Kind kind, const void* body, size_t bytes, uint6
     out.resize(at + sizeof(header) + bytes);
     memcpy(out.data() + at, &header, sizeof(header));
     if (bytes != 0) {
-        memcpy(out.data() + at + sizeof(header), body, bytes);
+        base::copy_bytes(out.data() + at + sizeof(header), body, bytes);
     }
     if (kind == Kind::data) { // the far end takes the tail from these, and from states
         told_tail_ = std::max(told_tail_, header.tail);
@@ -212,7 +214,7 @@ bool Mirror::take_data(const Header& header, std::span<const uint8_t> body) {
     uint8_t* memory = path::ring_memory(&segment_, 1 - own_);
     for (size_t done = 0; done < body.size();) {
         const size_t n = write_.contiguous(body.size() - done);
-        memcpy(memory + write_.offset_of(write_.position), body.data() + done, n);
+        base::copy_bytes(memory + write_.offset_of(write_.position), body.data() + done, n);
         write_.position += n;
         done += n;
     }

@@ -28,6 +28,9 @@ inline constexpr std::array<uint32_t, 3> area_sizes{8U << 10, 64U << 10, 256U <<
 inline constexpr uint32_t areas = area_sizes.size();
 inline constexpr size_t ring_bytes = size_t{area_sizes[0]} + area_sizes[1] + area_sizes[2];
 
+// A large copy is published in pieces of this size, so that the other end follows while they are in the cache.
+inline constexpr uint64_t copied_at_once = 32U << 10;
+
 constexpr size_t area_offset(uint32_t area) {
     size_t offset = 0;
     for (uint32_t i = 0; i < area; ++i) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/copy.hpp"
 #include "fabtests/common/test.hpp"
 #undef skip // cmocka's macro, and a member of Parts
 #include "preload/connection/parts.hpp"
@@ -468,6 +469,29 @@ void test_parts_for_the_kernel_begin_where_the_call_is_and_end_at_the_limit() {
     EXPECT_EQ(parts.size(), 34U);
 }
 
+// The C library's copy is bad at some distances, so those are copied in pieces.
+void test_copies_are_exact_at_any_distance_within_a_page() {
+    constexpr size_t page = 4096;
+    constexpr size_t most = 3 * page;
+    std::vector<uint8_t> from(most + page);
+    for (size_t i = 0; i < from.size(); ++i) {
+        from[i] = Ring::pattern(i);
+    }
+    for (const size_t distance : {0, 1, 16, 31, 32, 33, 4064, 4080, 4095}) {
+        for (const size_t size : {size_t{0}, size_t{1}, page / 2 - 1, page / 2, page / 2 + 1, page, page + 31, most}) {
+            std::vector<uint8_t> to(most + 2 * page);
+            const size_t before =
+                (reinterpret_cast<uintptr_t>(from.data()) + distance - reinterpret_cast<uintptr_t>(to.data())) % page;
+            base::copy_bytes(to.data() + before, from.data(), size);
+            const auto begin = to.begin() + static_cast<ptrdiff_t>(before);
+            const auto end = begin + static_cast<ptrdiff_t>(size);
+            EXPECT(std::equal(begin, end, from.begin()));
+            EXPECT(std::all_of(to.begin(), begin, [](uint8_t byte) { return byte == 0; }));
+            EXPECT(std::all_of(end, to.end(), [](uint8_t byte) { return byte == 0; }));
+        }
+    }
+}
+
 void test_parts_without_a_byte_are_empty() {
     const iovec none{nullptr, 0};
     std::array<iovec, 4> list{};
@@ -502,6 +526,7 @@ int main() {
         FABTEST(test_parts_are_read_in_order_and_can_be_skipped),
         FABTEST(test_parts_for_the_kernel_begin_where_the_call_is_and_end_at_the_limit),
         FABTEST(test_parts_without_a_byte_are_empty),
+        FABTEST(test_copies_are_exact_at_any_distance_within_a_page),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

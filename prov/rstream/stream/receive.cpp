@@ -2,8 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/stream/receive.hpp"
 
-#include <cstring>
-
+#include "base/copy.hpp"
 #include "prov/rstream/stream/iov.hpp"
 
 namespace rstream {
@@ -61,7 +60,7 @@ size_t Receive::copy_out(const iovec* iov, size_t count, bool take) {
             if (piece.length == 0) {
                 return copied;
             }
-            memcpy(to, ring_.at(piece.offset, piece.moved), piece.length);
+            base::copy_bytes(to, ring_.at(piece.offset, piece.moved), piece.length);
             if (take) {
                 link_.consume(piece.length);
             }

@@ -3,9 +3,9 @@
 #include "prov/rstream/stream/transmit.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "base/copy.hpp"
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/log.hpp"
 #include "prov/rstream/stream/iov.hpp"
@@ -205,7 +205,7 @@ size_t Transmit::copy_in(const iovec* iov, size_t count, bool more) {
                 flush();
                 return copied;
             }
-            memcpy(staging_.at(room.offset, room.moved), from, room.length);
+            base::copy_bytes(staging_.at(room.offset, room.moved), from, room.length);
             link_.stage(room.length);
             from += room.length;
             left -= room.length;
@@ -263,7 +263,7 @@ size_t Transmit::copy_to_map(const wire::Maps& maps, const std::byte* from, size
             flush();
             return copied;
         }
-        memcpy(staging_.at(room.offset, room.moved), from + copied, room.length);
+        base::copy_bytes(staging_.at(room.offset, room.moved), from + copied, room.length);
         link_.stage_write(room.length, *target, apart);
         copied += room.length;
         unflushed += room.length;

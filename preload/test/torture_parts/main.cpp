@@ -47,6 +47,8 @@ namespace {
 
 // Calls by the answer of rspreload_path, from -1 on, of all rounds.
 uint64_t seen[5] = {};
+// How long an end made no progress.
+uint64_t longest_pause_ms = 0;
 
 bool run_round(const Options& options, uint32_t round, const Side (&sides)[2]) {
     bool good = true;
@@ -54,7 +56,7 @@ bool run_round(const Options& options, uint32_t round, const Side (&sides)[2]) {
     for (const Side& side : sides) {
         good = good && write(side.to, "r", 1) == 1;
     }
-    good = good && watch_round(options, sides);
+    good = good && watch_round(options, sides, longest_pause_ms);
     for (uint32_t i = 0; i < 2 * options.per_round(); ++i) {
         for (int path = 0; path < 5; ++path) {
             seen[path] += shared->ends[i].seen[path];
@@ -86,6 +88,7 @@ void print_summary(uint64_t elapsed_ms) {
     for (uint32_t i = 0; i < actions; ++i) {
         printf(" %s %llu", action_names[i], static_cast<unsigned long long>(shared->done[i]));
     }
+    printf("\n# longest pause: %llu ms", static_cast<unsigned long long>(longest_pause_ms));
     printf("\n# calls by path: unknown %llu, kernel %llu, careful %llu, one way %llu, both ways %llu\n",
            static_cast<unsigned long long>(seen[0]), static_cast<unsigned long long>(seen[1]),
            static_cast<unsigned long long>(seen[2]), static_cast<unsigned long long>(seen[3]),

@@ -4,6 +4,7 @@
 // Waits for both sides, and checks that every active end makes progress.
 #include "preload/test/torture_parts/watch.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -37,17 +38,30 @@ void print_active(const Options& options) {
     }
 }
 
+// Every connection has been upgraded, or has waited long enough for that.
+bool are_warm(const Options& options) {
+    for (uint32_t i = 0; i < 2 * options.connections; ++i) {
+        if (shared->ends[i].active && (shared->ends[i].warming || shared->ends[i].steps == 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 } // namespace
 
-bool watch_round(const Options& options, const Side (&sides)[2]) {
+bool watch_round(const Options& options, const Side (&sides)[2], uint64_t& longest_pause_ms) {
+    constexpr int look_ms = 10;
     bool done[2] = {false, false};
+    bool warm = false;
     std::vector<uint64_t> steps(2 * options.per_round());
+    std::vector<bool> busy(2 * options.per_round()); // at its last progress: it waited for nothing but bytes
     std::vector<uint64_t> since(2 * options.per_round(), now_ms());
     while (!done[0] || !done[1]) {
         for (int i = 0; i < 2; ++i) {
             pollfd one{sides[i].from, POLLIN, 0};
             char byte = 0;
-            if (!done[i] && poll(&one, 1, 100) > 0) {
+            if (!done[i] && poll(&one, 1, look_ms) > 0) {
                 if (read(sides[i].from, &byte, 1) != 1) {
                     int status = 0;
                     waitpid(sides[i].pid, &status, WNOHANG);
@@ -58,6 +72,10 @@ bool watch_round(const Options& options, const Side (&sides)[2]) {
                 done[i] = true;
             }
         }
+        if (!warm && are_warm(options)) {
+            warm = true;
+            printf("# under way\n"); // for scripts that disturb it
+        }
         if (shared->failed) {
             usleep(20000);
             printf("# %s\n", shared->failure);
@@ -67,6 +85,10 @@ bool watch_round(const Options& options, const Side (&sides)[2]) {
         for (uint32_t i = 0; i < 2 * options.per_round(); ++i) {
             const End& e = shared->ends[i];
             if (steps[i] != e.steps || !e.active) {
+                if (e.active && busy[i]) {
+                    longest_pause_ms = std::max(longest_pause_ms, now_ms() - since[i]);
+                }
+                busy[i] = e.active && !e.warming;
                 steps[i] = e.steps;
                 since[i] = now_ms();
             } else if (now_ms() - since[i] >

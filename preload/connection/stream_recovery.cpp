@@ -16,6 +16,7 @@
 #include <netinet/in.h>
 
 #include "preload/base/system.hpp"
+#include "preload/path/record.hpp"
 #include "preload/stats/page.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/wakeup.hpp"
@@ -23,20 +24,9 @@
 namespace preload::stream {
 
 using path::MirrorFields;
+using path::Record;
 
 namespace {
-
-struct Record {
-    static constexpr uint64_t expected_magic = 0x64726365'52737372; // "rssRecrd"
-    uint64_t magic = expected_magic;
-    uint64_t head = 0; // of the ring that the sender writes
-    uint64_t tail = 0; // of the ring that it reads
-    uint32_t epoch = 0;
-    uint32_t followed = 0;
-    uint32_t resumed = 0; // the epoch is even, and all in front of it is in the far segment
-    uint32_t reserved = 0;
-};
-constexpr uint8_t mark = 0xb3;
 
 // Wakes waiters on an eventfd; the record has woken the others, see may_take_record(). A worker that was killed may
 // have taken the ids without waking their waiters.
@@ -90,7 +80,7 @@ Sent send_record(Connection& c, int fd) {
     record.followed = s.in_epoch.load();
     record.resumed = (record.epoch & 1) == 0 && !s.resume_due ? 1 : 0;
     // A writable socket has more than enough space for both.
-    if (const long n = sys::send(fd, &mark, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL); n != 1) {
+    if (const long n = sys::send(fd, &Record::mark, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL); n != 1) {
         return n == -EAGAIN ? Sent::later : Sent::nothing;
     }
     count_sent(c, 1);
@@ -196,7 +186,7 @@ ssize_t take_record(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     Record record;
     uint8_t urgent = 0;
-    if (sys::recv(fd, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) != 1 || urgent != mark) {
+    if (sys::recv(fd, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) != 1 || urgent != Record::mark) {
         return 0; // the last one of the proof, which was consumed; the program's bytes follow, whatever they are
     }
     const long n = sys::recv(fd, &record, sizeof(record), MSG_PEEK | MSG_DONTWAIT);

@@ -32,7 +32,9 @@ constexpr uint64_t greeting_time = 2000 * millisecond;
 constexpr uint64_t attaching_time = 60000 * millisecond; // a call of the program may be blocked in the kernel
 constexpr uint64_t proving_time = 20000 * millisecond;   // the program's bytes in front of an urgent one must be read
 constexpr uint64_t closing_time = 5000 * millisecond;    // for the far end's answer
-constexpr uint64_t last_time = 60000 * millisecond;      // a program that has ended must not leave a worker forever
+constexpr uint64_t last_time = 60000 * millisecond; // for the far end's answer to a close; then the fabric has failed
+constexpr uint64_t recovery_time = 925000 * millisecond; // as long as TCP repeats its own bytes (tcp_retries2)
+constexpr uint64_t acknowledgement_pause = 10 * millisecond;
 constexpr uint64_t last_urgent_time = 100 * millisecond; // after the answer: it was sent before, and is in flight
 // The error of a socket for an address that no device of the cores has.
 bool is_of_no_device(int error) { return error == ENODEV || error == EADDRNOTAVAIL; }
@@ -68,15 +70,19 @@ void Link::close_all() {
         }
     }
     if (tcp_ >= 0) {
+        if (recovery_) {
+            owner_.unwatch(tcp_);
+        }
         close(std::exchange(tcp_, -1));
     }
+    recovery_.reset();
     if (segment_ != &path::no_segment) {
         path::unmap_segment(std::exchange(segment_, &path::no_segment));
     }
 }
 
 void Link::fail(Reason why) {
-    if (phase_ == Phase::over) {
+    if (phase_ == Phase::over || phase_ == Phase::recovering) {
         return;
     }
     path::MirrorFields& mirror = segment_->mirror;
@@ -87,9 +93,9 @@ void Link::fail(Reason why) {
     if (!attach_asked_) {
         owner_.send_control(Control::failed, token(), why);
     } else if (mirror.closed.load() != 0 && phase_ == Phase::moving && !mirror_->has_closed()) {
-        // No process is left that could send the rest by TCP: an error rather than EOF in the middle.
-        const linger reset{1, 0};
-        setsockopt(tcp_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+        if (begin_recovery()) {
+            return;
+        }
     } else {
         // A far end that has received `proved` may be moving: then it will report by TCP that it has stopped.
         if (phase_ == Phase::moving || !proved_) {
@@ -103,6 +109,59 @@ void Link::fail(Reason why) {
     } else {
         close_all();
     }
+}
+
+// Closing it is a reset.
+void Link::reset() {
+    const linger how{1, 0};
+    setsockopt(tcp_, SOL_SOCKET, SO_LINGER, &how, sizeof(how));
+}
+
+// No process is left that could send the rest by TCP, but this one. False: the connection can be closed.
+bool Link::begin_recovery() {
+    const path::Direction& ours = segment_->direction[task_.direction];
+    if (segment_->mirror.closed.load() == 2) {
+        reset(); // as its program wanted
+        return false;
+    }
+    if ((ours.writer.epoch.load() & 1) == 0) {
+        return false; // the rest is in TCP; if the far end is still in the epoch before, it takes EOF for an error
+    }
+    const auto [ring, before] = mirror_->end_of_ring();
+    recovery_ = std::make_unique<ClosedRecovery>(*segment_, task_.direction, tcp_, ring, before);
+    mirror_.reset();
+    socket_.close();
+    phase_ = Phase::recovering;
+    give_up_ = sys::now_ns() + recovery_time;
+    recover();
+    return true;
+}
+
+void Link::recover() {
+    const ClosedRecovery::Step step = recovery_->step();
+    const uint64_t now = sys::now_ns();
+    switch (step) {
+    case ClosedRecovery::Step::reading:
+    case ClosedRecovery::Step::writing:
+        deadline_ = give_up_;
+        if (now < give_up_ && owner_.watch(tcp_, token(), step == ClosedRecovery::Step::writing)) {
+            return;
+        }
+        break;
+    case ClosedRecovery::Step::acknowledging:
+        deadline_ = now + acknowledgement_pause;
+        if (now < give_up_) {
+            return;
+        }
+        break;
+    case ClosedRecovery::Step::done:
+        close_all();
+        return;
+    case ClosedRecovery::Step::failed:
+        break;
+    }
+    reset();
+    close_all();
 }
 
 // An urgent byte that arrives after the kernel's connection was closed resets it, which loses the program's bytes that
@@ -178,6 +237,8 @@ void Link::on_time(uint64_t now) {
         begin(now);
     } else if (phase_ == Phase::closing) {
         close_all();
+    } else if (phase_ == Phase::recovering) {
+        recover();
     } else if (phase_ != Phase::over) {
         fail(phase_ == Phase::moving ? Reason::fabric_lost : Reason::no_peer);
     }
@@ -192,6 +253,9 @@ void Link::on_event(uint32_t events, uint64_t now) {
         if ((events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) != 0) {
             on_connected(now);
         }
+        return;
+    case Phase::recovering:
+        recover();
         return;
     case Phase::waiting:
     case Phase::over:
@@ -293,6 +357,9 @@ bool Link::is_recovered() const {
 }
 
 void Link::end_of_stream() {
+    if (phase_ == Phase::recovering) {
+        return;
+    }
     if (is_recovered()) {
         close_all();
         return;
@@ -331,7 +398,7 @@ bool Link::receive() {
             end_of_stream();
             return false;
         }
-        if (phase_ == Phase::over) {
+        if (phase_ == Phase::over || phase_ == Phase::recovering) {
             return false;
         }
         total += static_cast<size_t>(n);
@@ -356,7 +423,7 @@ bool Link::take_all() {
         if (!take(header, body)) {
             return false;
         }
-        if (phase_ == Phase::over) {
+        if (phase_ == Phase::over || phase_ == Phase::recovering) {
             return true;
         }
         parsed_ += sizeof(header) + header.bytes;
@@ -524,7 +591,8 @@ bool Link::progress() {
             close_all(); // no process is left that could attach
             return false;
         }
-        if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::over) {
+        if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::recovering &&
+            phase_ != Phase::over) {
             fail(Reason::none);
         }
         return false;
@@ -547,8 +615,7 @@ bool Link::progress() {
     if (mirror_->has_closed()) {
         take_frames();
         if (segment_->mirror.closed.load() == 2) {
-            const linger reset{1, 0};
-            setsockopt(tcp_, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+            reset();
         }
         close_all();
         return true;

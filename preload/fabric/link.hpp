@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "preload/fabric/closed_recovery.hpp"
 #include "preload/fabric/control.hpp"
 #include "preload/fabric/fabric_socket.hpp"
 #include "preload/fabric/mirror.hpp"
@@ -20,6 +21,7 @@ class LinkOwner {
     virtual ~LinkOwner() = default;
     // Delivers events of the socket to the link; out: also when it is writable.
     virtual bool watch(int fd, uint64_t token, bool out) = 0;
+    virtual void unwatch(int fd) = 0;                                    // needed for the kernel's sockets only
     virtual void attend(const path::Segment& segment, unsigned end) = 0; // requests it of the program's service
     virtual void wake(path::Segment& segment, unsigned end, uint64_t id) = 0;
     virtual void send_control(Control::Kind kind, uint64_t token, Reason why) = 0;
@@ -62,7 +64,8 @@ class Link {
         attaching, // until the program's connection is careful
         proving,
         moving,
-        closing, // the program has closed; urgent bytes of the far end may still arrive
+        closing,    // the program has closed; urgent bytes of the far end may still arrive
+        recovering, // the fabric has failed behind the program's close
         over,
     };
 
@@ -84,6 +87,9 @@ class Link {
     void send(Kind kind, const void* body, size_t bytes);
     bool flush();
     void fail(Reason why);
+    bool begin_recovery();
+    void recover();
+    void reset();
     void leave();
     void far_end_knows();
     void end_of_stream();
@@ -112,6 +118,7 @@ class Link {
     uint32_t urgent_sent_ = 0;   // MirrorFields::urgent_of()
     uint32_t urgent_echoed_ = 0; // the last one that was echoed
     std::unique_ptr<Mirror> mirror_;
+    std::unique_ptr<ClosedRecovery> recovery_;
 };
 
 } // namespace preload::fabric

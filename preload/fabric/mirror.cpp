@@ -80,11 +80,28 @@ bool Mirror::is_news(const State& state) const {
     return exact_ ? sent_ != state : sent != state;
 }
 
+// False: there is nothing to collect in the ring.
+bool Mirror::next(uint64_t& count) {
+    const path::Cursor before = read_;
+    const bool valid = readable(out(), read_, count);
+    if (read_.area != before.area) {
+        read_before_ = before;
+    }
+    return valid && count != 0;
+}
+
+Mirror::EndOfRing Mirror::end_of_ring() {
+    for (uint64_t count = 0; next(count);) {
+        read_.position += count;
+    }
+    return {read_, read_before_};
+}
+
 bool Mirror::collect_data(Bytes& out, size_t limit) {
     bool any = false;
     while (out.size() < limit) {
         uint64_t count = 0;
-        if (!readable(this->out(), read_, count) || count == 0) {
+        if (!next(count)) {
             return any;
         }
         const size_t room = limit - out.size();

@@ -62,12 +62,20 @@ class Mirror {
     [[nodiscard]] bool is_closing() const { return closing_ != 0; }
     // The far end's program has closed, and all that it has sent is here: EOF of its stream is not a failure.
     [[nodiscard]] bool far_has_closed() const { return far_.closing != 0; }
+    // After the last collect(): the end of what the program has written to its ring, and the last position in the area
+    // before that. The far end has not read more than these two areas.
+    struct EndOfRing {
+        path::Cursor end;
+        path::Cursor before;
+    };
+    EndOfRing end_of_ring();
 
   private:
     path::Direction& out() { return segment_.direction[own_]; }
     path::Direction& in() { return segment_.direction[1 - own_]; }
     bool snapshot(State& state);
     bool collect_data(Bytes& out, size_t limit);
+    bool next(uint64_t& count);
     void collect_taken(Bytes& out, const State& state);
     void append(Bytes& out, Kind kind, const void* body, size_t bytes, uint64_t position = 0, uint32_t area = 0);
     [[nodiscard]] bool is_news(const State& state) const;
@@ -81,10 +89,11 @@ class Mirror {
 
     path::Segment& segment_;
     const unsigned own_;
-    path::Cursor read_;  // of the own ring: what was collected
-    path::Cursor write_; // of the far end's ring here
-    State sent_;         // the last that was sent
-    State far_;          // the last that was received
+    path::Cursor read_;        // of the own ring: what was collected
+    path::Cursor read_before_; // the last position in the area before
+    path::Cursor write_;       // of the far end's ring here
+    State sent_;               // the last that was sent
+    State far_;                // the last that was received
     uint64_t told_tail_ = 0;
     uint64_t changes_ = 0;
     uint32_t grants_ = 0;

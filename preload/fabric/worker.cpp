@@ -74,6 +74,8 @@ bool Worker::watch(int fd, uint64_t token, bool out) {
            (errno == ENOENT && repoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0);
 }
 
+void Worker::unwatch(int fd) { (void)repoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
+
 void Worker::attend(const path::Segment& segment, unsigned end) {
     notify({segment.service[end].load(), segment.token, 0});
 }

@@ -27,6 +27,7 @@ class Worker final : public LinkOwner {
     void run();
 
     bool watch(int fd, uint64_t token, bool out) override;
+    void unwatch(int fd) override;
     void attend(const path::Segment& segment, unsigned end) override;
     void wake(path::Segment& segment, unsigned end, uint64_t id) override;
     void send_control(Control::Kind kind, uint64_t token, Reason why) override;

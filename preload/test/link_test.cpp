@@ -5,10 +5,12 @@
 #include "preload/fabric/link.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@ namespace {
 Bytes from_far_end;
 Bytes to_far_end;
 int listening_fails = 0; // with this errno
+bool has_ended = false;  // the stream
 } // namespace
 
 FabricSocket FabricSocket::listening(const rendezvous::Address&) {
@@ -39,7 +42,7 @@ FabricSocket FabricSocket::accept(rendezvous::Address& from) const {
 ssize_t FabricSocket::receive(void* buffer, size_t size) const {
     const size_t n = std::min(size, from_far_end.size());
     if (n == 0) {
-        return -EAGAIN;
+        return has_ended ? -ECONNRESET : -EAGAIN;
     }
     memcpy(buffer, from_far_end.data(), n);
     from_far_end.erase(from_far_end.begin(), from_far_end.begin() + static_cast<ptrdiff_t>(n));
@@ -65,6 +68,7 @@ namespace path = preload::path;
 class Owner final : public LinkOwner {
   public:
     bool watch(int, uint64_t, bool) override { return true; }
+    void unwatch(int) override {}
     void attend(const path::Segment&, unsigned) override {}
     void wake(path::Segment&, unsigned, uint64_t) override {}
     void send_control(Control::Kind kind, uint64_t, preload::Reason why) override {
@@ -80,9 +84,14 @@ class Host {
     Host() : link(owner, task(), segment(), socket()) {}
     Host(const Host&) = delete;
     Host& operator=(const Host&) = delete;
-    ~Host() { close(far_); }
+    ~Host() {
+        close(far_);
+        has_ended = false;
+        from_far_end.clear();
+    }
 
     path::Segment& memory() { return *segment_; }
+    [[nodiscard]] int far() const { return far_; } // the far end of the TCP connection
 
     void hear(Kind kind, const void* body = nullptr, size_t bytes = 0) {
         Header header;
@@ -130,10 +139,20 @@ class Host {
         return segment_;
     }
     int socket() {
-        int pair[2] = {-1, -1};
-        EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-        far_ = pair[1];
-        return pair[0];
+        const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t length = sizeof(address);
+        EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
+        EXPECT_EQ(listen(listener, 1), 0);
+        EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+        const int made = ::socket(AF_INET, SOCK_STREAM, 0);
+        EXPECT_EQ(connect(made, reinterpret_cast<sockaddr*>(&address), length), 0);
+        far_ = accept(listener, nullptr, nullptr);
+        EXPECT(far_ >= 0);
+        close(listener);
+        return made;
     }
     path::Segment* segment_ = nullptr; // the link's
     int far_ = -1;
@@ -204,6 +223,162 @@ void test_a_link_ends_with_its_program_while_it_listens() {
     EXPECT(host.link.is_over());
 }
 
+// The program has written, and has closed; then the fabric fails.
+class Closed : public Host {
+  public:
+    explicit Closed(size_t bytes) {
+        move();
+        memory().direction[0].writer.epoch = 1;
+        write(bytes);
+        memory().mirror.closed = 1;
+        link.progress();
+        EXPECT(!link.is_over());
+    }
+    void fail() {
+        has_ended = true;
+        link.on_event(EPOLLIN, now);
+    }
+    // As the program does, growing the ring whenever it is full.
+    void write(size_t bytes) {
+        path::Direction& ring = memory().direction[0];
+        for (size_t i = 0; i < bytes; ++i) {
+            uint64_t space = 0;
+            EXPECT(writable(ring, writer_, space));
+            if (space == 0) {
+                EXPECT(path::populate(&memory(), 0, writer_.area + 1));
+                EXPECT(grow(ring, writer_));
+            }
+            path::ring_memory(&memory(), 0)[writer_.offset_of(writer_.position)] = pattern(writer_.position);
+            ++writer_.position;
+        }
+        ring.writer.head = writer_.position;
+    }
+    static uint8_t pattern(uint64_t position) { return static_cast<uint8_t>(position * 2654435761U >> 11); }
+
+    // The far end has read the ring up to here. Its record is behind what its program has sent by TCP before.
+    void send_record(uint64_t tail) const {
+        path::Record record;
+        record.tail = tail;
+        EXPECT_EQ(send(far(), "unread", 6, 0), 6);
+        EXPECT_EQ(send(far(), &path::Record::mark, 1, MSG_OOB), 1);
+        EXPECT_EQ(send(far(), &record, sizeof(record), 0), static_cast<ssize_t>(sizeof(record)));
+    }
+    [[nodiscard]] path::Record receive_record() const {
+        uint8_t mark = 0;
+        EXPECT_EQ(recv(far(), &mark, 1, MSG_OOB), 1);
+        EXPECT_EQ(mark, path::Record::mark);
+        path::Record record;
+        EXPECT_EQ(recv(far(), &record, sizeof(record), MSG_WAITALL), static_cast<ssize_t>(sizeof(record)));
+        return record;
+    }
+    // All from this position on, and the end of the stream, while the worker is called again and again.
+    void expect_rest(uint64_t position) {
+        for (;;) {
+            std::array<uint8_t, 65536> bytes{};
+            link.on_event(EPOLLIN | EPOLLOUT, now);
+            const ssize_t n = recv(far(), bytes.data(), bytes.size(), 0);
+            EXPECT(n >= 0);
+            for (ssize_t i = 0; i < n; ++i) {
+                EXPECT_EQ(bytes[static_cast<size_t>(i)], pattern(position++));
+            }
+            if (n == 0) {
+                break;
+            }
+        }
+        EXPECT_EQ(position, writer_.position);
+        for (int i = 0; i < 1000 && !link.is_over(); ++i) { // until the far kernel's acknowledgement
+            usleep(1000);
+            link.on_time(link.deadline());
+        }
+        EXPECT(link.is_over());
+    }
+    void expect_reset() const {
+        EXPECT(link.is_over());
+        char byte = 0;
+        ssize_t n = 1;
+        while (n > 0) { // the record comes first
+            n = recv(far(), &byte, 1, 0);
+        }
+        EXPECT_EQ(n, -1);
+        EXPECT_EQ(errno, ECONNRESET);
+    }
+
+  private:
+    path::Cursor writer_;
+};
+
+void test_what_a_closed_program_has_sent_goes_by_tcp_if_the_fabric_fails() {
+    Closed host(5000);
+    host.fail();
+    const path::Record record = host.receive_record();
+    EXPECT_EQ(record.magic, path::Record::expected_magic);
+    EXPECT_EQ(record.head, 5000U);
+    EXPECT_EQ(record.epoch, 1U);
+    EXPECT_EQ(record.resumed, 0U);
+    host.send_record(1234);
+    host.expect_rest(1234);
+}
+
+// The rest is in two areas of the ring, and more than TCP takes at once.
+void test_the_rest_may_be_in_two_areas() {
+    Closed host(path::area_sizes[0] + 3 * path::area_sizes[1] / 4);
+    host.fail();
+    (void)host.receive_record();
+    host.send_record(100);
+    host.expect_rest(100);
+}
+
+void test_a_far_end_that_had_all_gets_the_end_only() {
+    Closed host(5000);
+    host.fail();
+    (void)host.receive_record();
+    host.send_record(5000);
+    host.expect_rest(5000);
+}
+
+void test_the_rest_goes_by_tcp_if_the_far_end_does_not_answer() {
+    Closed host(5000);
+    host.link.on_time(host.link.deadline());
+    EXPECT(!host.link.is_over());
+    (void)host.receive_record();
+    host.send_record(4000);
+    host.expect_rest(4000);
+}
+
+void test_a_wrong_record_is_a_reset() {
+    for (const uint64_t tail : {uint64_t{5001}, UINT64_MAX}) {
+        Closed host(5000);
+        host.fail();
+        host.send_record(tail);
+        host.link.on_event(EPOLLIN, host.now);
+        host.expect_reset();
+    }
+}
+
+void test_a_far_end_that_ends_without_a_record_gets_a_reset() {
+    Closed host(5000);
+    host.fail();
+    EXPECT_EQ(shutdown(host.far(), SHUT_WR), 0);
+    host.link.on_event(EPOLLIN, host.now);
+    host.expect_reset();
+}
+
+void test_waiting_for_the_far_ends_record_is_bounded() {
+    Closed host(5000);
+    host.fail();
+    EXPECT(!host.link.is_over());
+    EXPECT(host.link.deadline() != UINT64_MAX);
+    host.link.on_time(host.link.deadline() - 1);
+    EXPECT(!host.link.is_over());
+}
+
+void test_an_abortive_close_stays_a_reset() {
+    Closed host(5000);
+    host.memory().mirror.closed = 2;
+    host.fail();
+    host.expect_reset();
+}
+
 } // namespace
 
 int main() {
@@ -213,6 +388,14 @@ int main() {
         FABTEST(test_an_address_of_no_device_is_told),
         FABTEST(test_a_port_that_is_taken_is_told),
         FABTEST(test_a_link_ends_with_its_program_while_it_listens),
+        FABTEST(test_what_a_closed_program_has_sent_goes_by_tcp_if_the_fabric_fails),
+        FABTEST(test_the_rest_may_be_in_two_areas),
+        FABTEST(test_a_far_end_that_had_all_gets_the_end_only),
+        FABTEST(test_the_rest_goes_by_tcp_if_the_far_end_does_not_answer),
+        FABTEST(test_a_wrong_record_is_a_reset),
+        FABTEST(test_a_far_end_that_ends_without_a_record_gets_a_reset),
+        FABTEST(test_waiting_for_the_far_ends_record_is_bounded),
+        FABTEST(test_an_abortive_close_stays_a_reset),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

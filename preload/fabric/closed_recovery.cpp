@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/fabric/closed_recovery.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+namespace preload::fabric {
+
+using path::Record;
+
+namespace {
+
+bool is_for_later(int error) { return error == EAGAIN || error == EINTR; }
+
+} // namespace
+
+ClosedRecovery::ClosedRecovery(path::Segment& segment, unsigned own, int tcp, const path::Cursor& ring,
+                               const path::Cursor& before)
+    : segment_(segment), own_(own), tcp_(tcp), ring_(ring), before_(before),
+      head_(segment.direction[own].writer.head.load()) {}
+
+ClosedRecovery::Step ClosedRecovery::step() {
+    if (stage_ == Stage::sending) {
+        errno = 0;
+        if (!send_record()) {
+            return is_for_later(errno) ? Step::writing : Step::failed;
+        }
+        stage_ = Stage::receiving;
+    }
+    if (stage_ == Stage::receiving) {
+        if (const Step read = read_until_record(); read != Step::done) {
+            return read;
+        }
+        stage_ = Stage::resending;
+    }
+    if (stage_ == Stage::resending) {
+        if (const Step sent = send_rest(); sent != Step::done) {
+            return sent;
+        }
+        shutdown(tcp_, SHUT_WR);
+        stage_ = Stage::ending;
+    }
+    return await_acknowledgement();
+}
+
+bool ClosedRecovery::send_record() {
+    // A writable socket has more than enough space for both.
+    if (pollfd space{tcp_, POLLOUT, 0}; poll(&space, 1, 0) <= 0) {
+        errno = EAGAIN;
+        return false;
+    }
+    if (!marked_) {
+        const uint8_t mark = Record::mark;
+        if (send(tcp_, &mark, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) != 1) {
+            return false;
+        }
+        marked_ = true;
+    }
+    const path::Direction& theirs = segment_.direction[1 - own_];
+    Record record;
+    record.head = head_;
+    record.tail = theirs.reader.tail.load();
+    record.epoch = segment_.direction[own_].writer.epoch.load();
+    record.followed = theirs.reader.epoch.load();
+    return send(tcp_, &record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(record));
+}
+
+// What is in front of the record was for the program, which reads no more.
+ClosedRecovery::Step ClosedRecovery::read_until_record() {
+    for (;;) {
+        int at = 0;
+        uint8_t urgent = 0;
+        if (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 &&
+            recv(tcp_, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) == 1 && urgent == Record::mark) {
+            Record record;
+            const ssize_t n = recv(tcp_, &record, sizeof(record), MSG_PEEK | MSG_DONTWAIT);
+            if (n > 0 && n < static_cast<ssize_t>(sizeof(record))) {
+                return Step::reading;
+            }
+            if (n > 0) {
+                return recv(tcp_, &record, sizeof(record), MSG_DONTWAIT) == n && take(record) ? Step::done
+                                                                                              : Step::failed;
+            }
+            return n < 0 && is_for_later(errno) ? Step::reading : Step::failed;
+        }
+        std::array<uint8_t, 4096> unread{};
+        const ssize_t n = recv(tcp_, unread.data(), unread.size(), MSG_DONTWAIT); // stops at the mark
+        if (n <= 0) {
+            return n < 0 && is_for_later(errno) ? Step::reading : Step::failed;
+        }
+    }
+}
+
+bool ClosedRecovery::take(const Record& record) {
+    sent_ = record.tail;
+    return record.magic == Record::expected_magic && record.tail <= head_ && head_ == ring_.position &&
+           record.tail >= segment_.direction[own_].reader.tail.load() && head_ - record.tail <= path::ring_bytes &&
+           (record.tail >= ring_.base || record.tail >= before_.base);
+}
+
+ClosedRecovery::Step ClosedRecovery::send_rest() {
+    const uint8_t* memory = path::ring_memory(&segment_, own_);
+    while (sent_ != head_) {
+        const bool older = sent_ < ring_.base;
+        path::Cursor at = older ? before_ : ring_;
+        at.position = sent_;
+        const size_t length = at.contiguous((older ? ring_.base : head_) - sent_);
+        const ssize_t n = send(tcp_, memory + at.offset_of(sent_), length, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0) {
+            return is_for_later(errno) ? Step::writing : Step::failed;
+        }
+        sent_ += static_cast<uint64_t>(n);
+    }
+    return Step::done;
+}
+
+// A close with unread bytes would be a reset, and what arrives after it is answered with one.
+ClosedRecovery::Step ClosedRecovery::await_acknowledgement() {
+    std::array<uint8_t, 4096> unread{};
+    ssize_t n = 0;
+    do {
+        n = recv(tcp_, unread.data(), unread.size(), MSG_DONTWAIT);
+    } while (n > 0);
+    if (n < 0 && !is_for_later(errno)) {
+        return Step::done; // the far end has reset it
+    }
+    int queued = 0;
+    return ioctl(tcp_, SIOCOUTQ, &queued) != 0 || queued == 0 ? Step::done : Step::acknowledging;
+}
+
+} // namespace preload::fabric

@@ -17,6 +17,8 @@ using path::Record;
 
 namespace {
 
+constexpr int max_reads = 64; // in one call
+
 bool is_for_later(int error) { return error == EAGAIN || error == EINTR; }
 
 } // namespace
@@ -30,7 +32,7 @@ ClosedRecovery::Step ClosedRecovery::step() {
     if (stage_ == Stage::sending) {
         errno = 0;
         if (!send_record()) {
-            return is_for_later(errno) ? Step::writing : Step::failed;
+            return is_for_later(errno) ? Step::later : Step::failed;
         }
         stage_ = Stage::receiving;
     }
@@ -74,21 +76,21 @@ bool ClosedRecovery::send_record() {
 
 // What is in front of the record was for the program, which reads no more.
 ClosedRecovery::Step ClosedRecovery::read_until_record() {
-    for (;;) {
+    for (int i = 0; i < max_reads; ++i) {
         int at = 0;
         uint8_t urgent = 0;
         if (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 &&
             recv(tcp_, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) == 1 && urgent == Record::mark) {
             Record record;
             const ssize_t n = recv(tcp_, &record, sizeof(record), MSG_PEEK | MSG_DONTWAIT);
-            if (n > 0 && n < static_cast<ssize_t>(sizeof(record))) {
+            if (n < 0 && is_for_later(errno)) {
                 return Step::reading;
             }
-            if (n > 0) {
-                return recv(tcp_, &record, sizeof(record), MSG_DONTWAIT) == n && take(record) ? Step::done
-                                                                                              : Step::failed;
+            if (n > 0 && n < static_cast<ssize_t>(sizeof(record))) {
+                return Step::later; // there is something to read all the time
             }
-            return n < 0 && is_for_later(errno) ? Step::reading : Step::failed;
+            return n > 0 && recv(tcp_, &record, sizeof(record), MSG_DONTWAIT) == n && take(record) ? Step::done
+                                                                                                   : Step::failed;
         }
         std::array<uint8_t, 4096> unread{};
         const ssize_t n = recv(tcp_, unread.data(), unread.size(), MSG_DONTWAIT); // stops at the mark
@@ -96,6 +98,7 @@ ClosedRecovery::Step ClosedRecovery::read_until_record() {
             return n < 0 && is_for_later(errno) ? Step::reading : Step::failed;
         }
     }
+    return Step::reading;
 }
 
 bool ClosedRecovery::take(const Record& record) {
@@ -114,25 +117,28 @@ ClosedRecovery::Step ClosedRecovery::send_rest() {
         const size_t length = at.contiguous((older ? ring_.base : head_) - sent_);
         const ssize_t n = send(tcp_, memory + at.offset_of(sent_), length, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0) {
-            return is_for_later(errno) ? Step::writing : Step::failed;
+            return is_for_later(errno) && discard() ? Step::later : Step::failed;
         }
         sent_ += static_cast<uint64_t>(n);
     }
     return Step::done;
 }
 
+// A far end that sends on must not be held up before it reads. False: the connection was reset.
+bool ClosedRecovery::discard() {
+    std::array<uint8_t, 4096> unread{};
+    ssize_t n = 1;
+    for (int i = 0; i < max_reads && n > 0; ++i) {
+        n = recv(tcp_, unread.data(), unread.size(), MSG_DONTWAIT);
+    }
+    return n >= 0 || is_for_later(errno);
+}
+
 // A close with unread bytes would be a reset, and what arrives after it is answered with one.
 ClosedRecovery::Step ClosedRecovery::await_acknowledgement() {
-    std::array<uint8_t, 4096> unread{};
-    ssize_t n = 0;
-    do {
-        n = recv(tcp_, unread.data(), unread.size(), MSG_DONTWAIT);
-    } while (n > 0);
-    if (n < 0 && !is_for_later(errno)) {
-        return Step::done; // the far end has reset it
-    }
     int queued = 0;
-    return ioctl(tcp_, SIOCOUTQ, &queued) != 0 || queued == 0 ? Step::done : Step::acknowledging;
+    const bool open = discard();
+    return open && ioctl(tcp_, SIOCOUTQ, &queued) == 0 && queued != 0 ? Step::later : Step::done;
 }
 
 } // namespace preload::fabric

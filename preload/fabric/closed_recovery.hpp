@@ -15,17 +15,16 @@ namespace preload::fabric {
 class ClosedRecovery {
   public:
     enum class Step : uint8_t {
-        reading,       // call again when there is something to read
-        writing,       // or when there is space
-        acknowledging, // all is given to TCP: call again after a moment
-        done,          // the far end has all of it
-        failed,        // the far end does not get all of it, and must be told so by a reset
+        reading, // call again when there is something to read
+        later,   // call again after a moment
+        done,    // the far end has all of it
+        failed,  // the far end does not get all of it, and must be told so by a reset
     };
 
     // own: the direction that the program wrote, in an odd epoch. ring, before: the worker's cursor in its ring, and
-    // the last one in the area before that. tcp: the connection, non-blocking for this object. All outlive it.
+    // the last one in the area before that. tcp: the connection. Segment and connection outlive this object.
     ClosedRecovery(path::Segment& segment, unsigned own, int tcp, const path::Cursor& ring, const path::Cursor& before);
-    // Never waits.
+    // Never waits, and reads a bounded number of bytes.
     Step step();
 
   private:
@@ -34,6 +33,7 @@ class ClosedRecovery {
     bool take(const path::Record& record);
     Step send_rest();
     Step await_acknowledgement();
+    bool discard();
 
     path::Segment& segment_;
     const unsigned own_;

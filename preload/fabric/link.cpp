@@ -34,7 +34,7 @@ constexpr uint64_t proving_time = 20000 * millisecond;   // the program's bytes 
 constexpr uint64_t closing_time = 5000 * millisecond;    // for the far end's answer
 constexpr uint64_t last_time = 60000 * millisecond; // for the far end's answer to a close; then the fabric has failed
 constexpr uint64_t recovery_time = 925000 * millisecond; // as long as TCP repeats its own bytes (tcp_retries2)
-constexpr uint64_t acknowledgement_pause = 10 * millisecond;
+constexpr uint64_t recovery_pause = 10 * millisecond;
 constexpr uint64_t last_urgent_time = 100 * millisecond; // after the answer: it was sent before, and is in flight
 // The error of a socket for an address that no device of the cores has.
 bool is_of_no_device(int error) { return error == ENODEV || error == EADDRNOTAVAIL; }
@@ -142,14 +142,14 @@ void Link::recover() {
     const uint64_t now = sys::now_ns();
     switch (step) {
     case ClosedRecovery::Step::reading:
-    case ClosedRecovery::Step::writing:
         deadline_ = give_up_;
-        if (now < give_up_ && owner_.watch(tcp_, token(), step == ClosedRecovery::Step::writing)) {
+        if (now < give_up_ && owner_.watch(tcp_, token(), false)) {
             return;
         }
         break;
-    case ClosedRecovery::Step::acknowledging:
-        deadline_ = now + acknowledgement_pause;
+    case ClosedRecovery::Step::later:
+        owner_.unwatch(tcp_); // it may be readable all the time
+        deadline_ = now + recovery_pause;
         if (now < give_up_) {
             return;
         }

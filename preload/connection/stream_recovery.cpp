@@ -175,6 +175,7 @@ void begin_recovery(Connection& c) {
     s.reason.compare_exchange_strong(no_reason, Reason::fabric_lost);
     s.hold = true;
     c.shared().mirror.stage.store(MirrorFields::lost); // the far end may have detected it first
+    c.shared().mirror.recovering.store(1);
     changed(c);
     stats::refresh(c);
 }

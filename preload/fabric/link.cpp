@@ -82,7 +82,7 @@ void Link::close_all() {
 }
 
 void Link::fail(Reason why) {
-    if (phase_ == Phase::over || phase_ == Phase::recovering) {
+    if (phase_ == Phase::over || phase_ == Phase::handing_over || phase_ == Phase::recovering) {
         return;
     }
     path::MirrorFields& mirror = segment_->mirror;
@@ -102,6 +102,12 @@ void Link::fail(Reason why) {
             mirror.stage.store(phase_ == Phase::moving ? MirrorFields::lost : MirrorFields::failed);
         }
         owner_.attend(*segment_, task_.direction);
+        if (phase_ == Phase::moving) {
+            socket_.close();
+            phase_ = Phase::handing_over;
+            deadline_ = UINT64_MAX;
+            return;
+        }
     }
     // Once this end has sent `careful`, the far end may send urgent bytes.
     if (careful_ && phase_ != Phase::moving && has_closed() && mirror.closed.load() != 2) {
@@ -124,7 +130,7 @@ bool Link::begin_recovery() {
         reset(); // as its program wanted
         return false;
     }
-    if ((ours.writer.epoch.load() & 1) == 0) {
+    if ((ours.writer.epoch.load() & 1) == 0 || segment_->mirror.closed.load() == MirrorFields::left) {
         return false; // the rest is in TCP; if the far end is still in the epoch before, it takes EOF for an error
     }
     const auto [ring, before] = mirror_->end_of_ring();
@@ -134,6 +140,17 @@ bool Link::begin_recovery() {
     phase_ = Phase::recovering;
     give_up_ = sys::now_ns() + recovery_time;
     recover();
+    return true;
+}
+
+// True: the program continues by TCP, or has ended, and this worker does.
+bool Link::hand_over() {
+    if (segment_->mirror.recovering.load() == 0 && !has_closed()) {
+        return false;
+    }
+    if (segment_->mirror.recovering.load() != 0 || !begin_recovery()) {
+        close_all();
+    }
     return true;
 }
 
@@ -258,6 +275,7 @@ void Link::on_event(uint32_t events, uint64_t now) {
         recover();
         return;
     case Phase::waiting:
+    case Phase::handing_over:
     case Phase::over:
         return;
     default:
@@ -357,7 +375,7 @@ bool Link::is_recovered() const {
 }
 
 void Link::end_of_stream() {
-    if (phase_ == Phase::recovering) {
+    if (phase_ == Phase::handing_over || phase_ == Phase::recovering) {
         return;
     }
     if (is_recovered()) {
@@ -398,8 +416,8 @@ bool Link::receive() {
             end_of_stream();
             return false;
         }
-        if (phase_ == Phase::over || phase_ == Phase::recovering) {
-            return false;
+        if (!socket_) {
+            return false; // the link is over, or continues without it
         }
         total += static_cast<size_t>(n);
         if (static_cast<size_t>(n) < piece) {
@@ -423,7 +441,7 @@ bool Link::take_all() {
         if (!take(header, body)) {
             return false;
         }
-        if (phase_ == Phase::over || phase_ == Phase::recovering) {
+        if (!socket_) {
             return true;
         }
         parsed_ += sizeof(header) + header.bytes;
@@ -586,6 +604,9 @@ bool Link::progress() {
             return true;
         }
     }
+    if (phase_ == Phase::handing_over) {
+        return hand_over();
+    }
     if (phase_ != Phase::moving) {
         if (!attach_asked_ && has_closed()) {
             close_all(); // no process is left that could attach
@@ -640,6 +661,10 @@ void Link::take_frames() const {
 bool Link::arm(uint64_t id) {
     if (phase_ == Phase::moving) {
         return out_.empty() && mirror_->arm(id);
+    }
+    if (phase_ == Phase::handing_over) {
+        segment_->mirror.sleeper.store(id);
+        return segment_->mirror.recovering.load() != 0 || has_closed();
     }
     if (phase_ == Phase::attaching || phase_ == Phase::proving) {
         segment_->mirror.sleeper.store(id);

@@ -64,8 +64,9 @@ class Link {
         attaching, // until the program's connection is careful
         proving,
         moving,
-        closing,    // the program has closed; urgent bytes of the far end may still arrive
-        recovering, // the fabric has failed behind the program's close
+        closing,      // the program has closed; urgent bytes of the far end may still arrive
+        handing_over, // the fabric has failed, and the program may not have noticed, or may end before it does
+        recovering,   // the fabric has failed behind the program's close
         over,
     };
 
@@ -87,6 +88,7 @@ class Link {
     void send(Kind kind, const void* body, size_t bytes);
     bool flush();
     void fail(Reason why);
+    bool hand_over();
     bool begin_recovery();
     void recover();
     void reset();

@@ -223,14 +223,14 @@ void test_a_link_ends_with_its_program_while_it_listens() {
     EXPECT(host.link.is_over());
 }
 
-// The program has written, and has closed; then the fabric fails.
+// The program has written, and may have closed; then the fabric fails.
 class Closed : public Host {
   public:
-    explicit Closed(size_t bytes) {
+    explicit Closed(size_t bytes, uint32_t closed = 1) {
         move();
         memory().direction[0].writer.epoch = 1;
         write(bytes);
-        memory().mirror.closed = 1;
+        memory().mirror.closed = closed;
         link.progress();
         EXPECT(!link.is_over());
     }
@@ -372,6 +372,34 @@ void test_waiting_for_the_far_ends_record_is_bounded() {
     EXPECT(!host.link.is_over());
 }
 
+// Else nobody would send the rest.
+void test_the_worker_sends_the_rest_of_a_program_that_ended_unaware() {
+    Closed host(5000, 0);
+    host.fail();
+    EXPECT_EQ(host.memory().mirror.stage.load(), static_cast<uint32_t>(path::MirrorFields::lost));
+    EXPECT(!host.link.is_over());
+    EXPECT(!host.link.arm(1));
+    EXPECT(!host.link.progress());
+    host.link.abandon();
+    EXPECT(host.link.arm(1));
+    EXPECT(host.link.progress());
+    (void)host.receive_record();
+    host.send_record(10);
+    host.expect_rest(10);
+}
+
+void test_a_program_that_goes_on_by_tcp_needs_no_worker() {
+    Closed host(5000, 0);
+    host.fail();
+    EXPECT(!host.link.is_over());
+    host.memory().mirror.recovering = 1;
+    EXPECT(host.link.arm(1));
+    EXPECT(host.link.progress());
+    EXPECT(host.link.is_over());
+    char byte = 0;
+    EXPECT_EQ(recv(host.far(), &byte, 1, 0), 0); // the test is the only other one that had it
+}
+
 void test_an_abortive_close_stays_a_reset() {
     Closed host(5000);
     host.memory().mirror.closed = 2;
@@ -395,6 +423,8 @@ int main() {
         FABTEST(test_a_wrong_record_is_a_reset),
         FABTEST(test_a_far_end_that_ends_without_a_record_gets_a_reset),
         FABTEST(test_waiting_for_the_far_ends_record_is_bounded),
+        FABTEST(test_the_worker_sends_the_rest_of_a_program_that_ended_unaware),
+        FABTEST(test_a_program_that_goes_on_by_tcp_needs_no_worker),
         FABTEST(test_an_abortive_close_stays_a_reset),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

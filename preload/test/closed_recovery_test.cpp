@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The fabric fails behind a close: a server, this program again, sends and closes while the client's worker stands
+// still, and that worker is killed. closed_recovery_test.sh runs it, with a worker whose process id is in a file.
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#include "preload/test/pair.hpp"
+
+namespace {
+
+constexpr size_t greeting = 10;
+constexpr size_t rest = 60000; // what a ring takes before its reader has read a byte
+
+uint8_t pattern(size_t i) { return static_cast<uint8_t>(i * 2654435761U >> 11); }
+
+sockaddr_in loopback(uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = port;
+    return address;
+}
+
+// Descriptor 0 says when to send, and when to exit; 1 gets the port, and a byte when it has closed.
+int serve(bool exits) {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = loopback(0);
+    socklen_t length = sizeof(address);
+    if (bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(listener, 1) != 0 ||
+        getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+        write(1, &address.sin_port, sizeof(address.sin_port)) != sizeof(address.sin_port)) {
+        return 1;
+    }
+    const int connection = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    std::array<char, greeting> bytes{};
+    for (;;) {
+        const ssize_t n = recv(connection, bytes.data(), bytes.size(), MSG_WAITALL);
+        if (n != static_cast<ssize_t>(greeting) || send(connection, bytes.data(), greeting, 0) != n) {
+            return 1;
+        }
+        if (bytes[0] == 'l') {
+            break; // the last one
+        }
+    }
+    char byte = 0;
+    std::string data(rest, '\0');
+    for (size_t i = 0; i < rest; ++i) {
+        data[i] = static_cast<char>(pattern(i));
+    }
+    if (read(0, &byte, 1) != 1 || send(connection, data.data(), rest, 0) != static_cast<ssize_t>(rest)) {
+        return 1;
+    }
+    if (!exits && close(connection) != 0) {
+        return 1;
+    }
+    if (!exits && (write(1, "c", 1) != 1 || read(0, &byte, 1) != 0)) {
+        return 1;
+    }
+    return 0;
+}
+
+struct Server {
+    explicit Server(const char* how) {
+        std::array<int, 2> in{};
+        std::array<int, 2> out{};
+        EXPECT_EQ(pipe2(in.data(), O_CLOEXEC), 0);
+        EXPECT_EQ(pipe2(out.data(), O_CLOEXEC), 0);
+        pid = fork();
+        if (pid == 0) {
+            dup2(in[0], 0);
+            dup2(out[1], 1);
+            setenv("RSPRELOAD_FABRIC_WORKER", getenv("FABRIC_WORKER_OF_SERVER"), 1);
+            execl("/proc/self/exe", "closed_recovery_test", how, nullptr);
+            _exit(127);
+        }
+        close(in[0]);
+        close(out[1]);
+        to = in[1];
+        from = out[0];
+    }
+    int to = -1;
+    int from = -1;
+    pid_t pid = -1;
+};
+
+// The worker that this process's library has started last.
+pid_t own_worker() {
+    const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(getenv("FABRIC_WORKERS"), "r"), fclose);
+    int pid = 0;
+    EXPECT(file != nullptr);
+    while (fscanf(file.get(), "%d", &pid) == 1) {
+    }
+    EXPECT(pid > 1);
+    return pid;
+}
+
+// pause: chooses whether the server's process or its worker has the connection by then. Both must do.
+void expect_all_of_it(const char* how, useconds_t pause = 0) {
+    Server server(how);
+    uint16_t port = 0;
+    EXPECT_EQ(read(server.from, &port, sizeof(port)), static_cast<ssize_t>(sizeof(port)));
+    sockaddr_in address = loopback(port);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    constexpr int both_ways = 3;
+    constexpr int most = 20000; // of a millisecond each
+    for (int i = 0; i < most && preload_test::path_of(fd) != both_ways; ++i) {
+        preload_test::send_all(fd, "greeting: ");
+        EXPECT_EQ(preload_test::receive(fd, greeting, MSG_WAITALL).size(), greeting);
+        usleep(1000);
+    }
+    EXPECT_EQ(preload_test::path_of(fd), both_ways);
+    preload_test::send_all(fd, "last one: ");
+    EXPECT_EQ(preload_test::receive(fd, greeting, MSG_WAITALL).size(), greeting);
+
+    const pid_t worker = own_worker();
+    EXPECT_EQ(kill(worker, SIGSTOP), 0);
+    EXPECT_EQ(write(server.to, "s", 1), 1);
+    char byte = 0;
+    EXPECT(read(server.from, &byte, 1) >= 0); // it has closed, or has ended
+    usleep(pause);
+    EXPECT_EQ(kill(worker, SIGKILL), 0);
+
+    size_t have = 0;
+    for (;;) {
+        std::array<uint8_t, 16384> bytes{};
+        const ssize_t n = recv(fd, bytes.data(), bytes.size(), 0);
+        EXPECT(n >= 0);
+        for (ssize_t i = 0; i < n; ++i) {
+            EXPECT_EQ(bytes[static_cast<size_t>(i)], pattern(have++));
+        }
+        if (n == 0) {
+            break;
+        }
+    }
+    EXPECT_EQ(have, rest);
+    close(fd);
+    close(server.to);
+    close(server.from);
+    int status = 0;
+    EXPECT_EQ(waitpid(server.pid, &status, 0), server.pid);
+    EXPECT_EQ(status, 0);
+}
+
+void test_all_arrives_though_the_fabric_fails_behind_a_close() { expect_all_of_it("closes"); }
+void test_all_arrives_though_the_fabric_fails_some_time_behind_a_close() { expect_all_of_it("closes", 300000); }
+void test_all_arrives_though_the_fabric_fails_behind_an_exit() { expect_all_of_it("exits"); }
+
+} // namespace
+
+int main(int argc, char** argv) {
+    signal(SIGPIPE, SIG_IGN);
+    if (argc == 2 && (strcmp(argv[1], "closes") == 0 || strcmp(argv[1], "exits") == 0)) {
+        return serve(argv[1][0] == 'e');
+    }
+    const CMUnitTest tests[] = {
+        FABTEST(test_all_arrives_though_the_fabric_fails_behind_a_close),
+        FABTEST(test_all_arrives_though_the_fabric_fails_some_time_behind_a_close),
+        FABTEST(test_all_arrives_though_the_fabric_fails_behind_an_exit),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -111,10 +111,7 @@ bool send_own_record(Connection& c, int fd) {
     if (!s.sends_no_record) {
         // The ring is not read any more, unless Frame::resume was consumed: then it is drained.
         s.awaits_resume = (s.in_epoch.load() & 1) != 0 && !s.resume_seen;
-    } else if (!has_whole_epoch(c)) {
-        (void)violation(c, fd); // the far end cannot know what this end has not read
-        return false;
-    }
+    } // else the far end does not learn what this end has read: the ring must have all of it, see recover()
     return true;
 }
 
@@ -219,16 +216,10 @@ ssize_t take_record(Connection& c, int fd) {
     s.far_tail = record.tail;
     s.far_record_seen = true;
     if (next != epoch) {
-        if (again && s.sends_no_record) {
-            if (next != epoch + 1 || c.in_ring().writer.head.load() != record.head) {
-                return violation(c, fd);
-            }
-            s.resume_seen = true; // the ring has all of it, and is drained
-        } else if (again) {
-            s.skip_to = record.head; // once the own record has reported how far this end has read
-        } else {
+        if (!again) {
             return violation(c, fd); // its Frame::resume has not arrived
         }
+        s.skip_to = record.head; // once the own record has reported how far this end has read
     }
     s.far_epoch = next;
     return 1;
@@ -263,6 +254,14 @@ void recover(Connection& c, int fd) {
         return; // the last: the ring must be drained first
     }
     const uint32_t epoch = s.far_epoch;
+    if (epoch != s.in_epoch.load() && s.sends_no_record) {
+        if (epoch != s.in_epoch.load() + 1 || c.in_ring().writer.head.load() != s.skip_to) {
+            (void)violation(c, fd);
+        } else {
+            s.resume_seen = true; // the ring is drained
+        }
+        return;
+    }
     if (epoch != s.in_epoch.load()) {
         s.in.position = s.skip_to;
         c.in_ring().writer.head.store(s.in.position); // the worker's field, and the worker has gone

@@ -74,7 +74,9 @@ bool ClosedRecovery::send_record() {
     return send(tcp_, &record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(record));
 }
 
-// What is in front of the record was for the program, which reads no more.
+// What is in front of the record was for the program, which reads no more. A far end that has shut down its direction
+// sends none, and cannot be sent the rest: it compares the own record with what it has, and takes the end for an error
+// if bytes are missing. A reset would be sent only once.
 ClosedRecovery::Step ClosedRecovery::read_until_record() {
     for (int i = 0; i < max_reads; ++i) {
         int at = 0;
@@ -94,8 +96,12 @@ ClosedRecovery::Step ClosedRecovery::read_until_record() {
         }
         std::array<uint8_t, 4096> unread{};
         const ssize_t n = recv(tcp_, unread.data(), unread.size(), MSG_DONTWAIT); // stops at the mark
-        if (n <= 0) {
-            return n < 0 && is_for_later(errno) ? Step::reading : Step::failed;
+        if (n == 0) {
+            sent_ = head_;
+            return Step::done;
+        }
+        if (n < 0) {
+            return is_for_later(errno) ? Step::reading : Step::failed;
         }
     }
     return Step::reading;

@@ -355,12 +355,13 @@ void test_a_wrong_record_is_a_reset() {
     }
 }
 
-void test_a_far_end_that_ends_without_a_record_gets_a_reset() {
+// It has shut down its direction.
+void test_a_far_end_that_sends_no_record_gets_one_and_the_end() {
     Closed host(5000);
     host.fail();
+    EXPECT_EQ(host.receive_record().head, 5000U);
     EXPECT_EQ(shutdown(host.far(), SHUT_WR), 0);
-    host.link.on_event(EPOLLIN, host.now);
-    host.expect_reset();
+    host.expect_rest(5000);
 }
 
 void test_waiting_for_the_far_ends_record_is_bounded() {
@@ -421,7 +422,7 @@ int main() {
         FABTEST(test_a_far_end_that_had_all_gets_the_end_only),
         FABTEST(test_the_rest_goes_by_tcp_if_the_far_end_does_not_answer),
         FABTEST(test_a_wrong_record_is_a_reset),
-        FABTEST(test_a_far_end_that_ends_without_a_record_gets_a_reset),
+        FABTEST(test_a_far_end_that_sends_no_record_gets_one_and_the_end),
         FABTEST(test_waiting_for_the_far_ends_record_is_bounded),
         FABTEST(test_the_worker_sends_the_rest_of_a_program_that_ended_unaware),
         FABTEST(test_a_program_that_goes_on_by_tcp_needs_no_worker),

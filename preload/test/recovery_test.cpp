@@ -3,6 +3,7 @@
 //
 // When a connection of the fabric fails, see stream_recovery.cpp. The fabric fails when the test says so: what a mirror
 // has not said by then is lost, what it has said may still come.
+#include "preload/path/record.hpp"
 #include "preload/test/mirrored_pair.hpp"
 
 namespace {
@@ -166,6 +167,47 @@ void test_an_end_in_the_middle_is_an_error() {
     EXPECT_EQ(pair.a.read(), "!" + std::to_string(ECONNRESET));
 }
 
+// The other end's program has closed, and its worker sends the record.
+void send_record(int fd, uint64_t head, uint64_t tail) {
+    path::Record record;
+    record.head = head;
+    record.tail = tail;
+    record.epoch = 1;
+    record.followed = 1;
+    EXPECT_EQ(send(fd, &path::Record::mark, 1, MSG_OOB), 1);
+    EXPECT_EQ(send(fd, &record, sizeof(record), 0), static_cast<ssize_t>(sizeof(record)));
+    EXPECT_EQ(shutdown(fd, SHUT_WR), 0);
+}
+
+// Without an answer, nothing can be sent to it again.
+void test_an_end_that_was_shut_down_compares_what_it_has() {
+    for (const bool by_poll : {false, true}) {
+        for (const bool hears_first : {false, true}) {
+            for (const uint64_t missing : {0U, 1U}) {
+                Pair pair;
+                pair.move();
+                EXPECT_EQ(pair.a.write("all of it"), 9);
+                pair.settle();
+                EXPECT_EQ(shutdown(pair.sockets.accepted, SHUT_WR), 0);
+                if (hears_first) {
+                    pair.b.lose();
+                }
+                const uint64_t head = pair.a.state.out.position + missing;
+                send_record(pair.sockets.connected, head, pair.b.state.out.position);
+                pair.b.lose();
+                std::string text = by_poll ? pair.b.read_by_poll() : pair.b.read();
+                for (int i = 0; i < 8 && text.find('!') == std::string::npos; ++i) {
+                    text += pair.b.read();
+                }
+                EXPECT_EQ(text.substr(text.find('!')), missing == 0 ? "!0" : "!" + std::to_string(ECONNRESET));
+                if (missing == 0) {
+                    EXPECT_EQ(text.substr(0, text.find('!')), "all of it");
+                }
+            }
+        }
+    }
+}
+
 // The end whose worker lives still gets from it what the far end had said before.
 void test_a_worker_that_goes_on_changes_nothing() {
     Pair pair;
@@ -307,6 +349,7 @@ int main() {
         FABTEST(test_those_who_sleep_on_descriptors_are_woken),
         FABTEST(test_an_end_that_was_shut_down_has_all),
         FABTEST(test_an_end_in_the_middle_is_an_error),
+        FABTEST(test_an_end_that_was_shut_down_compares_what_it_has),
         FABTEST(test_a_worker_that_goes_on_changes_nothing),
         FABTEST(test_a_record_is_no_part_of_the_proof),
         FABTEST(test_a_process_without_a_service_wakes_the_worker),

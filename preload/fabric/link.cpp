@@ -82,7 +82,7 @@ void Link::close_all() {
 }
 
 void Link::fail(Reason why) {
-    if (phase_ == Phase::over || phase_ == Phase::handing_over || phase_ == Phase::recovering) {
+    if (phase_ == Phase::over || continues_without_stream()) {
         return;
     }
     path::MirrorFields& mirror = segment_->mirror;
@@ -141,6 +141,13 @@ bool Link::begin_recovery() {
     give_up_ = sys::now_ns() + recovery_time;
     recover();
     return true;
+}
+
+// The kernel repeats what a socket without a process has sent for some 100 s only (tcp_orphan_retries): a wire that was
+// cut for a minute may have used that up.
+bool Link::is_unacknowledged() const {
+    int queued = 0;
+    return ioctl(tcp_, SIOCOUTQ, &queued) == 0 && queued != 0;
 }
 
 // True: the program continues by TCP, or has ended, and this worker does.
@@ -256,6 +263,13 @@ void Link::on_time(uint64_t now) {
         close_all();
     } else if (phase_ == Phase::recovering) {
         recover();
+    } else if (phase_ == Phase::acknowledging) {
+        take_frames();
+        if (now < give_up_ && is_unacknowledged()) {
+            deadline_ = now + recovery_pause;
+        } else {
+            close_all();
+        }
     } else if (phase_ != Phase::over) {
         fail(phase_ == Phase::moving ? Reason::fabric_lost : Reason::no_peer);
     }
@@ -276,6 +290,7 @@ void Link::on_event(uint32_t events, uint64_t now) {
         return;
     case Phase::waiting:
     case Phase::handing_over:
+    case Phase::acknowledging:
     case Phase::over:
         return;
     default:
@@ -375,7 +390,7 @@ bool Link::is_recovered() const {
 }
 
 void Link::end_of_stream() {
-    if (phase_ == Phase::handing_over || phase_ == Phase::recovering) {
+    if (continues_without_stream()) {
         return;
     }
     if (is_recovered()) {
@@ -612,8 +627,7 @@ bool Link::progress() {
             close_all(); // no process is left that could attach
             return false;
         }
-        if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::recovering &&
-            phase_ != Phase::over) {
+        if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::over) {
             fail(Reason::none);
         }
         return false;
@@ -637,6 +651,14 @@ bool Link::progress() {
         take_frames();
         if (segment_->mirror.closed.load() == 2) {
             reset();
+        } else if (segment_->mirror.closed.load() != MirrorFields::left && is_unacknowledged()) {
+            mirror_.reset();
+            socket_.close();
+            shutdown(tcp_, SHUT_WR);
+            phase_ = Phase::acknowledging;
+            give_up_ = sys::now_ns() + recovery_time;
+            deadline_ = sys::now_ns() + recovery_pause;
+            return true;
         }
         close_all();
         return true;

@@ -64,9 +64,10 @@ class Link {
         attaching, // until the program's connection is careful
         proving,
         moving,
-        closing,      // the program has closed; urgent bytes of the far end may still arrive
-        handing_over, // the fabric has failed, and the program may not have noticed, or may end before it does
-        recovering,   // the fabric has failed behind the program's close
+        closing,       // the program has closed; urgent bytes of the far end may still arrive
+        handing_over,  // the fabric has failed, and the program may not have noticed, or may end before it does
+        recovering,    // the fabric has failed behind the program's close
+        acknowledging, // the far end has all of the stream, but not yet what TCP carries
         over,
     };
 
@@ -88,6 +89,10 @@ class Link {
     void send(Kind kind, const void* body, size_t bytes);
     bool flush();
     void fail(Reason why);
+    [[nodiscard]] bool continues_without_stream() const {
+        return phase_ == Phase::handing_over || phase_ == Phase::recovering || phase_ == Phase::acknowledging;
+    }
+    [[nodiscard]] bool is_unacknowledged() const;
     bool hand_over();
     bool begin_recovery();
     void recover();

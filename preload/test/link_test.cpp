@@ -401,6 +401,43 @@ void test_a_program_that_goes_on_by_tcp_needs_no_worker() {
     EXPECT_EQ(recv(host.far(), &byte, 1, 0), 0); // the test is the only other one that had it
 }
 
+// The kernel gives up sooner without a process.
+void test_a_link_ends_when_tcp_is_acknowledged() {
+    Host host;
+    host.move();
+    const int tcp = host.link.tcp();
+    const std::array<uint8_t, 65536> bytes{};
+    uint64_t filled = 0;
+    for (ssize_t n = 1; n > 0; filled += static_cast<uint64_t>(std::max<ssize_t>(n, 0))) {
+        n = send(tcp, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    }
+    host.memory().mirror.closed = 1;
+    to_far_end.clear();
+    host.link.progress();
+    State sent;
+    memcpy(&sent, to_far_end.data() + sizeof(Header), sizeof(sent));
+    State answer;
+    answer.synced = sent.sync;
+    host.hear(Kind::state, &answer, sizeof(answer));
+    host.link.progress();
+    EXPECT(!host.link.is_over());
+    host.link.on_time(host.link.deadline());
+    EXPECT(!host.link.is_over());
+    EXPECT(!host.link.progress());
+    std::array<uint8_t, 65536> received{};
+    uint64_t count = 0;
+    for (ssize_t n = 1; n > 0; count += static_cast<uint64_t>(n)) {
+        n = recv(host.far(), received.data(), received.size(), 0);
+        EXPECT(n >= 0);
+    }
+    EXPECT_EQ(count, filled);
+    for (int i = 0; i < 1000 && !host.link.is_over(); ++i) {
+        usleep(1000);
+        host.link.on_time(host.link.deadline());
+    }
+    EXPECT(host.link.is_over());
+}
+
 void test_an_abortive_close_stays_a_reset() {
     Closed host(5000);
     host.memory().mirror.closed = 2;
@@ -426,6 +463,7 @@ int main() {
         FABTEST(test_waiting_for_the_far_ends_record_is_bounded),
         FABTEST(test_the_worker_sends_the_rest_of_a_program_that_ended_unaware),
         FABTEST(test_a_program_that_goes_on_by_tcp_needs_no_worker),
+        FABTEST(test_a_link_ends_when_tcp_is_acknowledged),
         FABTEST(test_an_abortive_close_stays_a_reset),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

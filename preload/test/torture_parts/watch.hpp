@@ -11,8 +11,8 @@
 
 namespace torture {
 
-// False: a hang, or a failure. It is reported, with the state of every active end. longest_pause_ms grows to the longest
-// time in which an end made no progress, to within some 20 ms.
+// False: a hang, or a failure. It is reported, with the state of every active end. longest_pause_ms grows to the
+// longest time in which an end made no progress, to within some 20 ms.
 bool watch_round(const Options& options, const Side (&sides)[2], uint64_t& longest_pause_ms);
 
 } // namespace torture

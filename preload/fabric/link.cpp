@@ -3,21 +3,15 @@
 #include "preload/fabric/link.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include <linux/sockios.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "preload/base/system.hpp"
-#include "preload/path/frame.hpp"
-#include "preload/rendezvous/holders.hpp"
 
 namespace preload::fabric {
 
@@ -31,11 +25,7 @@ constexpr uint64_t connecting_time = 2000 * millisecond;
 constexpr uint64_t greeting_time = 2000 * millisecond;
 constexpr uint64_t attaching_time = 60000 * millisecond; // a call of the program may be blocked in the kernel
 constexpr uint64_t proving_time = 20000 * millisecond;   // the program's bytes in front of an urgent one must be read
-constexpr uint64_t closing_time = 5000 * millisecond;    // for the far end's answer
 constexpr uint64_t last_time = 60000 * millisecond; // for the far end's answer to a close; then the fabric has failed
-constexpr uint64_t recovery_time = 925000 * millisecond; // as long as TCP repeats its own bytes (tcp_retries2)
-constexpr uint64_t recovery_pause = 10 * millisecond;
-constexpr uint64_t last_urgent_time = 100 * millisecond; // after the answer: it was sent before, and is in flight
 // The error of a socket for an address that no device of the cores has.
 bool is_of_no_device(int error) { return error == ENODEV || error == EADDRNOTAVAIL; }
 
@@ -52,162 +42,6 @@ Link::Link(LinkOwner& owner, const Control& task, path::Segment* segment, int tc
 }
 
 Link::~Link() { close_all(); }
-
-void Link::close_all() {
-    if (std::exchange(phase_, Phase::over) == Phase::over) {
-        return;
-    }
-    deadline_ = UINT64_MAX;
-    mirror_.reset();
-    socket_.close();
-    if (tcp_ >= 0 && has_closed() &&
-        (segment_->mirror.closed.load() != MirrorFields::left || rendezvous::is_sole_holder(tcp_))) {
-        int at = 0;
-        uint8_t byte = 0;
-        // An urgent byte belongs to the proof: unread, it would turn the close into a reset.
-        if (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 && recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
-            (void)!recv(tcp_, &byte, 1, MSG_DONTWAIT);
-        }
-    }
-    if (tcp_ >= 0) {
-        if (recovery_) {
-            owner_.unwatch(tcp_);
-        }
-        close(std::exchange(tcp_, -1));
-    }
-    recovery_.reset();
-    if (segment_ != &path::no_segment) {
-        path::unmap_segment(std::exchange(segment_, &path::no_segment));
-    }
-}
-
-void Link::fail(Reason why) {
-    if (phase_ == Phase::over || continues_without_stream()) {
-        return;
-    }
-    path::MirrorFields& mirror = segment_->mirror;
-    if (is_recovered()) {
-        close_all();
-        return;
-    }
-    if (!attach_asked_) {
-        owner_.send_control(Control::failed, token(), why);
-    } else if (mirror.closed.load() != 0 && phase_ == Phase::moving && !mirror_->has_closed()) {
-        if (begin_recovery()) {
-            return;
-        }
-    } else {
-        // A far end that has received `proved` may be moving: then it will report by TCP that it has stopped.
-        if (phase_ == Phase::moving || !proved_) {
-            mirror.stage.store(phase_ == Phase::moving ? MirrorFields::lost : MirrorFields::failed);
-        }
-        owner_.attend(*segment_, task_.direction);
-        if (phase_ == Phase::moving) {
-            socket_.close();
-            phase_ = Phase::handing_over;
-            deadline_ = UINT64_MAX;
-            return;
-        }
-    }
-    // Once this end has sent `careful`, the far end may send urgent bytes.
-    if (careful_ && phase_ != Phase::moving && has_closed() && mirror.closed.load() != 2) {
-        leave();
-    } else {
-        close_all();
-    }
-}
-
-// Closing it is a reset.
-void Link::reset() {
-    const linger how{1, 0};
-    setsockopt(tcp_, SOL_SOCKET, SO_LINGER, &how, sizeof(how));
-}
-
-// No process is left that could send the rest by TCP, but this one. False: the connection can be closed.
-bool Link::begin_recovery() {
-    const path::Direction& ours = segment_->direction[task_.direction];
-    if (segment_->mirror.closed.load() == 2) {
-        reset(); // as its program wanted
-        return false;
-    }
-    if ((ours.writer.epoch.load() & 1) == 0 || segment_->mirror.closed.load() == MirrorFields::left) {
-        return false; // the rest is in TCP; if the far end is still in the epoch before, it takes EOF for an error
-    }
-    const auto [ring, before] = mirror_->end_of_ring();
-    recovery_ = std::make_unique<ClosedRecovery>(*segment_, task_.direction, tcp_, ring, before);
-    mirror_.reset();
-    socket_.close();
-    phase_ = Phase::recovering;
-    give_up_ = sys::now_ns() + recovery_time;
-    recover();
-    return true;
-}
-
-// The kernel repeats what a socket without a process has sent for some 100 s only (tcp_orphan_retries): a wire that was
-// cut for a minute may have used that up.
-bool Link::is_unacknowledged() const {
-    int queued = 0;
-    return ioctl(tcp_, SIOCOUTQ, &queued) == 0 && queued != 0;
-}
-
-// True: the program continues by TCP, or has ended, and this worker does.
-bool Link::hand_over() {
-    if (segment_->mirror.recovering.load() == 0 && !has_closed()) {
-        return false;
-    }
-    if (segment_->mirror.recovering.load() != 0 || !begin_recovery()) {
-        close_all();
-    }
-    return true;
-}
-
-void Link::recover() {
-    const ClosedRecovery::Step step = recovery_->step();
-    const uint64_t now = sys::now_ns();
-    switch (step) {
-    case ClosedRecovery::Step::reading:
-        deadline_ = give_up_;
-        if (now < give_up_ && owner_.watch(tcp_, token(), false)) {
-            return;
-        }
-        break;
-    case ClosedRecovery::Step::later:
-        owner_.unwatch(tcp_); // it may be readable all the time
-        deadline_ = now + recovery_pause;
-        if (now < give_up_) {
-            return;
-        }
-        break;
-    case ClosedRecovery::Step::done:
-        close_all();
-        return;
-    case ClosedRecovery::Step::failed:
-        break;
-    }
-    reset();
-    close_all();
-}
-
-// An urgent byte that arrives after the kernel's connection was closed resets it, which loses the program's bytes that
-// the far end has not received yet. So it is closed after the far end has confirmed that it sends none.
-void Link::leave() {
-    const bool stream = static_cast<bool>(socket_);
-    phase_ = Phase::closing;
-    deadline_ = sys::now_ns() + closing_time;
-    if (segment_->mirror.closed.load() == 1) {
-        shutdown(tcp_, SHUT_WR); // the program's EOF is not delayed
-    }
-    if (stream) {
-        send(Kind::closed, nullptr, 0); // the far end answers by closing the stream
-    } else {
-        far_end_knows();
-    }
-}
-
-void Link::far_end_knows() {
-    socket_.close();
-    deadline_ = sys::now_ns() + last_urgent_time;
-}
 
 void Link::drop() { close_all(); }
 
@@ -264,12 +98,7 @@ void Link::on_time(uint64_t now) {
     } else if (phase_ == Phase::recovering) {
         recover();
     } else if (phase_ == Phase::acknowledging) {
-        take_frames();
-        if (now < give_up_ && is_unacknowledged()) {
-            deadline_ = now + recovery_pause;
-        } else {
-            close_all();
-        }
+        await_acknowledgement(now);
     } else if (phase_ != Phase::over) {
         fail(phase_ == Phase::moving ? Reason::fabric_lost : Reason::no_peer);
     }
@@ -652,32 +481,13 @@ bool Link::progress() {
         if (segment_->mirror.closed.load() == 2) {
             reset();
         } else if (segment_->mirror.closed.load() != MirrorFields::left && is_unacknowledged()) {
-            mirror_.reset();
-            socket_.close();
-            shutdown(tcp_, SHUT_WR);
-            phase_ = Phase::acknowledging;
-            give_up_ = sys::now_ns() + recovery_time;
-            deadline_ = sys::now_ns() + recovery_pause;
+            begin_to_acknowledge();
             return true;
         }
         close_all();
         return true;
     }
     return moved;
-}
-
-// Frames that came late, or that a killed process has not consumed: unread, they would turn the close into a reset.
-// Bytes after Frame::resume are the program's: there, a reset is due.
-void Link::take_frames() const {
-    const path::Direction& theirs = segment_->direction[1 - task_.direction];
-    const uint32_t followed = theirs.reader.epoch.load();
-    bool frames = (followed & 1) != 0;
-    uint8_t byte = 0;
-    while (frames && recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
-           (byte == static_cast<uint8_t>(path::Frame::wake) || byte == static_cast<uint8_t>(path::Frame::resume)) &&
-           recv(tcp_, &byte, 1, MSG_DONTWAIT) == 1) {
-        frames = byte != static_cast<uint8_t>(path::Frame::resume);
-    }
 }
 
 bool Link::arm(uint64_t id) {

@@ -93,6 +93,8 @@ class Link {
         return phase_ == Phase::handing_over || phase_ == Phase::recovering || phase_ == Phase::acknowledging;
     }
     [[nodiscard]] bool is_unacknowledged() const;
+    void begin_to_acknowledge();
+    void await_acknowledgement(uint64_t now);
     bool hand_over();
     bool begin_recovery();
     void recover();

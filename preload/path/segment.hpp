@@ -41,7 +41,7 @@ struct alignas(64) MirrorFields {
     std::atomic<uint32_t> urgent_received{0}; // the far end's last urgent byte, encoded likewise
     std::atomic<uint32_t> withdraw{0};        // the reader withdraws its consent
     std::atomic<uint32_t> closed{0}; // by the last process that had it; 2: with a reset; 3: only the kernel uses it now
-    std::atomic<uint32_t> recovering{0}; // it has learned that the fabric has failed, and continues by TCP
+    std::atomic<uint32_t> recovering{0}; // it has sent its record, and continues by TCP
     std::atomic<uint32_t> shared{0}; // several processes have had it: only the kernel sees when the last one has ended
 
     static constexpr uint32_t left = 3;         // a value of `closed`

@@ -211,8 +211,13 @@ void test_reading_in_part_frees_as_much_space() {
 }
 
 void test_random_operations_agree_with_a_queue() {
+#if defined(__SANITIZE_ADDRESS__)
+    constexpr int runs = 20; // each takes some twenty times as long
+#else
+    constexpr int runs = 300;
+#endif
     std::mt19937_64 random(20261122);
-    for (int run = 0; run < 300; ++run) {
+    for (int run = 0; run < runs; ++run) {
         Ring ring;
         std::deque<uint8_t> queue;
         uint64_t written = 0;

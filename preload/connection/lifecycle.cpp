@@ -288,8 +288,8 @@ Closing before_close(int fd) {
             watches_leave_kernel(*c);
         }
         if (c->mirrored && last && c->segment.load() != nullptr) {
-            uint32_t open = 0; // 2 stays: closed with a reset
-            c->shared().mirror.closed.compare_exchange_strong(open, 1);
+            uint32_t open = path::MirrorFields::open; // else it is aborted, and stays so
+            c->shared().mirror.closed.compare_exchange_strong(open, path::MirrorFields::closed_by_last);
             stream::changed(*c);
         }
         wakeup::wake_own(c->guarded.load());

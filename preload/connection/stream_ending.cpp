@@ -103,7 +103,7 @@ void note_reset(Connection& c, int fd) {
     if (c.segment.load() != nullptr && sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) == 0 &&
         how.l_onoff != 0 && how.l_linger == 0) {
         c.out_ring().writer.resets = 1;
-        c.shared().mirror.closed = 2;
+        c.shared().mirror.closed = path::MirrorFields::aborted;
         RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::none));
     }
 }

@@ -105,8 +105,8 @@ void send_urgent(Connection& c, int fd) {
 
 void leave_mirror(Connection& c) {
     if (c.mirrored.load(std::memory_order_relaxed)) {
-        uint32_t open = 0;
-        c.shared().mirror.closed.compare_exchange_strong(open, 3);
+        uint32_t open = path::MirrorFields::open;
+        c.shared().mirror.closed.compare_exchange_strong(open, path::MirrorFields::left);
         changed(c);
     }
 }

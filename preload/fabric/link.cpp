@@ -212,9 +212,8 @@ bool Link::flush() {
     return true;
 }
 
-// The far end has reported by TCP that the fabric has failed. The connection continues without this link, whose
-// descriptor of it would delay EOF.
-bool Link::is_recovered() const {
+// The program has learnt from the far end by TCP that the fabric has failed, before this worker did.
+bool Link::program_has_lost_it() const {
     return phase_ == Phase::moving && segment_->mirror.stage.load() == MirrorFields::lost;
 }
 
@@ -222,8 +221,8 @@ void Link::end_of_stream() {
     if (continues_without_stream()) {
         return;
     }
-    if (is_recovered()) {
-        close_all();
+    if (program_has_lost_it()) {
+        begin_to_hand_over();
         return;
     }
     if (phase_ == Phase::closing) {
@@ -461,8 +460,8 @@ bool Link::progress() {
         }
         return false;
     }
-    if (is_recovered()) {
-        close_all();
+    if (program_has_lost_it()) {
+        begin_to_hand_over();
         return true;
     }
     bool moved = false;
@@ -478,7 +477,7 @@ bool Link::progress() {
     }
     if (mirror_->has_closed()) {
         take_frames();
-        if (segment_->mirror.closed.load() == 2) {
+        if (segment_->mirror.closed.load() == MirrorFields::aborted) {
             reset();
         } else if (segment_->mirror.closed.load() != MirrorFields::left && is_unacknowledged()) {
             begin_to_acknowledge();

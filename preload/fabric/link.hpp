@@ -46,12 +46,12 @@ class Link {
     bool take_asked() { return segment_->asked[1 - task_.direction].exchange(0) != 0; }
     void drop(); // by the program's service
     // No process of the program's has the connection any more.
-    void abandon() { segment_->mirror.closed.store(1); }
+    void abandon() { segment_->mirror.closed.store(path::MirrorFields::closed_by_last); }
 
     [[nodiscard]] uint64_t deadline() const { return deadline_; }
     [[nodiscard]] bool is_over() const { return phase_ == Phase::over; }
     [[nodiscard]] bool is_shared() const { return segment_->mirror.shared.load() != 0; }
-    [[nodiscard]] bool has_closed() const { return segment_->mirror.closed.load() != 0; }
+    [[nodiscard]] bool has_closed() const { return segment_->mirror.closed.load() != path::MirrorFields::open; }
     [[nodiscard]] int tcp() const { return tcp_; }
     [[nodiscard]] uint64_t token() const { return task_.token; }
 
@@ -65,7 +65,7 @@ class Link {
         proving,
         moving,
         closing,       // the program has closed; urgent bytes of the far end may still arrive
-        handing_over,  // the fabric has failed, and the program may not have noticed, or may end before it does
+        handing_over,  // the fabric has failed, and the program may end before it continues by TCP
         recovering,    // the fabric has failed behind the program's close
         acknowledging, // the far end has all of the stream, but not yet what TCP carries
         over,
@@ -95,6 +95,7 @@ class Link {
     [[nodiscard]] bool is_unacknowledged() const;
     void begin_to_acknowledge();
     void await_acknowledgement(uint64_t now);
+    void begin_to_hand_over();
     bool hand_over();
     bool begin_recovery();
     void recover();
@@ -102,7 +103,7 @@ class Link {
     void leave();
     void far_end_knows();
     void end_of_stream();
-    [[nodiscard]] bool is_recovered() const;
+    [[nodiscard]] bool program_has_lost_it() const;
     void close_all();
 
     LinkOwner& owner_;

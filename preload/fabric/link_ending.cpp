@@ -62,13 +62,13 @@ void Link::fail(Reason why) {
         return;
     }
     path::MirrorFields& mirror = segment_->mirror;
-    if (is_recovered()) {
-        close_all();
+    if (program_has_lost_it()) {
+        begin_to_hand_over();
         return;
     }
     if (!attach_asked_) {
         owner_.send_control(Control::failed, token(), why);
-    } else if (mirror.closed.load() != 0 && phase_ == Phase::moving && !mirror_->has_closed()) {
+    } else if (has_closed() && phase_ == Phase::moving && !mirror_->has_closed()) {
         if (begin_recovery()) {
             return;
         }
@@ -79,14 +79,12 @@ void Link::fail(Reason why) {
         }
         owner_.attend(*segment_, task_.direction);
         if (phase_ == Phase::moving) {
-            socket_.close();
-            phase_ = Phase::handing_over;
-            deadline_ = UINT64_MAX;
+            begin_to_hand_over();
             return;
         }
     }
     // Once this end has sent `careful`, the far end may send urgent bytes.
-    if (careful_ && phase_ != Phase::moving && has_closed() && mirror.closed.load() != 2) {
+    if (careful_ && phase_ != Phase::moving && has_closed() && mirror.closed.load() != MirrorFields::aborted) {
         leave();
     } else {
         close_all();
@@ -106,7 +104,14 @@ bool Link::is_unacknowledged() const {
     return ioctl(tcp_, SIOCOUTQ, &queued) == 0 && queued != 0;
 }
 
-// True: the program continues by TCP, or has ended, and this worker does.
+void Link::begin_to_hand_over() {
+    socket_.close();
+    phase_ = Phase::handing_over;
+    deadline_ = UINT64_MAX;
+}
+
+// True: the program continues by TCP, or has ended, and this worker does. Not before: the worker's descriptor would
+// delay EOF, but a program that ends by then leaves all of it to this worker.
 bool Link::hand_over() {
     if (segment_->mirror.recovering.load() == 0 && !has_closed()) {
         return false;
@@ -120,7 +125,7 @@ bool Link::hand_over() {
 // No process is left that could send the rest by TCP, but this one. False: the connection can be closed.
 bool Link::begin_recovery() {
     const path::Direction& ours = segment_->direction[task_.direction];
-    if (segment_->mirror.closed.load() == 2) {
+    if (segment_->mirror.closed.load() == MirrorFields::aborted) {
         reset(); // as its program wanted
         return false;
     }
@@ -170,7 +175,7 @@ void Link::leave() {
     const bool stream = static_cast<bool>(socket_);
     phase_ = Phase::closing;
     deadline_ = sys::now_ns() + closing_time;
-    if (segment_->mirror.closed.load() == 1) {
+    if (segment_->mirror.closed.load() == MirrorFields::closed_by_last) {
         shutdown(tcp_, SHUT_WR); // the program's EOF is not delayed
     }
     if (stream) {

@@ -62,7 +62,7 @@ bool Mirror::snapshot(State& state) {
     state.given_back = reader.given_back.load(std::memory_order_acquire);
     // The snapshot has what the program wrote before it changed these. Bytes in front of the end of an epoch must have
     // been collected.
-    const bool ends = state.epoch != sent_.epoch || segment_.mirror.closed.load() != 0;
+    const bool ends = state.epoch != sent_.epoch || segment_.mirror.closed.load() != path::MirrorFields::open;
     return writer.epoch.load() == state.epoch && reader.request.load() == state.request &&
            (!ends || writer.head.load() == read_.position);
 }
@@ -162,7 +162,7 @@ bool Mirror::collect(Bytes& out, size_t limit) {
             sync_epoch_ = state.epoch;
             ++sync_;
         }
-        if (closing_ == 0 && segment_.mirror.closed.load() != 0) {
+        if (closing_ == 0 && segment_.mirror.closed.load() != path::MirrorFields::open) {
             closing_ = ++sync_;
         }
         state.sync = sync_;

@@ -27,6 +27,12 @@ struct alignas(64) MirrorFields {
         ended = 4,  // the far end has ended; all that it sent is in the ring
         failed = 5, // it was never proved
     };
+    enum Closed : uint32_t {
+        open = 0,
+        closed_by_last = 1, // by the last process that had it
+        aborted = 2,        // the same, with a reset
+        left = 3,           // only the kernel uses it now
+    };
     // From the worker:
     std::atomic<uint32_t> stage{proving};
     std::atomic<uint32_t> urgent_to_send{0}; // number of an urgent byte to send, from 1, and the byte: see urgent_of()
@@ -40,11 +46,10 @@ struct alignas(64) MirrorFields {
     std::atomic<uint32_t> urgent_sent{0};     // the last `urgent_to_send` that was sent
     std::atomic<uint32_t> urgent_received{0}; // the far end's last urgent byte, encoded likewise
     std::atomic<uint32_t> withdraw{0};        // the reader withdraws its consent
-    std::atomic<uint32_t> closed{0}; // by the last process that had it; 2: with a reset; 3: only the kernel uses it now
+    std::atomic<uint32_t> closed{open}; // a value of Closed
     std::atomic<uint32_t> recovering{0}; // it has sent its record, and continues by TCP
     std::atomic<uint32_t> shared{0}; // several processes have had it: only the kernel sees when the last one has ended
 
-    static constexpr uint32_t left = 3;         // a value of `closed`
     static constexpr uint32_t urgent_bytes = 4; // sent by each end for the proof
     static constexpr uint32_t urgent_of(uint32_t number, uint8_t byte) { return number << 8 | byte; }
 };

@@ -166,7 +166,7 @@ void test_a_link_ends_after_its_program_though_the_far_end_says_nothing() {
     Host host;
     host.move();
     EXPECT_EQ(host.link.deadline(), UINT64_MAX);
-    host.memory().mirror.closed = 1;
+    host.memory().mirror.closed = path::MirrorFields::closed_by_last;
     host.link.progress();
     EXPECT(!host.link.is_over());
     EXPECT(host.link.deadline() != UINT64_MAX);
@@ -179,7 +179,7 @@ void test_a_link_ends_after_its_program_though_the_far_end_says_nothing() {
 void test_a_link_ends_when_the_far_end_has_all() {
     Host host;
     host.move();
-    host.memory().mirror.closed = 1;
+    host.memory().mirror.closed = path::MirrorFields::closed_by_last;
     to_far_end.clear();
     host.link.progress();
     State said;
@@ -226,7 +226,7 @@ void test_a_link_ends_with_its_program_while_it_listens() {
 // The program has written, and may have closed; then the fabric fails.
 class Closed : public Host {
   public:
-    explicit Closed(size_t bytes, uint32_t closed = 1) {
+    explicit Closed(size_t bytes, uint32_t closed = path::MirrorFields::closed_by_last) {
         move();
         memory().direction[0].writer.epoch = 1;
         write(bytes);
@@ -375,7 +375,7 @@ void test_waiting_for_the_far_ends_record_is_bounded() {
 
 // Else nobody would send the rest.
 void test_the_worker_sends_the_rest_of_a_program_that_ended_unaware() {
-    Closed host(5000, 0);
+    Closed host(5000, path::MirrorFields::open);
     host.fail();
     EXPECT_EQ(host.memory().mirror.stage.load(), static_cast<uint32_t>(path::MirrorFields::lost));
     EXPECT(!host.link.is_over());
@@ -389,8 +389,28 @@ void test_the_worker_sends_the_rest_of_a_program_that_ended_unaware() {
     host.expect_rest(10);
 }
 
+// It has learnt of the failure first, from the far end, and has not sent its record yet.
+void test_the_worker_sends_the_rest_of_a_program_that_ends_as_it_begins_to_recover() {
+    for (const bool notices : {false, true}) { // the worker, before the program ends
+        Closed host(5000, path::MirrorFields::open);
+        host.memory().mirror.stage = path::MirrorFields::lost;
+        if (notices) {
+            EXPECT(host.link.progress());
+        } else {
+            host.fail();
+        }
+        EXPECT(!host.link.is_over());
+        EXPECT(!host.link.progress());
+        host.link.abandon();
+        EXPECT(host.link.progress());
+        (void)host.receive_record();
+        host.send_record(77);
+        host.expect_rest(77);
+    }
+}
+
 void test_a_program_that_goes_on_by_tcp_needs_no_worker() {
-    Closed host(5000, 0);
+    Closed host(5000, path::MirrorFields::open);
     host.fail();
     EXPECT(!host.link.is_over());
     host.memory().mirror.recovering = 1;
@@ -411,7 +431,7 @@ void test_a_link_ends_when_tcp_is_acknowledged() {
     for (ssize_t n = 1; n > 0; filled += static_cast<uint64_t>(std::max<ssize_t>(n, 0))) {
         n = send(tcp, bytes.data(), bytes.size(), MSG_DONTWAIT);
     }
-    host.memory().mirror.closed = 1;
+    host.memory().mirror.closed = path::MirrorFields::closed_by_last;
     to_far_end.clear();
     host.link.progress();
     State sent;
@@ -440,7 +460,7 @@ void test_a_link_ends_when_tcp_is_acknowledged() {
 
 void test_an_abortive_close_stays_a_reset() {
     Closed host(5000);
-    host.memory().mirror.closed = 2;
+    host.memory().mirror.closed = path::MirrorFields::aborted;
     host.fail();
     host.expect_reset();
 }
@@ -462,6 +482,7 @@ int main() {
         FABTEST(test_a_far_end_that_sends_no_record_gets_one_and_the_end),
         FABTEST(test_waiting_for_the_far_ends_record_is_bounded),
         FABTEST(test_the_worker_sends_the_rest_of_a_program_that_ended_unaware),
+        FABTEST(test_the_worker_sends_the_rest_of_a_program_that_ends_as_it_begins_to_recover),
         FABTEST(test_a_program_that_goes_on_by_tcp_needs_no_worker),
         FABTEST(test_a_link_ends_when_tcp_is_acknowledged),
         FABTEST(test_an_abortive_close_stays_a_reset),

@@ -46,8 +46,8 @@ struct alignas(64) MirrorFields {
     std::atomic<uint32_t> urgent_sent{0};     // the last `urgent_to_send` that was sent
     std::atomic<uint32_t> urgent_received{0}; // the far end's last urgent byte, encoded likewise
     std::atomic<uint32_t> withdraw{0};        // the reader withdraws its consent
-    std::atomic<uint32_t> closed{open}; // a value of Closed
-    std::atomic<uint32_t> recovering{0}; // it has sent its record, and continues by TCP
+    std::atomic<uint32_t> closed{open};       // a value of Closed
+    std::atomic<uint32_t> recovering{0};      // it has sent its record, and continues by TCP
     std::atomic<uint32_t> shared{0}; // several processes have had it: only the kernel sees when the last one has ended
 
     static constexpr uint32_t urgent_bytes = 4; // sent by each end for the proof

@@ -113,8 +113,8 @@ void expect_all_of_it(const char* how, useconds_t pause = 0) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     constexpr int both_ways = 3;
-    // A worker that needs longer to start than the other one tries to connect, on a busy machine, misses an attempt; the
-    // next ones follow at four times the calls.
+    // A worker that needs longer to start than the other one tries to connect, on a busy machine, misses an attempt;
+    // the next ones follow at four times the calls.
     constexpr int most = 60000; // of a millisecond each
     for (int i = 0; i < most && preload_test::path_of(fd) != both_ways; ++i) {
         preload_test::send_all(fd, "greeting: ");

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# build-check.sh BUILD_DIR SOURCE_DIR SANITIZERS: builds with sanitizers in a folder of its own, and runs the tests there.
+# build-check.sh BUILD_DIR SOURCE_DIR SANITIZERS [build]: builds with sanitizers in a folder of its own, and runs the tests
+# there, or builds them only.
 set -eu
-build=$1 source=$2 sanitizers=$3
+build=$1 source=$2 sanitizers=$3 only=${4:-}
 mkdir -p "$build"
 cd "$build"
 # Optimizing what sanitizers add takes half of the compiler's time. The product has limits of time of its own, though, for
@@ -29,5 +30,6 @@ export FABTESTS_PATIENCE
 # A precompiled header is valid for one set of flags. That of the preload library, which is built, is not needed again.
 [ "$product" = "$tests" ] ||
     rm -f base/precompiled.hpp.gch/library base/precompiled.hpp.gch/program util/precompiled.hpp.gch/*
-# Most tests wait for each other more than they compute.
+[ "$only" != build ] || exec make -s -j"$(nproc)" check TESTS= CFLAGS="$tests" CXXFLAGS="$tests"
+# Most tests wait more than they compute.
 exec make -s -j$(($(nproc) + 1)) check CFLAGS="$tests" CXXFLAGS="$tests"

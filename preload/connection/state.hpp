@@ -57,6 +57,7 @@ enum class Reason : uint8_t {
     fabric_lost,    // the fabric has failed
     no_device,      // to another host, and no RDMA device has the local address
     port_taken,     // to another host, and another fabric socket uses the port at which both ends meet
+    mutual_wait,    // both ends waited with full rings for each other, again and again
 };
 
 // A process with a seccomp filter moves bytes past the library, which are not counted.
@@ -135,8 +136,12 @@ struct alignas(64) ConnectionState {
     std::atomic<uint64_t> switched_ns{0}; // when the own direction last switched to the ring
     uint64_t ask_ns = 0;                  // when the peer is next asked to switch, too; under the write lock
     uint64_t ask_pause_ns = 0;
-    std::atomic<bool> wake_due{false}; // a frame for the peer's writer is due
-    std::atomic<uint32_t> blocked{0};  // writes that found no space
+    std::atomic<uint64_t> full_since_ns{0}; // the ring was seen full, and the service watches; 0: it does not
+    uint64_t full_tail = 0;                 // the reader's position by then
+    uint64_t stalled_ns = 0;                // when the ring was last left since both ends waited
+    uint32_t stalls = 0;                    // consecutive
+    std::atomic<bool> wake_due{false};      // a frame for the peer's writer is due
+    std::atomic<uint32_t> blocked{0};       // writes that found no space
     std::atomic<uint32_t> upgrades{0};
     std::atomic<uint32_t> returns{0};
     std::atomic<bool> hold{false};        // do not switch to the ring any more

@@ -145,6 +145,11 @@ bool wake_by_id(Connection& c, uint64_t sleeper);
 void data_written(Connection& c, int fd);
 // Bytes were read: wakes the peer's writer if it is armed. Under the read lock.
 void space_made(Connection& c, int fd);
+// The ring is full, and the writer will wait: the service watches from now on, see leave_full_ring(). Under the write
+// lock.
+void note_full(Connection& c);
+// Wakes waiters that sleep by an id, or in a set: something has changed that no frame reports.
+void wake_everybody(Connection& c);
 // Whether a frame of the peer can reach a writer that sleeps.
 bool can_wait_for_space(const Connection& c);
 

@@ -19,7 +19,6 @@
 #include "preload/path/record.hpp"
 #include "preload/stats/page.hpp"
 #include "preload/wait/epoll_set.hpp"
-#include "preload/wait/wakeup.hpp"
 
 namespace preload::stream {
 
@@ -27,21 +26,6 @@ using path::MirrorFields;
 using path::Record;
 
 namespace {
-
-// Wakes waiters on an eventfd; the record has woken the others, see may_take_record(). A worker that was killed may
-// have taken the ids without waking their waiters.
-void wake_everybody(Connection& c) {
-    for (std::atomic<uint64_t>* word : {&c.in_ring().wake.data_wanted, &c.out_ring().wake.space_wanted}) {
-        if (const uint64_t sleeper = word->exchange(path::nobody); sleeper > path::by_frame) {
-            wakeup::wake_own(sleeper);
-        }
-    }
-    if (c.watched.load()) {
-        watches_wake(c);
-    }
-    c.kernel_events.fetch_add(1);
-    wakeup::wake_own(c.guarded.load());
-}
 
 // A thread that sleeps on the socket waits for data there, or for space that the ring does not provide any more. The
 // record wakes all of them, and nothing else may come for a long time: so it stays unread until they are awake. A
@@ -280,6 +264,8 @@ void recover(Connection& c, int fd) {
     c.mirrored = false;
     stats::refresh(c);
     (void)flush_due(c, fd);
+    // The record has woken those who sleep by frames, see may_take_record(). A worker that was killed may have taken
+    // the ids without waking their waiters.
     wake_everybody(c);
 }
 

@@ -8,6 +8,7 @@
 #include <poll.h>
 
 #include "preload/rendezvous/service.hpp"
+#include "preload/wait/epoll_set.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload::stream {
@@ -35,6 +36,19 @@ bool takes_ids(const Connection& c) {
            c.in_ring().writer.wakes.load(std::memory_order_relaxed) != 0 &&
            // The peer asks the service of the process that has switched last, which may be this one's parent.
            c.shared().service[c.out_index()].load(std::memory_order_relaxed) == service::own_name();
+}
+
+void wake_everybody(Connection& c) {
+    for (std::atomic<uint64_t>* word : {&c.in_ring().wake.data_wanted, &c.out_ring().wake.space_wanted}) {
+        if (const uint64_t sleeper = word->exchange(path::nobody); sleeper > path::by_frame) {
+            wakeup::wake_own(sleeper);
+        }
+    }
+    if (c.watched.load()) {
+        watches_wake(c);
+    }
+    c.kernel_events.fetch_add(1);
+    wakeup::wake_own(c.guarded.load());
 }
 
 void arm(Connection& c, short wanted, uint64_t sleeper) {

@@ -108,6 +108,8 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
         }
         if (!can_wait_for_space(c)) {
             return_out(c, false);
+        } else {
+            note_full(c);
         }
     }
     if ((s.out_epoch.load() & 1) == 0) {

@@ -349,6 +349,7 @@ ssize_t space_of(Connection& c, uint64_t& space) {
     if (space == 0) {
         s.blocked.fetch_add(1);
         stats::blocked(c);
+        note_full(c);
         return -EAGAIN;
     }
     return 0;

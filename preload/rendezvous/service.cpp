@@ -45,7 +45,8 @@ constinit std::atomic<uint64_t> promised{0}; // the name that it has or will hav
 constinit std::atomic<int> inbox{-1};        // a datagram socket at the name
 constinit std::atomic<Connection*> requests{nullptr};
 constinit std::atomic<bool> stopped{false};
-constinit std::atomic<bool> any_abandoned{false}; // a connection that is being agreed on was closed
+constinit std::atomic<bool> any_abandoned{false};           // a connection that is being agreed on was closed
+constinit std::atomic<uint64_t> full_rings_due{UINT64_MAX}; // when they are looked at
 constinit std::atomic<uint64_t> usual_mask{0};
 constinit std::atomic<uint32_t> postponed{0};
 
@@ -134,6 +135,7 @@ class Thread {
     void attend(int fd, Connection& c) const;
     void watch_for_service(int fd, Connection& c) const;
     void on_connection(int fd);
+    void look_at_full_rings(uint64_t now) const;
 
     const int epoll_;
     const unsigned many_messages_ = rendezvous::many_messages();
@@ -290,12 +292,26 @@ void Thread::on_connection(int fd) {
     }
 }
 
+void Thread::look_at_full_rings(uint64_t now) const {
+    full_rings_due = UINT64_MAX; // first: a ring that is noted from now on is looked at later
+    bool again = false;
+    table::for_each_connection([&](int fd, Connection& c) {
+        const KeptState kept(c, fd);
+        if (kept && c.fd.load() == fd && c.segment.load() != nullptr) {
+            again = stream::leave_full_ring(c, fd, now) || again;
+        }
+    });
+    if (again) {
+        full_rings_due = now + stream::patience_with_reader_ns;
+    }
+}
+
 void Thread::run() {
     std::array<epoll_event, 64> events;
     for (;;) {
         take_requests();
         const bool more = begin_waiting();
-        const uint64_t next = more ? 0 : agreements_.deadline();
+        const uint64_t next = more ? 0 : std::min(agreements_.deadline(), full_rings_due.load());
         uint64_t now = next != 0 && next != UINT64_MAX ? sys::now_ns() : 0;
         const int timeout =
             next == UINT64_MAX
@@ -322,6 +338,9 @@ void Thread::run() {
         }
         if (agreements_.deadline() <= now) {
             agreements_.on_time(now);
+        }
+        if (full_rings_due.load() <= now) {
+            look_at_full_rings(now);
         }
     }
 }
@@ -514,6 +533,14 @@ void guard_again(Connection& c) {
     }
 }
 
+void watch_full_rings() {
+    uint64_t never = UINT64_MAX;
+    if (inbox.load() >= 0 &&
+        full_rings_due.compare_exchange_strong(never, sys::now_ns() + stream::patience_with_reader_ns)) {
+        send_attend(inbox, own_name(), 0);
+    }
+}
+
 void abandoned() {
     any_abandoned = true;
     if (inbox.load() >= 0) {
@@ -532,6 +559,7 @@ void after_fork_in_child() {
     name = 0;
     promised = 0;
     requests = nullptr;
+    full_rings_due = UINT64_MAX;
     stage = Stage::none;
 }
 

@@ -32,6 +32,8 @@ void note_token(uint64_t token, Connection& c);
 // A thread is about to sleep where only the service sees the kernel's events of the connection.
 void guard(Connection& c);
 void guard_again(Connection& c); // by another fd
+// A connection has a full ring, see stream::leave_full_ring().
+void watch_full_rings();
 // A connection that the service works on was closed.
 void abandoned();
 // As ask(), for the process of this end that has the memory.

@@ -33,7 +33,8 @@ bool never();
 uint32_t test_return_permille();
 // Treats all peers as processes of other users: RSPRELOAD_UPGRADE=test:CALLS:0:strangers, for tests.
 bool test_strangers();
-bool test_fabric(); // uses the fabric also on one host
+bool test_fabric();  // uses the fabric also on one host
+bool test_patient(); // a writer waits for space in the ring for ever: test:CALLS:0:patient
 bool fabric_allowed();
 
 } // namespace policy

@@ -21,6 +21,7 @@ struct Upgrade {
     uint32_t permille = 0;
     bool strangers = false;
     bool fabric = false;
+    bool patient = false;
 };
 
 Upgrade read() {
@@ -39,6 +40,7 @@ Upgrade read() {
         upgrade.permille = *end == ':' ? static_cast<uint32_t>(strtoul(end + 1, &end, 10)) : 0;
         upgrade.strangers = strcmp(end, ":strangers") == 0;
         upgrade.fabric = strcmp(end, ":fabric") == 0;
+        upgrade.patient = strcmp(end, ":patient") == 0;
         return upgrade;
     }
     if (*text >= '0' && *text <= '9') {
@@ -75,6 +77,7 @@ bool never() { return get().never; }
 uint32_t test_return_permille() { return get().permille; }
 bool test_strangers() { return get().strangers; }
 bool test_fabric() { return get().fabric; }
+bool test_patient() { return get().patient; }
 bool fabric_allowed() { return test_fabric() || settings::fabric_is_allowed(); }
 
 } // namespace preload::policy

@@ -57,8 +57,10 @@ bool foreign(Connection&, int) { return false; }
 } // namespace io
 namespace policy {
 uint64_t max_kernel_pause_ns() { return 0; } // it is asked each time
+bool test_patient() { return false; }
 } // namespace policy
 namespace service {
+void watch_full_rings() {}
 uint64_t own_name() { return 1; }
 bool ask(path::Segment&, unsigned) {
     ++workers_asked;

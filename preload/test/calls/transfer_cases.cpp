@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include <sys/ioctl.h>
@@ -246,6 +247,76 @@ CALLS_CASE(large_amounts) {
     }
     SAY(same);
     SAY(self == getpid());
+}
+
+namespace {
+
+constexpr size_t before_reading = 1000000; // the kernel takes more of a connection that nobody reads
+constexpr int rounds = 8;
+
+// Sends all of it, then receives as much.
+bool send_then_receive(int fd, bool waits_by_poll) {
+    std::vector<char> block(before_reading);
+    for (size_t i = 0; i < block.size(); ++i) {
+        block[i] = static_cast<char>(i * 31 / 7);
+    }
+    for (size_t sent = 0; sent < block.size();) {
+        const ssize_t n = send(fd, block.data() + sent, block.size() - sent, waits_by_poll ? MSG_DONTWAIT : 0);
+        if (n < 0) {
+            MUST(errno == EAGAIN);
+            pollfd one{fd, POLLOUT, 0};
+            MUST(poll(&one, 1, 20000) == 1);
+        } else {
+            sent += static_cast<size_t>(n);
+        }
+    }
+    std::vector<char> got(block.size());
+    MUST(recv(fd, got.data(), got.size(), MSG_WAITALL) == static_cast<ssize_t>(got.size()));
+    return got == block;
+}
+
+void both_send_then_receive(bool wait_by_poll) {
+    const Pair one = pair();
+    alarm(60);
+    bool same = true;
+    for (int i = 0; i < rounds; ++i) {
+        std::thread other([&] { same = send_then_receive(one.server, wait_by_poll) && same; });
+        const bool own = send_then_receive(one.client, wait_by_poll);
+        other.join();
+        same = same && own;
+    }
+    SAY(same);
+    say_echo(one.client, one.server);
+}
+
+} // namespace
+
+// As programs do that exchange what they have with their neighbours, one step after another.
+CALLS_CASE(both_ends_send_before_they_receive) { both_send_then_receive(false); }
+CALLS_CASE(both_ends_poll_to_send_before_they_receive) { both_send_then_receive(true); }
+
+// One end sends all of it before the other reads, by one process and epoll.
+CALLS_CASE(a_set_hears_of_space_though_nobody_reads) {
+    for (const uint32_t edge : {0U, static_cast<uint32_t>(EPOLLET)}) {
+        const Pair one = pair();
+        alarm(60);
+        const int set = epoll_create1(0);
+        epoll_event event{};
+        event.events = EPOLLOUT | edge;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, one.client, &event) == 0);
+        const std::vector<char> block(before_reading);
+        for (size_t sent = 0; sent < block.size();) {
+            const ssize_t n = send(one.client, block.data() + sent, block.size() - sent, MSG_DONTWAIT);
+            if (n < 0) {
+                MUST(epoll_wait(set, &event, 1, 20000) == 1);
+            } else {
+                sent += static_cast<size_t>(n);
+            }
+        }
+        std::vector<char> got(block.size());
+        SAY(recv(one.server, got.data(), got.size(), MSG_WAITALL));
+        close(set);
+    }
 }
 
 namespace {

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A full ring whose reader does not read. TCP would take some megabytes more: two programs that both send before they
+// receive may depend on that. So such a connection continues by the kernel, and switches again once the reader has
+// caught up. The service of the writing process watches, since a waiter has no timeout that signals would not disturb.
+#include "preload/connection/stream_internal.hpp"
+
+#include "preload/base/system.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/rules/decide.hpp"
+#include "preload/stats/page.hpp"
+
+namespace preload::stream {
+
+namespace {
+
+constexpr uint64_t patience_with_far_end_ns = 200000000U; // a wire repeats what it has lost within that time
+constexpr uint64_t seldom_ns = 1000000000U;
+constexpr uint32_t max_stalls = 3; // of both ends, in a row: then the connection stays with the kernel
+
+// Not for every byte, see look_out().
+bool is_full(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    uint64_t space = 0;
+    return (s.out_epoch.load() & 1) != 0 && writable(c.out_ring(), s.out, space) && space <= s.out.capacity() / 3 &&
+           !may_grow(c.out_ring(), s.out);
+}
+
+// Under the write lock. Two ends that wait for each other will do so again, and each time is lost. A reader that does
+// not get a processor, or has other work, is no reason to give up the ring.
+void leave_ring(Connection& c, uint64_t now) {
+    ConnectionState& s = *c.state.load();
+    if (c.in_ring().wake.space_wanted.load() != path::nobody) {
+        s.stalls = now - s.stalled_ns < seldom_ns ? s.stalls + 1 : 1;
+        s.stalled_ns = now;
+    }
+    if (s.stalls >= max_stalls) {
+        Reason none = Reason::none;
+        s.reason.compare_exchange_strong(none, Reason::mutual_wait);
+        s.hold = true;
+    }
+    return_out(c, false);
+}
+
+// Else threads that sleep until a frame comes would not notice.
+void ask_for_frame(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    {
+        const ReadSection section(c, fd);
+        const uint32_t theirs = section ? published_epoch(c) : 0;
+        if ((theirs & 1) != 0 && !s.read_shut && !s.giving_back && !s.handed_over) {
+            c.in_ring().reader.request.store(path::request_of(theirs, path::return_to_kernel));
+        }
+    }
+    changed(c);
+    if (c.segment.load() != nullptr && s.sleepers.load() != 0 && !s.read_shut) {
+        service::ask(c.shared(), 1 - c.out_index());
+    }
+}
+
+} // namespace
+
+void note_full(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    if (policy::test_patient()) [[unlikely]] {
+        return;
+    }
+    const uint64_t now = sys::now_ns();
+    if (s.full_since_ns == 0 || now - s.full_since_ns > seldom_ns) {
+        s.full_tail = c.out_ring().reader.tail.load();
+        s.full_since_ns = now;
+        service::watch_full_rings();
+    }
+}
+
+bool leave_full_ring(Connection& c, int fd, uint64_t now) {
+    ConnectionState& s = *c.state.load();
+    if (s.full_since_ns.load(std::memory_order_relaxed) == 0) {
+        return false;
+    }
+    {
+        const WriteSection section(c, fd);
+        if (!section) {
+            return false;
+        }
+        if (s.broken || is_recovering(c) || is_halted(s, s.out_epoch.load()) || !is_full(c)) {
+            s.full_since_ns = 0;
+            return false;
+        }
+        if (const uint64_t tail = c.out_ring().reader.tail.load(); tail != s.full_tail) {
+            s.full_tail = tail;
+            s.full_since_ns = now;
+        }
+        if (now - s.full_since_ns < (c.mirrored ? patience_with_far_end_ns : patience_with_reader_ns)) {
+            return true;
+        }
+        s.full_since_ns = 0;
+        leave_ring(c, now);
+    }
+    ask_for_frame(c, fd);
+    wake_everybody(c);
+    stats::refresh(c);
+    return false;
+}
+
+} // namespace preload::stream

@@ -433,6 +433,8 @@ void note_signal_mask() {
     }
 }
 
+namespace {
+
 void ensure() {
     Stage none = Stage::none;
     if (stage.load(std::memory_order_relaxed) != Stage::none || stopped || !may_start() ||
@@ -442,6 +444,8 @@ void ensure() {
     const sys::ErrnoKept kept;
     stage = start() ? Stage::running : Stage::impossible;
 }
+
+} // namespace
 
 void request(Connection& c) {
     if (c.requested.load(std::memory_order_relaxed) != 0 || stopped) {
@@ -535,6 +539,9 @@ void guard_again(Connection& c) {
 
 void watch_full_rings() {
     uint64_t never = UINT64_MAX;
+    if (inbox.load() < 0) {
+        ensure(); // a child uses what its parent has upgraded
+    }
     if (inbox.load() >= 0 &&
         full_rings_due.compare_exchange_strong(never, sys::now_ns() + stream::patience_with_reader_ns)) {
         send_attend(inbox, own_name(), 0);

@@ -16,8 +16,6 @@ namespace preload::service {
 void request(Connection& c);
 // The name of this process's service; 0: it does not run.
 uint64_t own_name();
-// Starts the service for a connection that a parent has upgraded.
-void ensure();
 // Requests the service of one end of a segment to attend to its connection. False: there is no such service any more.
 bool ask(path::Segment& segment, unsigned end);
 // Requests the peer's service to wake the waiter of this id, and to send its descriptor. False: the request cannot be

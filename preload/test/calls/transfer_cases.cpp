@@ -16,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 
 using namespace calls;
 
@@ -294,6 +295,29 @@ void both_send_then_receive(bool wait_by_poll) {
 // As programs do that exchange what they have with their neighbours, one step after another.
 CALLS_CASE(both_ends_send_before_they_receive) { both_send_then_receive(false); }
 CALLS_CASE(both_ends_poll_to_send_before_they_receive) { both_send_then_receive(true); }
+
+// Children do not have their parent's service.
+CALLS_CASE(two_children_send_before_they_receive) {
+    const Pair one = pair();
+    for (const int own : {one.client, one.server}) {
+        if (fork() == 0) {
+            alarm(60);
+            close(own == one.client ? one.server : one.client);
+            bool same = true;
+            for (int i = 0; i < rounds; ++i) {
+                same = send_then_receive(own, false) && same;
+            }
+            _exit(same ? 0 : 1);
+        }
+    }
+    close(one.client);
+    close(one.server);
+    for (int i = 0; i < 2; ++i) {
+        int status = 0;
+        MUST(wait(&status) > 0);
+        SAY(status);
+    }
+}
 
 // One end sends all of it before the other reads, by one process and epoll.
 CALLS_CASE(a_set_hears_of_space_though_nobody_reads) {

@@ -3,6 +3,7 @@
 # shellcheck shell=sh
 # on: guest
 # limit: 180
+# long: it changes when the lab does
 #
 # The lab itself: what is tested below would prove little if the wires and devices did not do as they are told.
 exec sh "$LAB/selftest"

@@ -3,6 +3,7 @@
 # shellcheck shell=sh
 # on: rxe siw tcp
 # limit: 400
+# long: the functional tests and programs.sh do the same on devices every day, in fewer processes
 #
 # fabtests' runner, in pairs of processes; what its table says, as TAP.
 table=$(mktemp)

@@ -57,7 +57,7 @@ enum class Reason : uint8_t {
     fabric_lost,    // the fabric has failed
     no_device,      // to another host, and no RDMA device has the local address
     port_taken,     // to another host, and another fabric socket uses the port at which both ends meet
-    mutual_wait,    // both ends waited with full rings for each other, again and again
+    unread,         // a full ring was not read for long, again and again
 };
 
 // A process with a seccomp filter moves bytes past the library, which are not counted.
@@ -138,7 +138,7 @@ struct alignas(64) ConnectionState {
     uint64_t ask_pause_ns = 0;
     std::atomic<uint64_t> full_since_ns{0}; // the ring was seen full, and the service watches; 0: it does not
     uint64_t full_tail = 0;                 // the reader's position by then
-    uint64_t stalled_ns = 0;                // when the ring was last left since both ends waited
+    uint64_t stalled_ns = 0;                // when the ring was last left for that reason
     uint32_t stalls = 0;                    // consecutive
     std::atomic<bool> wake_due{false};      // a frame for the peer's writer is due
     std::atomic<uint32_t> blocked{0};       // writes that found no space

@@ -87,9 +87,9 @@ bool more_may_come(const Connection& c, ssize_t n);
 bool gives_back(Connection& c, int fd);
 inline constexpr int give_back_pause_ms = 1; // until the next poll
 // Continues by the kernel if the ring is full, and its reader has not read for a while. For the service, repeatedly.
-// True: call it again after that time.
+// True: call it again after this time.
 bool leave_full_ring(Connection& c, int fd, uint64_t now);
-inline constexpr uint64_t patience_with_reader_ns = 10000000U;
+inline constexpr uint64_t full_ring_pause_ns = 10000000U;
 // Whether the calling thread counts as a sleeper of the connections that it polls.
 extern thread_local uint32_t own_sleeps;
 

@@ -15,9 +15,17 @@ namespace preload::stream {
 
 namespace {
 
-constexpr uint64_t patience_with_far_end_ns = 200000000U; // a wire repeats what it has lost within that time
 constexpr uint64_t seldom_ns = 1000000000U;
-constexpr uint32_t max_stalls = 3; // of both ends, in a row: then the connection stays with the kernel
+constexpr uint32_t max_stalls = 3; // in a row: then the connection stays with the kernel
+
+// How long it is left unread. A reader that waits for space itself will not read; another one may wait for a processor,
+// and one on another host for a wire that repeats what it has lost.
+uint64_t patience_ns(const Connection& c) {
+    constexpr uint64_t usual = 50000000U;
+    constexpr uint64_t with_far_end = 200000000U;
+    const bool waits = c.in_ring().wake.space_wanted.load() != path::nobody;
+    return c.mirrored ? with_far_end : waits ? full_ring_pause_ns : usual;
+}
 
 // Not for every byte, see look_out().
 bool is_full(const Connection& c) {
@@ -27,17 +35,14 @@ bool is_full(const Connection& c) {
            !may_grow(c.out_ring(), s.out);
 }
 
-// Under the write lock. Two ends that wait for each other will do so again, and each time is lost. A reader that does
-// not get a processor, or has other work, is no reason to give up the ring.
+// Under the write lock. Programs that exchange bytes like this do so again, and the wait is lost each time.
 void leave_ring(Connection& c, uint64_t now) {
     ConnectionState& s = *c.state.load();
-    if (c.in_ring().wake.space_wanted.load() != path::nobody) {
-        s.stalls = now - s.stalled_ns < seldom_ns ? s.stalls + 1 : 1;
-        s.stalled_ns = now;
-    }
+    s.stalls = now - s.stalled_ns < seldom_ns ? s.stalls + 1 : 1;
+    s.stalled_ns = now;
     if (s.stalls >= max_stalls) {
         Reason none = Reason::none;
-        s.reason.compare_exchange_strong(none, Reason::mutual_wait);
+        s.reason.compare_exchange_strong(none, Reason::unread);
         s.hold = true;
     }
     return_out(c, false);
@@ -92,7 +97,7 @@ bool leave_full_ring(Connection& c, int fd, uint64_t now) {
             s.full_tail = tail;
             s.full_since_ns = now;
         }
-        if (now - s.full_since_ns < (c.mirrored ? patience_with_far_end_ns : patience_with_reader_ns)) {
+        if (now - s.full_since_ns < patience_ns(c)) {
             return true;
         }
         s.full_since_ns = 0;

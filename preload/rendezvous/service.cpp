@@ -302,7 +302,7 @@ void Thread::look_at_full_rings(uint64_t now) const {
         }
     });
     if (again) {
-        full_rings_due = now + stream::patience_with_reader_ns;
+        full_rings_due = now + stream::full_ring_pause_ns;
     }
 }
 
@@ -543,7 +543,7 @@ void watch_full_rings() {
         ensure(); // a child uses what its parent has upgraded
     }
     if (inbox.load() >= 0 &&
-        full_rings_due.compare_exchange_strong(never, sys::now_ns() + stream::patience_with_reader_ns)) {
+        full_rings_due.compare_exchange_strong(never, sys::now_ns() + stream::full_ring_pause_ns)) {
         send_attend(inbox, own_name(), 0);
     }
 }

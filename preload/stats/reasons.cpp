@@ -60,8 +60,8 @@ const char* text_of(Reason reason) {
         return "to another host, and no RDMA device has the own address";
     case Reason::port_taken:
         return "to another host, and its port is taken on the fabric";
-    case Reason::mutual_wait:
-        return "both ends sent more than a ring takes before they received";
+    case Reason::unread:
+        return "more was sent than a ring takes before the reader read, again and again";
     case Reason::shared_set:
         return "in an epoll set in which several processes wait";
     }

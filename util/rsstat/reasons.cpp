@@ -57,7 +57,7 @@ constexpr Known known[] = {
      "nothing, unless a device should have the address: look at rdma link, and at FI_RSTREAM_CORE"},
     {Reason::port_taken, "port_taken",
      "nothing: other connections have other ports; over the tcp core, close idle ones"},
-    {Reason::mutual_wait, "mutual_wait", "let one of both ends receive before it sends"},
+    {Reason::unread, "unread", "nothing, or let the reader read before it sends"},
 };
 
 const Known* find(uint32_t reason) {

@@ -31,7 +31,8 @@ uint64_t max_kernel_pause_ns();
 bool never();
 // The probability, per mille, that a write returns to the kernel, or switches again: RSPRELOAD_UPGRADE=test, for tests.
 uint32_t test_return_permille();
-// Treats all peers as processes of other users: RSPRELOAD_UPGRADE=test:CALLS:0:strangers, for tests.
+// Treats all peers as processes of other users: RSPRELOAD_UPGRADE=test:CALLS:0:strangers, for tests. Several such words
+// may follow each other.
 bool test_strangers();
 bool test_fabric();  // uses the fabric also on one host
 bool test_patient(); // a writer waits for space in the ring for ever: test:CALLS:0:patient

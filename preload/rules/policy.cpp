@@ -38,9 +38,9 @@ Upgrade read() {
         char* end = nullptr;
         upgrade.calls = static_cast<uint32_t>(strtoul(text + 5, &end, 10));
         upgrade.permille = *end == ':' ? static_cast<uint32_t>(strtoul(end + 1, &end, 10)) : 0;
-        upgrade.strangers = strcmp(end, ":strangers") == 0;
-        upgrade.fabric = strcmp(end, ":fabric") == 0;
-        upgrade.patient = strcmp(end, ":patient") == 0;
+        upgrade.strangers = strstr(end, ":strangers") != nullptr;
+        upgrade.fabric = strstr(end, ":fabric") != nullptr;
+        upgrade.patient = strstr(end, ":patient") != nullptr;
         return upgrade;
     }
     if (*text >= '0' && *text <= '9') {

@@ -7,12 +7,13 @@
 # at random; and both of the latter on the fabric path, over the tcp core.
 . "${srcdir:?}/preload/test/preload.sh"
 way=${CONFORMANCE_WAY:-upgraded}
+# patient: a case that has filled a connection expects that it stays full while nobody reads.
 case $way in
 never) settings="RSPRELOAD_UPGRADE=never CONFORMANCE_EXCHANGE=1" ;;
-upgraded) settings="RSPRELOAD_UPGRADE=1 CONFORMANCE_EXCHANGE=0" ;;
-returned) settings="RSPRELOAD_UPGRADE=test:1:200 CONFORMANCE_EXCHANGE=returned" ;;
-fabric) settings="RSPRELOAD_UPGRADE=test:1:0:fabric CONFORMANCE_EXCHANGE=0" ;;
-fabric-returned) settings="RSPRELOAD_UPGRADE=test:1:200:fabric CONFORMANCE_EXCHANGE=returned" ;;
+upgraded) settings="RSPRELOAD_UPGRADE=test:1:0:patient CONFORMANCE_EXCHANGE=0" ;;
+returned) settings="RSPRELOAD_UPGRADE=test:1:200:patient CONFORMANCE_EXCHANGE=returned" ;;
+fabric) settings="RSPRELOAD_UPGRADE=test:1:0:fabric:patient CONFORMANCE_EXCHANGE=0" ;;
+fabric-returned) settings="RSPRELOAD_UPGRADE=test:1:200:fabric:patient CONFORMANCE_EXCHANGE=returned" ;;
 *) echo "Bail out! no such way: $way"; exit 1 ;;
 esac
 # The kernel says at once what is ready; while memory is, the library asks it now and then.

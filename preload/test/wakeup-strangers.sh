@@ -6,4 +6,4 @@
 # other through pipes, in poll, select and sets.
 . "${srcdir:?}/preload/test/preload.sh"
 # shellcheck disable=SC2086
-env $preload RSPRELOAD_UPGRADE=test:1:0:strangers RSPRELOAD_SPIN=0 "$builddir/preload/test/wakeup_test" strangers
+env $preload RSPRELOAD_UPGRADE=test:1:0:strangers:patient RSPRELOAD_SPIN=0 "$builddir/preload/test/wakeup_test" strangers

@@ -3,8 +3,8 @@
 //
 // For builds with --enable-precompiled-header: the standard headers that most sources include, compiled once. Parsing
 // them takes as long as the rest of a source's compilation. No source includes this one, and each includes what it
-// needs itself: the packages are built without it. It has no include guard: the compiler reads it as the main file or
-// ahead of the main file.
+// needs itself: the part `libfabric2` of the checks compiles without it. It has no include guard: the compiler reads it
+// as the main file or ahead of the main file.
 #include <algorithm>
 #include <array>
 #include <atomic>

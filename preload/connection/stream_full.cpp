@@ -3,7 +3,8 @@
 //
 // A full ring whose reader does not read. TCP would take some megabytes more: two programs that both send before they
 // receive may depend on that. So such a connection continues by the kernel, and switches again once the reader has
-// caught up. The service of the writing process watches, since a waiter has no timeout that signals would not disturb.
+// caught up. The service of the writing process watches: with a timeout of its own, a sleeping call would not be
+// restarted after a signal (SA_RESTART, signal(7)).
 #include "preload/connection/stream_internal.hpp"
 
 #include "preload/base/system.hpp"
@@ -15,8 +16,9 @@ namespace preload::stream {
 
 namespace {
 
-constexpr uint64_t seldom_ns = 1000000000U;
-constexpr uint32_t max_stalls = 3; // in a row: then the connection stays with the kernel
+constexpr uint64_t row_ns = 1000000000U;   // stalls within this time of each other are in a row
+constexpr uint32_t max_stalls = 3;         // in a row: then the connection stays with the kernel
+constexpr uint64_t stale_ns = 1000000000U; // nobody has watched since: there was no service
 
 // How long it is left unread. A reader that waits for space itself will not read; another one may wait for a processor,
 // and one on another host for a wire that repeats what it has lost.
@@ -27,18 +29,18 @@ uint64_t patience_ns(const Connection& c) {
     return c.mirrored ? with_far_end : waits ? full_ring_pause_ns : usual;
 }
 
-// Not for every byte, see look_out().
+// A waiter is told of a third of the ring, see look_out(). Without any space, there is no memory for a larger one.
 bool is_full(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     uint64_t space = 0;
-    return (s.out_epoch.load() & 1) != 0 && writable(c.out_ring(), s.out, space) && space <= s.out.capacity() / 3 &&
-           !may_grow(c.out_ring(), s.out);
+    return (s.out_epoch.load() & 1) != 0 && writable(c.out_ring(), s.out, space) &&
+           (space == 0 || (space <= s.out.capacity() / 3 && !may_grow(c.out_ring(), s.out)));
 }
 
 // Under the write lock. Programs that exchange bytes like this do so again, and the wait is lost each time.
 void leave_ring(Connection& c, uint64_t now) {
     ConnectionState& s = *c.state.load();
-    s.stalls = now - s.stalled_ns < seldom_ns ? s.stalls + 1 : 1;
+    s.stalls = now - s.stalled_ns < row_ns ? s.stalls + 1 : 1;
     s.stalled_ns = now;
     if (s.stalls >= max_stalls) {
         Reason none = Reason::none;
@@ -72,7 +74,7 @@ void note_full(Connection& c) {
         return;
     }
     const uint64_t now = sys::now_ns();
-    if (s.full_since_ns == 0 || now - s.full_since_ns > seldom_ns) {
+    if (s.full_since_ns == 0 || now - s.full_since_ns > stale_ns) {
         s.full_tail = c.out_ring().reader.tail.load();
         s.full_since_ns = now;
         service::watch_full_rings();

@@ -101,6 +101,7 @@ void await_sleep(pid_t process) {
         std::getline(file, text);
         const size_t name_ends = text.rfind(')');
         EXPECT(name_ends != std::string::npos);
+        EXPECT(text[name_ends + 2] != 'Z'); // else it would never sleep
         asleep = text[name_ends + 2] == 'S' ? asleep + 1 : 0;
     }
 }

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# torture (torture_parts/main.cpp) over the fabric path, on one host: librsocket-ofi over the tcp core, in workers beside
-# the programs. The long form (FABRIC_LONG=1 make check TESTS=preload/test/fabric.sh) kills writers, and workers, so that
-# connections go on by TCP with what was under way.
+# torture (torture_parts/main.cpp), and a case of calls_test, over the fabric path, on one host: librsocket-ofi over the
+# tcp core, in workers beside the programs. The long form (FABRIC_LONG=1 make check TESTS=preload/test/fabric.sh) kills
+# writers, and workers, so that connections go on by TCP with what was under way.
 . "${srcdir:?}/preload/test/preload.sh"
 export FI_PROVIDER_PATH="$builddir/.libs" FI_RSTREAM_CORE=tcp
 export LD_LIBRARY_PATH="$builddir/.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -57,13 +57,27 @@ if [ -n "$sanitizer" ]; then
     exit $failed
 fi
 long=${FABRIC_LONG:+yes}
-echo "1..$([ "$long" = yes ] && echo 9 || echo 5)"
+echo "1..$([ "$long" = yes ] && echo 10 || echo 6)"
 for way in test:1:0:fabric test:1:100:fabric; do
     for actions in drive fork,child,share,pass,keep,exec ${long:+drive,kill}; do
         run "$way" "$actions" "$bytes"
         tell $? "$actions, upgraded by $way"
     done
 done
+# Both ends send more than rings and fabric take before they receive.
+both_send() {
+    for exchanges in 8000 32000 128000; do
+        : >"$scratch/records"
+        # shellcheck disable=SC2086
+        env $preload RSPRELOAD_UPGRADE=test:1:0:fabric RSPRELOAD_EXPLAIN="$scratch/records" CALLS_EXCHANGES=$exchanges \
+            "$builddir/preload/test/calls_test" both_ends_send_before_they_receive >"$scratch/output" 2>&1 || return
+        grep -qx 'same = 1' "$scratch/output" || return
+        ! awk -F '\t' '$8 > 0 { exit 1 }' "$scratch/records" || continue
+        return 0
+    done
+}
+both_send
+tell $? "both ends send before they receive"
 # Their programs have ended: what is left of their connections does not take longer than both ends need to agree.
 limit=$(($(date +%s) + 20))
 while left=$(while read -r worker; do ! grep -qs rspreload-fabri "/proc/$worker/comm" || echo "$worker"; done <"$scratch/workers") &&

@@ -390,7 +390,7 @@ void test_the_worker_sends_the_rest_of_a_program_that_ended_unaware() {
 }
 
 // It has learnt of the failure first, from the far end, and has not sent its record yet.
-void test_the_worker_sends_the_rest_of_a_program_that_ends_as_it_begins_to_recover() {
+void test_a_program_that_ends_as_it_begins_to_recover_leaves_the_rest() {
     for (const bool notices : {false, true}) { // the worker, before the program ends
         Closed host(5000, path::MirrorFields::open);
         host.memory().mirror.stage = path::MirrorFields::lost;
@@ -482,7 +482,7 @@ int main() {
         FABTEST(test_a_far_end_that_sends_no_record_gets_one_and_the_end),
         FABTEST(test_waiting_for_the_far_ends_record_is_bounded),
         FABTEST(test_the_worker_sends_the_rest_of_a_program_that_ended_unaware),
-        FABTEST(test_the_worker_sends_the_rest_of_a_program_that_ends_as_it_begins_to_recover),
+        FABTEST(test_a_program_that_ends_as_it_begins_to_recover_leaves_the_rest),
         FABTEST(test_a_program_that_goes_on_by_tcp_needs_no_worker),
         FABTEST(test_a_link_ends_when_tcp_is_acknowledged),
         FABTEST(test_an_abortive_close_stays_a_reset),

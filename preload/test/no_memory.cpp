@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A library to preload in front of the preload library: the kernel has no memory for the larger areas of a ring.
+#include <cerrno>
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "preload/path/ring.hpp"
+
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): libc's have leading underscores
+extern "C" __attribute__((visibility("default"))) int madvise(void* at, size_t length, int advice) noexcept {
+    if (advice == MADV_POPULATE_WRITE && length > preload::path::area_sizes[0]) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return static_cast<int>(syscall(SYS_madvise, at, length, advice));
+}

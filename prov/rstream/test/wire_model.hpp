@@ -99,8 +99,8 @@ class Rings {
         const std::lock_guard lock(mutex_);
         by_key_.erase(newest_ - 1);
     }
-    [[nodiscard]] uint8_t at(const Extent& extent, size_t i) const {
-        return (extent.moved ? *next_ : *current)[extent.offset + i];
+    [[nodiscard]] const uint8_t* at(const Extent& extent) const {
+        return (extent.moved ? next_ : current)->data() + extent.offset;
     }
     [[nodiscard]] bool holds(const Extent& extent) const {
         return extent.offset + extent.length <= (extent.moved ? next_ : current)->size();
@@ -136,7 +136,7 @@ class Staging {
     [[nodiscard]] bool holds(const Extent& extent) const {
         return extent.offset + extent.length <= of(extent.moved)->size();
     }
-    uint8_t& at(const Extent& extent, size_t i) { return (*of(extent.moved))[extent.offset + i]; }
+    uint8_t* at(const Extent& extent) { return of(extent.moved)->data() + extent.offset; }
     [[nodiscard]] const Memory& of(bool moved) const { return moved ? next_ : current_; }
 
   private:

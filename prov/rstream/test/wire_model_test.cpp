@@ -211,8 +211,9 @@ class Model {
             if (!end.staging.holds(room)) {
                 return failed("room outside the staging ring");
             }
+            uint8_t* to = end.staging.at(room);
             for (size_t i = 0; i < room.length; ++i) {
-                end.staging.at(room, i) = pattern(end.side, end.accepted + i);
+                to[i] = pattern(end.side, end.accepted + i);
             }
             end.link.stage(room.length);
             end.accepted += room.length;
@@ -253,8 +254,9 @@ class Model {
             if (piece.length == 0 || piece.length > length || !end.rings.holds(piece)) {
                 return failed("a peek outside of what is readable");
             }
+            const uint8_t* got = end.rings.at(piece);
             for (size_t i = 0; i < piece.length; ++i) {
-                if (end.rings.at(piece, i) != pattern(1 - end.side, end.read + i)) {
+                if (got[i] != pattern(1 - end.side, end.read + i)) {
                     return failed("another byte at position " + std::to_string(end.read + i));
                 }
             }
@@ -337,8 +339,9 @@ class Model {
             return;
         }
         const Extent room = end.link.room(std::min<uint64_t>(length, target->length));
+        uint8_t* to = end.staging.at(room);
         for (size_t i = 0; i < room.length; ++i) {
-            end.staging.at(room, i) = pattern(2 + end.side, end.written + i);
+            to[i] = pattern(2 + end.side, end.written + i);
         }
         if (room.length != 0) {
             end.link.stage_write(room.length, *target);
@@ -366,9 +369,10 @@ class Model {
         if (at > region.bytes.size() || message.chunk.length > region.bytes.size() - at) {
             return failed("a write outside of a map");
         }
+        const uint8_t* got = message.staging->data() + message.chunk.staging_offset;
+        std::copy_n(got, message.chunk.length, region.bytes.data() + at);
         for (size_t i = 0; i < message.chunk.length; ++i) {
-            region.bytes[at + i] = (*message.staging)[message.chunk.staging_offset + i];
-            if (region.bytes[at + i] != pattern(2 + end.side, first + i)) {
+            if (got[i] != pattern(2 + end.side, first + i)) {
                 return failed("another byte in a map");
             }
         }

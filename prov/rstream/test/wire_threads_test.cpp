@@ -174,8 +174,9 @@ class Model {
             return post && gives_to_core(end, *post, std::move(bytes)) ? length : 0;
         }
         const Extent room = end.link.room(length);
+        uint8_t* to = end.staging.at(room);
         for (size_t i = 0; i < room.length; ++i) {
-            end.staging.at(room, i) = pattern(end.side, at + i);
+            to[i] = pattern(end.side, at + i);
         }
         if (room.length != 0) {
             end.link.stage(room.length);
@@ -244,8 +245,9 @@ class Model {
                 continue;
             }
             const Extent piece = end.link.peek(dice.size(end.link.ring_size()));
+            const uint8_t* got = end.rings.at(piece);
             for (size_t i = 0; i < piece.length; ++i) {
-                if (end.rings.at(piece, i) != pattern(1 - end.side, at + i)) {
+                if (got[i] != pattern(1 - end.side, at + i)) {
                     return failed("another byte at position " + std::to_string(at + i));
                 }
             }

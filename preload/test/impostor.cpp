@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A process that pretends to be the worker at the other end of connections that are not its own. It knows the protocol
+// (doc/fabric-protocol.md) and all addresses, but sees nothing of the TCP connections. Until SIGTERM:
+//
+//     impostor connect ADDRESS       for each TCP connection of this host whose peer has ADDRESS, connects to the
+//     fabric's
+//                                    port of its number, from ADDRESS
+//     impostor listen ADDRESS FIRST LAST   listens on those ports of the fabric
+//
+// Prints one line when it begins, one when it has ended, and exits with 1 if it got anything but the messages that
+// precede a proof, or heard from nobody. ADDRESS is of IPv4.
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <poll.h>
+
+#include <rdma/rsocket.h>
+
+#include "preload/fabric/fabric_socket.hpp"
+#include "preload/fabric/message.hpp"
+
+namespace {
+
+using namespace preload::fabric;
+using preload::rendezvous::Address;
+using preload::rendezvous::Ends;
+
+volatile std::sig_atomic_t stopped = 0;
+
+struct Seen {
+    size_t streams = 0;
+    size_t hellos = 0;
+    size_t careful = 0;
+    size_t others = 0; // what only a worker that is proved may get
+};
+
+Address address_of(in_addr ip, uint16_t port) {
+    sockaddr_storage socket{};
+    auto& v4 = reinterpret_cast<sockaddr_in&>(socket);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    v4.sin_addr = ip;
+    Address made;
+    (void)Address::from(socket, made);
+    return made;
+}
+
+// One stream with a worker, in which this end says all that it can say without the TCP connection.
+class Conversation {
+  public:
+    // own: what this end pretends to be, if it is the first to say so.
+    Conversation(FabricSocket socket, const Ends* own) : socket_(std::move(socket)) {
+        if (own != nullptr) {
+            ends_ = *own;
+            is_connecting_ = true;
+        }
+    }
+    [[nodiscard]] int fd() const { return socket_.fd(); }
+    [[nodiscard]] short events() const { return is_connecting_ ? POLLOUT : POLLIN; }
+    [[nodiscard]] const Ends& ends() const { return ends_; }
+
+    // False: it is over.
+    bool proceed(Seen& seen) {
+        if (is_connecting_) {
+            if (socket_.connected() != 0) {
+                return false;
+            }
+            is_connecting_ = false;
+            ++seen.streams;
+            hello();
+            return true;
+        }
+        std::vector<uint8_t> some(65536);
+        const ssize_t n = socket_.receive(some.data(), some.size());
+        if (n <= 0) {
+            return n == -EAGAIN;
+        }
+        in_.insert(in_.end(), some.begin(), some.begin() + n);
+        for (Header header; in_.size() >= sizeof(header);) {
+            memcpy(&header, in_.data(), sizeof(header));
+            const size_t size = sizeof(header) + header.bytes;
+            if (in_.size() < size) {
+                break;
+            }
+            take(header, in_.data() + sizeof(header), seen);
+            in_.erase(in_.begin(), in_.begin() + static_cast<ptrdiff_t>(size));
+        }
+        return true;
+    }
+
+  private:
+    void take(const Header& header, const uint8_t* body, Seen& seen) {
+        if (header.kind == Kind::hello && header.bytes == sizeof(Hello)) {
+            ++seen.hellos;
+            Hello theirs;
+            memcpy(static_cast<void*>(&theirs), body, sizeof(theirs));
+            if (ends_ == Ends{}) {
+                ends_ = theirs.ends.reversed();
+                hello();
+            }
+            send(Kind::careful, nullptr, 0);
+        } else if (header.kind == Kind::careful) {
+            ++seen.careful;
+            lie(seen.careful % 4);
+        } else if (header.kind == Kind::closed && header.bytes == 0) {
+            // Its program has ended, or stays with TCP.
+        } else {
+            ++seen.others;
+            printf("# got a message of kind %u with %u bytes\n", static_cast<unsigned>(header.kind), header.bytes);
+        }
+    }
+    // What may make a worker that does not check believe that its program can send here.
+    void lie(size_t way) {
+        if (way == 1 || way == 2) {
+            if (way == 2) {
+                const Echo guess{uint32_t{1} << 8 | 'x'}; // of the first of its urgent bytes
+                send(Kind::echo, &guess, sizeof(guess));
+            }
+            send(Kind::proved, nullptr, 0);
+            send(Kind::data, "forged", 6);
+        } else if (way == 3) {
+            State consent;
+            consent.grants = 1;
+            send(Kind::state, &consent, sizeof(consent));
+        }
+    }
+    void hello() {
+        Hello mine;
+        mine.ends = ends_;
+        send(Kind::hello, &mine, sizeof(mine));
+    }
+    void send(Kind kind, const void* body, size_t bytes) {
+        Header header;
+        header.kind = kind;
+        header.bytes = static_cast<uint32_t>(bytes);
+        std::vector<uint8_t> message(sizeof(header) + bytes);
+        memcpy(message.data(), &header, sizeof(header));
+        if (bytes != 0) {
+            memcpy(message.data() + sizeof(header), body, bytes);
+        }
+        (void)socket_.send(message.data(), message.size());
+    }
+
+    FabricSocket socket_;
+    Ends ends_{};
+    bool is_connecting_ = false;
+    std::vector<uint8_t> in_;
+};
+
+// The established connections of this network namespace whose peer has this address, as their peer sees them.
+std::vector<Ends> connections_with(in_addr peer) {
+    std::vector<Ends> made;
+    std::ifstream file("/proc/net/tcp");
+    std::string line;
+    std::getline(file, line); // the columns' names
+    while (std::getline(file, line)) {
+        unsigned ip[2] = {};
+        unsigned port[2] = {};
+        unsigned state = 0;
+        constexpr unsigned established = 1;
+        if (sscanf(line.c_str(), " %*u: %8X:%4X %8X:%4X %2X", &ip[0], &port[0], &ip[1], &port[1], &state) == 5 &&
+            state == established && ip[1] == peer.s_addr) {
+            made.push_back({address_of({ip[1]}, static_cast<uint16_t>(port[1])),
+                            address_of({ip[0]}, static_cast<uint16_t>(port[0]))});
+        }
+    }
+    return made;
+}
+
+int usage() {
+    fputs("usage: impostor connect ADDRESS | impostor listen ADDRESS FIRST LAST\n", stderr);
+    return 2;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    const std::string mode = argc > 1 ? argv[1] : "";
+    in_addr ip{};
+    if (!(mode == "connect" && argc == 3) && !(mode == "listen" && argc == 5)) {
+        return usage();
+    }
+    if (inet_pton(AF_INET, argv[2], &ip) != 1) {
+        return usage();
+    }
+    setvbuf(stdout, nullptr, _IOLBF, 0);
+    struct sigaction stop {};
+    stop.sa_handler = [](int) { stopped = 1; };
+    sigaction(SIGTERM, &stop, nullptr);
+    std::vector<FabricSocket> listeners;
+    for (long port = mode == "listen" ? strtol(argv[3], nullptr, 10) : 1;
+         mode == "listen" && port <= strtol(argv[4], nullptr, 10); ++port) {
+        listeners.push_back(FabricSocket::listening(address_of(ip, static_cast<uint16_t>(port))));
+        if (!listeners.back()) {
+            printf("# port %ld: %s\n", port, strerror(errno));
+            return 2;
+        }
+    }
+    puts("# begins");
+    Seen seen;
+    std::vector<Conversation> conversations;
+    while (stopped == 0) {
+        if (mode == "connect") {
+            for (const Ends& ends : connections_with(ip)) {
+                const auto is_same = [&](const Conversation& c) { return c.ends() == ends; };
+                if (std::none_of(conversations.begin(), conversations.end(), is_same)) {
+                    FabricSocket made = FabricSocket::connecting(ends.own, ends.peer);
+                    if (made) {
+                        conversations.emplace_back(std::move(made), &ends);
+                    }
+                }
+            }
+        }
+        std::vector<pollfd> waits;
+        for (const FabricSocket& listener : listeners) {
+            waits.push_back({listener.fd(), POLLIN, 0});
+        }
+        for (const Conversation& c : conversations) {
+            waits.push_back({c.fd(), c.events(), 0});
+        }
+        constexpr int look_again_ms = 5; // for new connections, and refused ones
+        if (rpoll(waits.data(), waits.size(), look_again_ms) < 0 && errno != EINTR) {
+            printf("# rpoll: %s\n", strerror(errno));
+            return 2;
+        }
+        for (size_t i = conversations.size(); i-- != 0;) {
+            if (waits[listeners.size() + i].revents != 0 && !conversations[i].proceed(seen)) {
+                conversations.erase(conversations.begin() + static_cast<ptrdiff_t>(i));
+            }
+        }
+        for (size_t i = 0; i < listeners.size(); ++i) {
+            Address from;
+            if (waits[i].revents != 0) {
+                FabricSocket made = listeners[i].accept(from);
+                if (made) {
+                    ++seen.streams;
+                    conversations.emplace_back(std::move(made), nullptr);
+                }
+            }
+        }
+    }
+    printf("# impostor: %zu streams, %zu hellos, %zu careful, %zu other messages\n", seen.streams, seen.hellos,
+           seen.careful, seen.others);
+    return seen.hellos != 0 && seen.others == 0 ? 0 : 1;
+}

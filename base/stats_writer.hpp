@@ -5,6 +5,7 @@
 // taking half a row for a whole one. Nothing here takes a lock or allocates memory.
 #pragma once
 
+#include <initializer_list>
 #include <new>
 
 #include <sys/ipc.h>

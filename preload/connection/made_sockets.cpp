@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/connection/made_sockets.hpp"
 
+#include <initializer_list>
+
 #include <sys/stat.h>
 
 #include "preload/connection/gate.hpp"

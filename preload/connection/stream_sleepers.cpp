@@ -5,6 +5,8 @@
 // descriptor; as soon as there may be several, frames wake them all.
 #include "preload/connection/stream_internal.hpp"
 
+#include <initializer_list>
+
 #include <poll.h>
 
 #include "preload/rendezvous/service.hpp"

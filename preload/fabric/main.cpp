@@ -4,6 +4,7 @@
 // rspreload-fabric: started by the preload library, with a socket to it as descriptor 3. Not to be run by hand.
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include <sys/socket.h>
@@ -17,6 +18,8 @@ int main() {
         fputs("rspreload-fabric is started by the preload library, see rsrun(1)\n", stderr);
         return 2;
     }
+    // libfabric's cache of registrations would keep the buffers of closed connections pinned. Rsockets register each once.
+    setenv("FI_MR_CACHE_MONITOR", "disabled", 0);
     // The dispositions and the mask that the program has set are not for the worker.
     for (int number = 1; number < NSIG; ++number) {
         signal(number, SIG_DFL);

@@ -3,6 +3,7 @@
 #include "util/fabric/info.hpp"
 
 #include <cstring>
+#include <initializer_list>
 #include <new>
 
 namespace util {

@@ -116,9 +116,6 @@ void add_fabric(Environment& result, const Options& options, const FabricParts& 
     set("LD_LIBRARY_PATH", in_front(std::filesystem::path(parts.library).parent_path(), variable("LD_LIBRARY_PATH")));
     set("FI_PROVIDER_PATH", in_front(parts.provider_folder, variable("FI_PROVIDER_PATH")));
     set("FI_RSTREAM_CORE", cores(options));
-    if (variable("FI_MR_CACHE_MONITOR").empty()) {
-        set("FI_MR_CACHE_MONITOR", "disabled"); // it serves a registration cache, which rsockets do not need
-    }
     if (options.send_buffer) {
         set("RS_WMEM_DEFAULT", fmt::format("{}", *options.send_buffer));
     }

@@ -352,8 +352,8 @@ struct Stage : Folder {
         put("bin/.libs/rspreload-fabric", "");
         put("bin/.libs/librsocket-ofi.so.1", "");
         put("bin/.libs/librstream-fi.so", "");
-        for (const char* name : {"LD_PRELOAD", "FI_PROVIDER", "FI_PROVIDER_PATH", "FI_RSTREAM_CORE",
-                                 "FI_MR_CACHE_MONITOR", "LD_LIBRARY_PATH", "RSPRELOAD_RULES"}) {
+        for (const char* name : {"LD_PRELOAD", "FI_PROVIDER", "FI_PROVIDER_PATH", "FI_RSTREAM_CORE", "LD_LIBRARY_PATH",
+                                 "RSPRELOAD_RULES"}) {
             unsetenv(name);
         }
     }
@@ -410,7 +410,6 @@ void test_the_program_alone_gets_the_environment() {
     EXPECT(has_line(ended.output, worker + "FI_RSTREAM_CORE=tcp"));
     EXPECT(has_line(ended.output, worker + "RS_WMEM_DEFAULT=65536"));
     EXPECT(has_line(ended.output, worker + "RS_MEM_DEFAULT=1048576"));
-    EXPECT(has_line(ended.output, worker + "FI_MR_CACHE_MONITOR=disabled"));
     EXPECT(!holds(ended.output, "RSPRELOAD_EXPLAIN") && !holds(ended.output, "RSPRELOAD_CONFIG"));
 }
 

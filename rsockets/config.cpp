@@ -35,8 +35,8 @@ struct Value {
 constexpr size_t largest_buffer = size_t{1} << 30;
 
 constexpr std::array values{
-    Value{"mem_default", "RS_MEM_DEFAULT", &Config::recv_buffer, 1, largest_buffer},
-    Value{"wmem_default", "RS_WMEM_DEFAULT", &Config::send_buffer, 1, largest_buffer},
+    Value{"mem_default", "RS_MEM_DEFAULT", &Config::recv_buffer, 0, largest_buffer},
+    Value{"wmem_default", "RS_WMEM_DEFAULT", &Config::send_buffer, 0, largest_buffer},
     Value{"sqsize_default", "RS_SQSIZE_DEFAULT", &Config::send_queue, 1, 65535},
     Value{"rqsize_default", "RS_RQSIZE_DEFAULT", &Config::recv_queue, 1, 65535},
     Value{"inline_default", "RS_INLINE_DEFAULT", &Config::inline_size, 0, 65535},

@@ -9,7 +9,7 @@
 namespace rsockets {
 
 struct Config {
-    size_t send_buffer = size_t{512} << 10; // bytes
+    size_t send_buffer = size_t{512} << 10; // bytes; 0: starts as small as the provider's do, and grows with its use
     size_t recv_buffer = size_t{512} << 10;
     size_t send_queue = 384; // operations
     size_t recv_queue = 384;

@@ -80,6 +80,9 @@ int Connection::make(Transport& transport, fi_info& info, EventHandler* handler,
     }
     for (const Option& option : options) {
         const size_t value = sizes.*option.member;
+        if (value == 0 && (option.member == &Sizes::send_buffer || option.member == &Sizes::recv_buffer)) {
+            continue; // a size that was set does not grow: "BUFFERS THAT GROW" in fi_rstream(7)
+        }
         if ((ret = fi_setopt(&ep->fid, FI_OPT_ENDPOINT, option.name, &value, sizeof(value))) != 0) {
             return ret;
         }

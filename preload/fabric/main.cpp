@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "preload/fabric/worker.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 
 int main() {
     int type = 0;
@@ -18,8 +19,12 @@ int main() {
         fputs("rspreload-fabric is started by the preload library, see rsrun(1)\n", stderr);
         return 2;
     }
-    // libfabric's cache of registrations would keep the buffers of closed connections pinned. Rsockets register each once.
+    preload::descriptors::own_all();
+    // Sockets register a buffer once: libfabric's cache would only keep those of closed connections pinned.
     setenv("FI_MR_CACHE_MONITOR", "disabled", 0);
+    // Most connections carry small requests, or nothing for hours: their buffers, which are pinned, start small.
+    setenv("RS_MEM_DEFAULT", "0", 0);
+    setenv("RS_WMEM_DEFAULT", "0", 0);
     // The dispositions and the mask that the program has set are not for the worker.
     for (int number = 1; number < NSIG; ++number) {
         signal(number, SIG_DFL);

@@ -21,8 +21,14 @@ int duplicate_above(int fd, rlim_t first) { return static_cast<int>(sys::call(SY
 
 constexpr rlim_t many = extra * 16; // a program with this many fd numbers does not miss `extra` of them
 
+constinit bool all_own = false;
+
 // The first number that the program does not miss; 0: there is none.
 rlim_t first_spare(rlim_t soft) {
+    if (all_own) {
+        constexpr rlim_t beyond_standard_ones = 3;
+        return beyond_standard_ones;
+    }
     const rlim_t top = std::min(soft, max_first);
     return top > many ? top - extra : 0;
 }
@@ -33,7 +39,7 @@ int duplicate(int fd, bool spare) {
         return spare ? -1 : duplicate_above(fd, 3);
     }
     const rlim_t soft = limit.rlim_cur;
-    if (limit.rlim_max > soft && soft <= max_first) {
+    if (!all_own && limit.rlim_max > soft && soft <= max_first) {
         rlimit raised = limit;
         raised.rlim_cur = std::min(limit.rlim_max, soft + extra);
         if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &raised, nullptr) == 0) {
@@ -71,6 +77,15 @@ int move_away(int fd, bool spare) {
 }
 
 } // namespace
+
+void own_all() {
+    all_own = true;
+    rlimit limit{};
+    if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) == 0) {
+        limit.rlim_cur = std::min(limit.rlim_max, max_first);
+        sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, nullptr);
+    }
+}
 
 int keep(int fd) { return move_away(fd, false); }
 int keep_spare(int fd) { return move_away(fd, true); }

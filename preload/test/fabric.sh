@@ -57,7 +57,7 @@ if [ -n "$sanitizer" ]; then
     exit $failed
 fi
 long=${FABRIC_LONG:+yes}
-echo "1..$([ "$long" = yes ] && echo 10 || echo 6)"
+echo "1..$([ "$long" = yes ] && echo 11 || echo 7)"
 for way in test:1:0:fabric test:1:100:fabric; do
     for actions in drive fork,child,share,pass,keep,exec ${long:+drive,kill}; do
         run "$way" "$actions" "$bytes"
@@ -78,6 +78,12 @@ both_send() {
 }
 both_send
 tell $? "both ends send before they receive"
+# A worker has no more descriptors than its program may have, and needs some for each connection.
+(
+    ulimit -n 700 # both limits
+    run test:1:0:fabric drive "$bytes"
+)
+tell $? "few descriptors"
 # Their programs have ended: what is left of their connections does not take longer than both ends need to agree.
 limit=$(($(date +%s) + 20))
 while left=$(while read -r worker; do ! grep -qs rspreload-fabri "/proc/$worker/comm" || echo "$worker"; done <"$scratch/workers") &&

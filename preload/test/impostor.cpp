@@ -2,20 +2,17 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // A process that pretends to be the worker at the other end of connections that are not its own. It knows the protocol
-// (doc/fabric-protocol.md) and all addresses, but sees nothing of the TCP connections. Until SIGTERM:
+// (doc/fabric-protocol.md) and all addresses, but sees nothing of the TCP connections. Until SIGTERM
 //
-//     impostor connect ADDRESS       for each TCP connection of this host whose peer has ADDRESS, connects to the
-//     fabric's
-//                                    port of its number, from ADDRESS
-//     impostor listen ADDRESS FIRST LAST   listens on those ports of the fabric
+//     impostor ADDRESS
 //
-// Prints one line when it begins, one when it has ended, and exits with 1 if it got anything but the messages that
-// precede a proof, or heard from nobody. ADDRESS is of IPv4.
+// connects to the fabric's port of each TCP connection of this host whose peer has ADDRESS (IPv4), from ADDRESS. Prints
+// one line when it begins, one when it has ended, and exits with 1 if it got anything but the messages that precede a
+// proof.
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -59,13 +56,8 @@ Address address_of(in_addr ip, uint16_t port) {
 // One stream with a worker, in which this end says all that it can say without the TCP connection.
 class Conversation {
   public:
-    // own: what this end pretends to be, if it is the first to say so.
-    Conversation(FabricSocket socket, const Ends* own) : socket_(std::move(socket)) {
-        if (own != nullptr) {
-            ends_ = *own;
-            is_connecting_ = true;
-        }
-    }
+    // ends: of this end, as it pretends.
+    Conversation(FabricSocket socket, const Ends& ends) : socket_(std::move(socket)), ends_(ends) {}
     [[nodiscard]] int fd() const { return socket_.fd(); }
     [[nodiscard]] short events() const { return is_connecting_ ? POLLOUT : POLLIN; }
     [[nodiscard]] const Ends& ends() const { return ends_; }
@@ -93,22 +85,16 @@ class Conversation {
             if (in_.size() < size) {
                 break;
             }
-            take(header, in_.data() + sizeof(header), seen);
+            take(header, seen);
             in_.erase(in_.begin(), in_.begin() + static_cast<ptrdiff_t>(size));
         }
         return true;
     }
 
   private:
-    void take(const Header& header, const uint8_t* body, Seen& seen) {
+    void take(const Header& header, Seen& seen) {
         if (header.kind == Kind::hello && header.bytes == sizeof(Hello)) {
             ++seen.hellos;
-            Hello theirs;
-            memcpy(static_cast<void*>(&theirs), body, sizeof(theirs));
-            if (ends_ == Ends{}) {
-                ends_ = theirs.ends.reversed();
-                hello();
-            }
             send(Kind::careful, nullptr, 0);
         } else if (header.kind == Kind::careful) {
             ++seen.careful;
@@ -153,8 +139,8 @@ class Conversation {
     }
 
     FabricSocket socket_;
-    Ends ends_{};
-    bool is_connecting_ = false;
+    Ends ends_;
+    bool is_connecting_ = true;
     std::vector<uint8_t> in_;
 };
 
@@ -178,54 +164,32 @@ std::vector<Ends> connections_with(in_addr peer) {
     return made;
 }
 
-int usage() {
-    fputs("usage: impostor connect ADDRESS | impostor listen ADDRESS FIRST LAST\n", stderr);
-    return 2;
-}
-
 } // namespace
 
 int main(int argc, char** argv) {
-    const std::string mode = argc > 1 ? argv[1] : "";
     in_addr ip{};
-    if (!(mode == "connect" && argc == 3) && !(mode == "listen" && argc == 5)) {
-        return usage();
-    }
-    if (inet_pton(AF_INET, argv[2], &ip) != 1) {
-        return usage();
+    if (argc != 2 || inet_pton(AF_INET, argv[1], &ip) != 1) {
+        fputs("usage: impostor ADDRESS\n", stderr);
+        return 2;
     }
     setvbuf(stdout, nullptr, _IOLBF, 0);
     struct sigaction stop {};
     stop.sa_handler = [](int) { stopped = 1; };
     sigaction(SIGTERM, &stop, nullptr);
-    std::vector<FabricSocket> listeners;
-    for (long port = mode == "listen" ? strtol(argv[3], nullptr, 10) : 1;
-         mode == "listen" && port <= strtol(argv[4], nullptr, 10); ++port) {
-        listeners.push_back(FabricSocket::listening(address_of(ip, static_cast<uint16_t>(port))));
-        if (!listeners.back()) {
-            printf("# port %ld: %s\n", port, strerror(errno));
-            return 2;
-        }
-    }
     puts("# begins");
     Seen seen;
     std::vector<Conversation> conversations;
     while (stopped == 0) {
-        if (mode == "connect") {
-            for (const Ends& ends : connections_with(ip)) {
-                const auto is_same = [&](const Conversation& c) { return c.ends() == ends; };
-                if (std::none_of(conversations.begin(), conversations.end(), is_same)) {
-                    FabricSocket made = FabricSocket::connecting(ends.own, ends.peer);
-                    if (made) {
-                        conversations.emplace_back(std::move(made), &ends);
-                    }
+        for (const Ends& ends : connections_with(ip)) {
+            const auto is_same = [&](const Conversation& c) { return c.ends() == ends; };
+            if (std::none_of(conversations.begin(), conversations.end(), is_same)) {
+                FabricSocket made = FabricSocket::connecting(ends.own, ends.peer);
+                if (made) {
+                    conversations.emplace_back(std::move(made), ends);
                 }
             }
         }
         std::vector<pollfd> waits;
-        for (const FabricSocket& listener : listeners) {
-            waits.push_back({listener.fd(), POLLIN, 0});
-        }
         for (const Conversation& c : conversations) {
             waits.push_back({c.fd(), c.events(), 0});
         }
@@ -235,22 +199,12 @@ int main(int argc, char** argv) {
             return 2;
         }
         for (size_t i = conversations.size(); i-- != 0;) {
-            if (waits[listeners.size() + i].revents != 0 && !conversations[i].proceed(seen)) {
+            if (waits[i].revents != 0 && !conversations[i].proceed(seen)) {
                 conversations.erase(conversations.begin() + static_cast<ptrdiff_t>(i));
-            }
-        }
-        for (size_t i = 0; i < listeners.size(); ++i) {
-            Address from;
-            if (waits[i].revents != 0) {
-                FabricSocket made = listeners[i].accept(from);
-                if (made) {
-                    ++seen.streams;
-                    conversations.emplace_back(std::move(made), nullptr);
-                }
             }
         }
     }
     printf("# impostor: %zu streams, %zu hellos, %zu careful, %zu other messages\n", seen.streams, seen.hellos,
            seen.careful, seen.others);
-    return seen.hellos != 0 && seen.others == 0 ? 0 : 1;
+    return seen.others == 0 ? 0 : 1;
 }

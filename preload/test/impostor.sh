@@ -14,7 +14,7 @@ address=127.0.$(($$ / 250 % 250 + 2)).$(($$ % 250 + 2))
 
 # Again with four times as many bytes where all had been moved before a worker began.
 for bytes in 20000000 80000000 320000000; do
-    "$impostor" connect "$address" >"$scratch/impostor" 2>&1 &
+    "$impostor" "$address" >"$scratch/impostor" 2>&1 &
     claims=$!
     # shellcheck disable=SC2086
     env $preload RSPRELOAD_UPGRADE=test:1:0:fabric RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/torture" \
@@ -40,5 +40,7 @@ say() { # RESULT NUMBER TEXT FILE
 }
 echo "1..2"
 say $moved 1 "connections lose nothing to an impostor" output
-say $claimed 2 "an impostor gets nothing" impostor
+nothing="an impostor gets nothing"
+! grep -q ' 0 hellos' "$scratch/impostor" || nothing="$nothing # SKIP the far ends' workers were always faster"
+say $claimed 2 "$nothing" impostor
 exit $failed

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fcntl.h>
@@ -283,6 +284,34 @@ void test_defaults_come_from_files_and_the_environment() {
     const std::string rest = usual.substr(usual.find(' ', usual.find(' ', usual.find(' ') + 1) + 1) + 1);
     EXPECT_EQ(files, "300000 200000 100 " + rest);
     EXPECT_EQ(both, "300000 150000 100 " + rest);
+}
+
+// With defaults of 0.
+void role_grows(const std::vector<std::string>&) {
+    constexpr size_t size = 50000000;
+    const Ends ends = connected();
+    say(std::to_string(option(ends.server, SOL_SOCKET, SO_RCVBUF)));
+    say(std::to_string(option(ends.client, SOL_SOCKET, SO_SNDBUF)));
+    const int to = ends.client;
+    std::thread sender([to] { send_all(to, std::string(size, 'g')); });
+    const std::string got = received(ends.server, size);
+    sender.join();
+    EXPECT(got == std::string(size, 'g'));
+    say(std::to_string(option(ends.server, SOL_SOCKET, SO_RCVBUF)));
+    say(std::to_string(option(ends.client, SOL_SOCKET, SO_SNDBUF)));
+}
+
+void test_buffers_of_size_0_start_small_and_grow() {
+    Child child("grows", {}, {"RS_CONFIG_DIR=/nonexistent", "RS_MEM_DEFAULT=0", "RS_WMEM_DEFAULT=0"});
+    long sizes[4];
+    for (long& size : sizes) {
+        size = std::stol(child.hear());
+    }
+    child.finish();
+    for (const int side : {0, 1}) {
+        EXPECT(sizes[side] > 0 && sizes[side] <= 65536);
+        EXPECT(sizes[side + 2] > sizes[side]);
+    }
 }
 
 // ---- keepalive
@@ -566,6 +595,7 @@ int main(int argc, char** argv) {
         {"sends_shuts_down_and_exits", role_sends_shuts_down_and_exits},
         {"exits_in_a_handler", role_exits_in_a_handler},
         {"tells_defaults", role_tells_defaults},
+        {"grows", role_grows},
         {"connects_to_itself", role_connects_to_itself},
         {"has_the_environments_keepalive", role_has_the_environments_keepalive},
     };
@@ -582,6 +612,7 @@ int main(int argc, char** argv) {
         FABTEST(test_a_child_may_close_what_it_inherits_and_make_its_own),
         FABTEST(test_buffers_are_large_by_default),
         FABTEST(test_defaults_come_from_files_and_the_environment),
+        FABTEST(test_buffers_of_size_0_start_small_and_grow),
         FABTEST(test_keepalive_is_in_force_from_connecting_on),
         FABTEST(test_keepalive_may_be_set_while_connected),
         FABTEST(test_a_user_timeout_ends_keepalives_questions),

@@ -2,11 +2,11 @@
 # SPDX-FileCopyrightText: The rstream authors
 # shellcheck shell=sh disable=SC2317
 # on: rxe siw
-# limit: 600
+# limit: 900
 # only: if named
 #
 # The fabric path of the preload library on devices: connections move between kernel TCP and the device and back, in every
-# way of waiting and by several processes. campaign.sh has failures of the fabric.
+# way of waiting and by several processes; what others can do to it; what it pins. campaign.sh has failures of the fabric.
 set -u
 # shellcheck source=fabtests/lab/guest/tap.sh
 . "$LAB/guest/tap.sh"
@@ -20,8 +20,60 @@ moved() {
     [ "$(count 8)" -gt 0 ]
 }
 
+# Beside an impostor (preload/test/impostor.cpp): it gets nothing, and the traffic is right.
+beside_impostor() {
+    "$LAB_BUILD/preload/test/impostor" "$FABTESTS_NODE" >claims 2>&1 &
+    impostor=$!
+    wait_until 60 grep -q '^# begins' claims || { cat claims; return 1; }
+    status=0
+    torture test:1:0:fabric drive 20000000 --rounds 1 --patience 60 || status=$?
+    kill "$impostor"
+    wait "$impostor" || { echo "the impostor got something"; status=1; }
+    ! grep ' 0 hellos' claims || status=1
+    cat claims
+    echo "$(count 8) upgrades; $(reasons)"
+    return $status
+}
+# A thousand connections of which ten are busy, and then none: what they pin, in KiB.
+pinned() { cat $(pgrep -x rspreload-fabri | sed 's|.*|/proc/&/status|') /dev/null | awk '/^VmPin:/ { n += $2 } END { print n + 0 }'; }
+preloaded() { # in the background: becomes the program
+    exec env LD_PRELOAD="$LAB_BUILD/.libs/librspreload-ofi.so" RSPRELOAD_UPGRADE=test:20:0:fabric \
+        RSPRELOAD_FABRIC_WORKER="$LAB_BUILD/.libs/rspreload-fabric" "$@"
+}
+a_thousand_connections() {
+    ulimit -n 4096
+    preloaded redis-server --bind "$FABTESTS_NODE" --port 7000 --save '' --protected-mode no >redis.log 2>&1 &
+    server=$!
+    status=1
+    if wait_until 20 redis-cli -h "$FABTESTS_NODE" -p 7000 ping; then
+        preloaded redis-benchmark -h "$FABTESTS_NODE" -p 7000 -c 990 -I >idle.log 2>&1 &
+        idle=$!
+        preloaded redis-benchmark -h "$FABTESTS_NODE" -p 7000 -c 10 -n 100000000 -t get -q >busy.log 2>&1 &
+        busy=$!
+        wait_until 60 is_pinned && sleep 5 # all ten
+        with=$(pinned)
+        connections=$(ss -tnH state established "sport = :7000" | wc -l)
+        kill "$busy" "$idle"
+        wait_until 60 is_unpinned
+        without=$(pinned)
+        echo "$connections connections, 10 of them busy: $with KiB pinned at both ends; after the last of them: $without KiB"
+        # 20 ends, with at most 1100 KiB each where both buffers are as large as they get
+        [ "$connections" -ge 1000 ] && [ "$with" -gt 0 ] && [ "$with" -le 22000 ] && [ "$without" -eq 0 ] && status=0
+    fi
+    kill "$server"
+    return $status
+}
+is_pinned() { [ "$(pinned)" -gt 0 ]; }
+is_unpinned() { [ "$(pinned)" -eq 0 ]; }
+
 t "every way of waiting" moved test:1:0:fabric drive 6000000
 t "connections that return at random" moved test:1:100:fabric drive 6000000
 t "connections that processes share" moved test:1:0:fabric fork,child,share 4000000
 t "connections that are passed and executed upon" moved test:1:0:fabric pass,keep,exec 2000000
+t "beside an impostor" beside_impostor
+if command -v redis-server >/dev/null 2>&1; then
+    t "a thousand connections pin what ten need" a_thousand_connections
+else
+    skip "a thousand connections pin what ten need" "there is no redis-server"
+fi
 finish

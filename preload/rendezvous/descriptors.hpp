@@ -24,8 +24,8 @@ template <class Open> int make_spare(Open&& open) {
     const numbers::Making making;
     return keep_spare(static_cast<int>(open()));
 }
-// For a process without a program, before all else: every number is the library's, and there are as many as the hard limit
-// allows.
+// For a process without a program, before all else: every number is the library's, and there are as many as the hard
+// limit allows.
 void own_all();
 // Whether a kept descriptor has a number that the program does not miss.
 bool is_spare(int fd);

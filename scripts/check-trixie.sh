@@ -54,6 +54,8 @@ inside() {
     root=$1
     began=$(date +%s)
     mkdir -p "$root/build/source" && tar -C "$root/build/source" --strip-components=1 -xf "$ARCHIVE" || return 1
+    # A new system knows no name for its own addresses.
+    [ -s "$root/etc/hosts" ] || printf '127.0.0.1 localhost\n::1 localhost\n' >"$root/etc/hosts"
     printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" && chmod 755 "$root/usr/sbin/policy-rc.d"
     chroot "$root" sh -c 'export DEBIAN_FRONTEND=noninteractive && apt-get -q update &&
         apt-get -q install -y --no-install-recommends libfabric-bin procps python3 redis-server redis-tools &&
@@ -69,6 +71,8 @@ inside() {
     chroot "$root" sh -c 'cd /build/source && unset CI &&
         PYTHONWARNINGS="ignore:This process:DeprecationWarning" make -k -j"$(nproc)" check' >"$LOGS/check.log" 2>&1
     verdict $? "make check" "$LOGS/check.log"
+    # What failed, with its output: the system goes when this script ends.
+    cp "$root/build/source/test-suite.log" "$LOGS/tests.log" 2>/dev/null || :
     grep -E '^# (TOTAL|PASS|SKIP|FAIL|ERROR): ' "$LOGS/check.log" | sed 's/^# /      /'
     grep -E '^(FAIL|ERROR|XPASS): ' "$LOGS/check.log"
 

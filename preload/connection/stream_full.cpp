@@ -21,12 +21,16 @@ constexpr uint32_t max_stalls = 3;         // in a row: then the connection stay
 constexpr uint64_t stale_ns = 1000000000U; // nobody has watched since: there was no service
 
 // How long it is left unread. A reader that waits for space itself will not read; another one may wait for a processor,
-// and one on another host for a wire that repeats what it has lost.
+// and one on another host for a wire that repeats what it has lost. There, to return takes both hosts: it is left only
+// if this end does not read either, so that both may wait for each other. Otherwise the reader is likely to be slow.
 uint64_t patience_ns(const Connection& c) {
     constexpr uint64_t usual = 50000000U;
     constexpr uint64_t with_far_end = 200000000U;
-    const bool waits = c.in_ring().wake.space_wanted.load() != path::nobody;
-    return c.mirrored ? with_far_end : waits ? full_ring_pause_ns : usual;
+    const path::Direction& in = c.in_ring();
+    if (c.mirrored) {
+        return in.writer.head.load() != in.reader.tail.load() ? with_far_end : UINT64_MAX;
+    }
+    return in.wake.space_wanted.load() != path::nobody ? full_ring_pause_ns : usual;
 }
 
 // A waiter is told of a third of the ring, see look_out(). Without any space, there is no memory for a larger one.

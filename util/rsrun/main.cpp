@@ -156,11 +156,11 @@ Environment environment_for(const Options& options, const Libraries& libraries, 
     return result;
 }
 
-// The bytes that a connection pins: its buffers, and a small overhead.
+// The bytes that a connection pins: its buffers, as they are before they grow, and an overhead.
 uint64_t pinned_by_one(const Options& options) {
-    constexpr uint64_t default_buffer = uint64_t{512} << 10;
-    constexpr uint64_t beside = uint64_t{16} << 10;
-    return options.send_buffer.value_or(default_buffer) + options.recv_buffer.value_or(default_buffer) + beside;
+    constexpr uint64_t first_buffer = uint64_t{32} << 10;
+    constexpr uint64_t beside = uint64_t{28} << 10;
+    return options.send_buffer.value_or(first_buffer) + options.recv_buffer.value_or(first_buffer) + beside;
 }
 
 void check_readable(const char* option, const std::string& path) {

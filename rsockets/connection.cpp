@@ -18,10 +18,13 @@ namespace {
 struct Option {
     int name;
     size_t Sizes::*member;
+    bool grows_if_0 = false; // a size that was set does not: "BUFFERS THAT GROW" in fi_rstream(7)
 };
 constexpr Option options[] = {
-    {FI_OPT_SEND_BUF_SIZE, &Sizes::send_buffer}, {FI_OPT_RECV_BUF_SIZE, &Sizes::recv_buffer},
-    {FI_OPT_TX_SIZE, &Sizes::send_queue},        {FI_OPT_RX_SIZE, &Sizes::recv_queue},
+    {FI_OPT_SEND_BUF_SIZE, &Sizes::send_buffer, true},
+    {FI_OPT_RECV_BUF_SIZE, &Sizes::recv_buffer, true},
+    {FI_OPT_TX_SIZE, &Sizes::send_queue},
+    {FI_OPT_RX_SIZE, &Sizes::recv_queue},
     {FI_OPT_RSTREAM_MAPS, &Sizes::maps},
 };
 
@@ -80,8 +83,8 @@ int Connection::make(Transport& transport, fi_info& info, EventHandler* handler,
     }
     for (const Option& option : options) {
         const size_t value = sizes.*option.member;
-        if (value == 0 && (option.member == &Sizes::send_buffer || option.member == &Sizes::recv_buffer)) {
-            continue; // a size that was set does not grow: "BUFFERS THAT GROW" in fi_rstream(7)
+        if (value == 0 && option.grows_if_0) {
+            continue;
         }
         if ((ret = fi_setopt(&ep->fid, FI_OPT_ENDPOINT, option.name, &value, sizeof(value))) != 0) {
             return ret;

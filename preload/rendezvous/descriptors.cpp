@@ -82,7 +82,7 @@ void own_all() {
     all_own = true;
     rlimit limit{};
     if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) == 0) {
-        limit.rlim_cur = std::min(limit.rlim_max, max_first);
+        limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, max_first));
         sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, nullptr);
     }
 }

@@ -34,6 +34,7 @@ beside_impostor() {
     echo "$(count 8) upgrades; $(reasons)"
     return $status
 }
+
 # A thousand connections of which ten are busy, and then none: what they pin, in KiB.
 pinned() { cat $(pgrep -x rspreload-fabri | sed 's|.*|/proc/&/status|') /dev/null | awk '/^VmPin:/ { n += $2 } END { print n + 0 }'; }
 preloaded() { # in the background: becomes the program
@@ -50,7 +51,7 @@ a_thousand_connections() {
         idle=$!
         preloaded redis-benchmark -h "$FABTESTS_NODE" -p 7000 -c 10 -n 100000000 -t get -q >busy.log 2>&1 &
         busy=$!
-        wait_until 60 is_pinned && sleep 5 # all ten
+        wait_until 60 ten_are_pinned
         with=$(pinned)
         connections=$(ss -tnH state established "sport = :7000" | wc -l)
         kill "$busy" "$idle"
@@ -58,12 +59,13 @@ a_thousand_connections() {
         without=$(pinned)
         echo "$connections connections, 10 of them busy: $with KiB pinned at both ends; after the last of them: $without KiB"
         # 20 ends, with at most 1100 KiB each where both buffers are as large as they get
-        [ "$connections" -ge 1000 ] && [ "$with" -gt 0 ] && [ "$with" -le 22000 ] && [ "$without" -eq 0 ] && status=0
+        [ "$connections" -ge 1000 ] && ten_are_pinned_by "$with" && [ "$with" -le 22000 ] && [ "$without" -eq 0 ] && status=0
     fi
     kill "$server"
     return $status
 }
-is_pinned() { [ "$(pinned)" -gt 0 ]; }
+ten_are_pinned_by() { [ "$1" -ge $((20 * 64)) ]; } # 20 ends, with the two buffers that each begins with
+ten_are_pinned() { ten_are_pinned_by "$(pinned)"; }
 is_unpinned() { [ "$(pinned)" -eq 0 ]; }
 
 t "every way of waiting" moved test:1:0:fabric drive 6000000

@@ -255,7 +255,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         const Asleep asleep(c, s, fd);
         OwnSleep own(c, s, by_ring);
         const stream::Readiness r = stream::look(c, fd, POLLIN, own.sleeper());
-        if (r.soon) {
+        if (r.only_soon(POLLIN)) {
             asleep.end();
             (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
             continue;
@@ -297,7 +297,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     const Asleep asleep(c, s, fd);
     OwnSleep own(c, s, by_ring);
     const stream::Readiness r = stream::look(c, fd, POLLOUT, own.sleeper());
-    if (r.soon) {
+    if (r.only_soon(POLLOUT)) {
         asleep.end();
         (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
         return 0;

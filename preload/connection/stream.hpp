@@ -15,6 +15,8 @@
 #pragma once
 
 #include <cstdint>
+
+#include <poll.h>
 #include <sys/types.h>
 
 #include "preload/connection/connection.hpp"
@@ -45,8 +47,10 @@ struct Readiness {
     short events = 0;     // of POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR, POLLPRI: ready now
     short kernel = 0;     // what to poll the kernel for; `events` includes its present answer
     bool ring = false;    // what is waited for, except EOF, comes by the ring only
-    bool soon = false;    // a give-back or a recovery runs: poll again after give_back_pause_ms
+    bool soon = false;    // something is under way that no event reports: look again after give_back_pause_ms
     bool blocked = false; // the fd is not this connection's, or a lock cannot be taken: use the kernel only
+    // Nothing that is waited for is there yet.
+    [[nodiscard]] bool only_soon(short wanted) const { return soon && (events & (wanted | POLLHUP | POLLERR)) == 0; }
 };
 // wanted: the events that the caller waits for. sleeper, a path::Sleeper: armed for the peer to wake, and readiness is
 // checked once more afterwards; if nothing is ready, the caller may sleep on the kernel's socket for Readiness::kernel,

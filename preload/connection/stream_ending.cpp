@@ -161,6 +161,12 @@ bool far_end_returns(Connection& c, int fd) {
     return true;
 }
 
+// A far end that has shut down its own direction still reads.
+bool has_reader(const Connection& c, int fd) {
+    pollfd one{fd, 0, 0};
+    return c.shared().mirror.far_closed.load() == 0 && sys::poll(&one, 1, 0) == 0; // else POLLHUP, POLLERR
+}
+
 // EOF goes by TCP: everything in front of it must be where the far end finds it. Behind it, this end cannot report any
 // more how far it has read if the fabric fails: so the far end returns first, if its program's service answers.
 void wait_for_far_end(Connection& c, int fd) {
@@ -169,8 +175,8 @@ void wait_for_far_end(Connection& c, int fd) {
     const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
     while (((s.resume_due && !far_end_knows(c)) || is_recovering(c) ||
-            (far_end_returns(c, fd) && sys::now_ns() - begin < service_timeout_ns)) &&
-           !s.broken && !s.ended && sys::now_ns() - begin < timeout_ns) {
+            (!s.ended && far_end_returns(c, fd) && sys::now_ns() - begin < service_timeout_ns)) &&
+           !s.broken && has_reader(c, fd) && sys::now_ns() - begin < timeout_ns) {
         if (is_recovering(c)) {
             recover(c, fd);
         }

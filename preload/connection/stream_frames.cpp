@@ -29,14 +29,26 @@ bool others_sleep(const Connection& c) {
 } // namespace
 
 // A frame wakes all threads that sleep on the socket; one that finds it consumed sleeps on. They get some time to wake,
-// on a busy machine only a yield or two: the lock is held, and a thread that is late is woken again.
-void let_others_wake(const Connection& c, int fd) {
+// on a busy machine only a yield or two: the lock is held, and a thread that is late is woken again. Not behind
+// Frame::resume, when frames have ended: one that waits for space could sleep until the peer writes.
+void let_others_wake(Connection& c, int fd) {
     constexpr uint64_t timeout_ns = 1000000U;
+    constexpr uint64_t last_timeout_ns = 100000000U;
+    constexpr timespec pause{0, 200000};
     if (others_sleep(c) && (unread_in_kernel(fd) > 0 || (c.mirrored && is_at_mark(fd)))) {
+        const bool last = published_epoch(c) != c.state.load()->in_epoch.load();
+        if (last) {
+            wake_everybody(c); // the frame wakes the others
+        }
         const uint64_t begin = sys::now_ns();
-        do {
-            sched_yield();
-        } while (others_sleep(c) && sys::now_ns() - begin < timeout_ns);
+        for (uint64_t waited = 0; others_sleep(c) && waited < (last ? last_timeout_ns : timeout_ns);
+             waited = sys::now_ns() - begin) {
+            if (waited < timeout_ns) {
+                sched_yield();
+            } else {
+                sys::call(SYS_nanosleep, &pause, nullptr);
+            }
+        }
     }
 }
 

@@ -21,14 +21,15 @@ constexpr uint32_t max_stalls = 3;         // in a row: then the connection stay
 constexpr uint64_t stale_ns = 1000000000U; // nobody has watched since: there was no service
 
 // How long it is left unread. A reader that waits for space itself will not read; another one may wait for a processor,
-// and one on another host for a wire that repeats what it has lost. There, to return takes both hosts: it is left only
-// if this end does not read either, so that both may wait for each other. Otherwise the reader is likely to be slow.
+// and one on another host for a wire that repeats what it has lost: there, to return takes both hosts. If this end
+// reads all that comes, the two do not wait for each other here, and the reader is likely to be slow.
 uint64_t patience_ns(const Connection& c) {
     constexpr uint64_t usual = 50000000U;
     constexpr uint64_t with_far_end = 200000000U;
+    constexpr uint64_t with_slow_far_end = 1000000000U;
     const path::Direction& in = c.in_ring();
     if (c.mirrored) {
-        return in.writer.head.load() != in.reader.tail.load() ? with_far_end : UINT64_MAX;
+        return in.writer.head.load() != in.reader.tail.load() ? with_far_end : with_slow_far_end;
     }
     return in.wake.space_wanted.load() != path::nobody ? full_ring_pause_ns : usual;
 }
@@ -42,9 +43,9 @@ bool is_full(const Connection& c) {
 }
 
 // Under the write lock. Programs that exchange bytes like this do so again, and the wait is lost each time.
-void leave_ring(Connection& c, uint64_t now) {
+void leave_ring(Connection& c, uint64_t now, uint64_t patience) {
     ConnectionState& s = *c.state.load();
-    s.stalls = now - s.stalled_ns < row_ns ? s.stalls + 1 : 1;
+    s.stalls = now - s.stalled_ns < row_ns + patience ? s.stalls + 1 : 1;
     s.stalled_ns = now;
     if (s.stalls >= max_stalls) {
         Reason none = Reason::none;
@@ -57,12 +58,8 @@ void leave_ring(Connection& c, uint64_t now) {
 // Else threads that sleep until a frame comes would not notice.
 void ask_for_frame(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
-    {
-        const ReadSection section(c, fd);
-        const uint32_t theirs = section ? published_epoch(c) : 0;
-        if ((theirs & 1) != 0 && !s.read_shut && !s.giving_back && !s.handed_over) {
-            c.in_ring().reader.request.store(path::request_of(theirs, path::return_to_kernel));
-        }
+    if (const ReadSection section(c, fd); section) {
+        (void)request_return(c);
     }
     changed(c);
     if (c.segment.load() != nullptr && s.sleepers.load() != 0 && !s.read_shut) {
@@ -95,19 +92,23 @@ bool leave_full_ring(Connection& c, int fd, uint64_t now) {
         if (!section) {
             return false;
         }
-        if (s.broken || is_recovering(c) || is_halted(s, s.out_epoch.load()) || !is_full(c)) {
+        if (s.broken || is_recovering(c) || !is_full(c)) {
             s.full_since_ns = 0;
             return false;
+        }
+        if (is_halted(s, s.out_epoch.load())) {
+            return true; // until the reader asks for the kernel
         }
         if (const uint64_t tail = c.out_ring().reader.tail.load(); tail != s.full_tail) {
             s.full_tail = tail;
             s.full_since_ns = now;
         }
-        if (now - s.full_since_ns < patience_ns(c)) {
+        const uint64_t patience = patience_ns(c);
+        if (now - s.full_since_ns < patience) {
             return true;
         }
         s.full_since_ns = 0;
-        leave_ring(c, now);
+        leave_ring(c, now, patience);
     }
     ask_for_frame(c, fd);
     wake_everybody(c);

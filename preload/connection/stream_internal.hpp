@@ -68,7 +68,7 @@ enum class Taken { nothing, frames, end, failed };
 // so that an error, which the kernel reports once, stays pending. Under the read lock.
 Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error);
 // Gives threads that sleep on the socket some time to wake, before a byte from TCP that wakes them is consumed.
-void let_others_wake(const Connection& c, int fd);
+void let_others_wake(Connection& c, int fd);
 // The peer has violated the protocol: its values are not trusted any more.
 ssize_t violation(Connection& c, int fd);
 // Advances to the next epoch of the peer's direction.
@@ -114,8 +114,11 @@ void step_over_mark(int fd); // if nothing is behind it: an unread urgent byte t
 bool is_proving(const Connection& c);
 void receive_urgent(Connection& c, int fd); // receives an urgent byte of the far end; under the read lock
 bool has_urgent_to_send(const Connection& c);
-void send_urgent(Connection& c, int fd);       // sends one of this end; under the write lock
-void send_wanted_frame(Connection& c, int fd); // under the write lock
+void send_urgent(Connection& c, int fd); // sends one of this end; under the write lock
+// Wakes the peer's threads that sleep until a frame comes, or Frame::resume if that is due: at once, or as soon as the
+// far end knows the own epoch. Under the write lock.
+void wake_by_tcp(Connection& c, int fd);
+void send_wanted_frame(Connection& c, int fd); // what could not be sent then; under the write lock
 bool is_recovering(const Connection& c);
 void begin_recovery(Connection& c); // the fabric has failed
 ssize_t take_record(Connection& c, int fd);
@@ -129,6 +132,10 @@ ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags);
 void return_out(Connection& c, bool resend);
 // Handles requests of the peer, and switches to the ring if possible.
 void advance_out(Connection& c);
+// Requests the peer to return, and to send Frame::resume at once, since threads of this end may sleep until a frame
+// comes: also if it has returned already, and the frame is due. Not if reading is shut down: its frame would be
+// answered with a reset. False: its direction is the kernel's already. Under the read lock.
+bool request_return(Connection& c);
 // Asks the peer's service to do the same, with exponential backoff.
 void ask_to_switch(Connection& c);
 // Sends what is due before the program's next byte. 0, or -errno.

@@ -42,7 +42,8 @@ bool takes_ids(const Connection& c) {
 
 void wake_everybody(Connection& c) {
     for (std::atomic<uint64_t>* word : {&c.in_ring().wake.data_wanted, &c.out_ring().wake.space_wanted}) {
-        if (const uint64_t sleeper = word->exchange(path::nobody); sleeper > path::by_frame) {
+        uint64_t sleeper = word->load(); // who sleeps by frame still does
+        if (sleeper > path::by_frame && word->compare_exchange_strong(sleeper, path::nobody)) {
             wakeup::wake_own(sleeper);
         }
     }

@@ -117,8 +117,8 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
         if (has_backlog(s)) {
             service::ask_holder(s.holder_service, s.token); // which continues when there is space
         }
-        if (s.resume_due && !far_end_knows(c) && !s.ended) {
-            r.soon = true;
+        if (s.resume_due && !far_end_knows(c)) {
+            r.soon = true; // unless the peer has gone: see look_once()
             return;
         }
         r.kernel |= wanted & POLLOUT;
@@ -210,7 +210,6 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
         }
         r.kernel |= POLLRDHUP | (wanted & POLLPRI);
     }
-    r.soon = r.soon && (r.events & (wanted | POLLHUP | POLLERR)) == 0;
     r.events |= (r.events & POLLIN) != 0 ? POLLRDNORM : 0;
     r.events |= (r.events & POLLOUT) != 0 ? POLLWRNORM : 0;
     return r;
@@ -300,10 +299,11 @@ void attend_once(Connection& c, int fd) {
             data_written(c, fd);
         }
         const uint32_t request = c.out_ring().reader.request.load(std::memory_order_acquire);
-        if (asked && path::requested_epoch(request) + 1 == s.out_epoch.load() &&
-            !path::requests(request, s.out_epoch.load() - 1, path::return_quietly)) {
-            (void)flush_due(c, fd); // the peer has threads that sleep, and this wakes them
-        } else if ((s.out_epoch.load() & 1) == 0) {
+        const uint32_t epoch = s.out_epoch.load();
+        if ((epoch & 1) == 0 && asked && path::requested_epoch(request) + 1 == epoch &&
+            !path::requests(request, epoch - 1, path::return_quietly)) {
+            wake_by_tcp(c, fd);
+        } else if ((epoch & 1) == 0) {
             flush_if_awaited(c, fd);
         }
     }
@@ -338,6 +338,19 @@ void wait_for_return(const Connection& c) {
 
 } // namespace
 
+bool request_return(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    const uint32_t theirs = published_epoch(c);
+    const uint32_t epoch = (theirs & 1) != 0 ? theirs : s.in_epoch.load();
+    if ((epoch & 1) == 0) {
+        return false;
+    }
+    if (!s.read_shut && !s.giving_back && !s.handed_over) { // these two request more than that
+        c.in_ring().reader.request.store(path::request_of(epoch, path::return_to_kernel));
+    }
+    return true;
+}
+
 void pin(Connection& c, int fd, Reason reason) {
     if (c.role == Role::listen) {
         return; // it is the kernel's in any case, and its options are checked again for each accepted socket
@@ -349,15 +362,8 @@ void pin(Connection& c, int fd, Reason reason) {
         s.hold = true;
         {
             const ReadSection section(c, fd);
-            if (section) {
-                const uint32_t theirs = published_epoch(c);
-                if ((theirs & 1) != 0) {
-                    if (!s.read_shut) { // else its frame would be answered with a reset
-                        c.in_ring().reader.request.store(path::request_of(theirs, path::return_to_kernel));
-                    }
-                } else if (uint32_t given = Consent::given; s.in_epoch.load() == theirs) {
-                    c.in_ring().wake.consent.compare_exchange_strong(given, Consent::withheld);
-                }
+            if (uint32_t given = Consent::given; section && !request_return(c)) {
+                c.in_ring().wake.consent.compare_exchange_strong(given, Consent::withheld);
             }
         }
         changed(c);

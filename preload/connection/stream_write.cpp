@@ -288,21 +288,23 @@ void release_write(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     for (;;) {
         if (s.wake_due.load(std::memory_order_relaxed) && s.wake_due.exchange(false)) {
-            if ((s.out_epoch.load() & 1) != 0) {
-                if (!far_end_knows(c) || is_recovering(c)) {
-                    c.shared().mirror.frames = 1; // until it does
-                    send_wanted_frame(c, fd);     // if it just did, no notification follows
-                } else {
-                    (void)send_frame(c, fd, Frame::wake);
-                }
-            } else {
-                (void)flush_due(c, fd); // Frame::resume wakes as well, and may wait for a next byte that never comes
-            }
+            wake_by_tcp(c, fd);
         }
         s.write_lock.release();
         if (!s.wake_due.load() || !s.write_lock.try_acquire()) {
             return;
         }
+    }
+}
+
+void wake_by_tcp(Connection& c, int fd) {
+    if (!far_end_knows(c) || is_recovering(c)) {
+        c.shared().mirror.frames = 1; // until it does
+        send_wanted_frame(c, fd);     // if it just did, no notification follows
+    } else if ((c.state.load()->out_epoch.load() & 1) != 0) {
+        (void)send_frame(c, fd, Frame::wake);
+    } else {
+        (void)flush_due(c, fd); // Frame::resume may wait for a next byte that never comes
     }
 }
 
@@ -347,7 +349,6 @@ ssize_t space_of(Connection& c, uint64_t& space) {
         }
     }
     if (space == 0) {
-        s.blocked.fetch_add(1);
         stats::blocked(c);
         note_full(c);
         return -EAGAIN;
@@ -378,7 +379,6 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     auto resume = static_cast<uint8_t>(Frame::resume);
     const bool due = s.resume_due;
     if (due && !far_end_knows(c)) {
-        s.blocked.fetch_add(1);
         return -EAGAIN;
     }
     std::array<iovec, max_kernel_parts> data;
@@ -397,7 +397,6 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
         c.out_ring().writer.frames.fetch_sub(1, std::memory_order_relaxed);
     }
     if (n <= 0) {
-        s.blocked.fetch_add(n == -EAGAIN ? 1 : 0);
         return n;
     }
     (due && n == 1 ? count_sent : count_bytes_sent)(c, static_cast<uint64_t>(n));
@@ -433,7 +432,6 @@ ssize_t choose_kernel(Connection& c, int fd) {
         return -ECONNRESET;
     }
     if (is_recovering(c)) [[unlikely]] {
-        s.blocked.fetch_add(1);
         return -EAGAIN;
     }
     advance_out(c);
@@ -492,17 +490,18 @@ ssize_t write_now(Connection& c, int fd, Parts& parts, int flags) {
         return section.error();
     }
     const ssize_t n = write_locked(c, fd, parts, flags);
+    if (n == -EAGAIN || (n > 0 && !parts.empty())) { // epoll(7): a partial write is followed by an edge, too
+        c.state.load()->blocked.fetch_add(1);
+    }
     if (n > 0) {
         stats::moved_locked(c, *c.state.load(), false, static_cast<uint64_t>(n));
     }
     return n;
 }
 
-ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t count) {
-    const WriteSection section(c, fd);
-    if (!section) {
-        return section.error();
-    }
+namespace {
+
+ssize_t write_file_locked(Connection& c, int fd, int file, off_t* offset, size_t count) {
     const ssize_t by_kernel = choose_kernel(c, fd);
     if (by_kernel < 0) {
         return by_kernel;
@@ -515,7 +514,6 @@ ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t co
         // than reading the file takes.
         pollfd space{fd, POLLOUT, 0};
         if (sys::poll(&space, 1, 0) <= 0) {
-            c.state.load()->blocked.fetch_add(1);
             return -EAGAIN;
         }
         constexpr size_t piece = 65536;
@@ -523,8 +521,6 @@ ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t co
         if (n > 0) {
             count_bytes_sent(c, static_cast<uint64_t>(n));
             stats::moved_locked(c, *c.state.load(), false, static_cast<uint64_t>(n));
-        } else if (n == -EAGAIN) {
-            c.state.load()->blocked.fetch_add(1);
         }
         return n;
     }
@@ -544,6 +540,20 @@ ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t co
         }
         publish(c, fd, at.position + static_cast<uint64_t>(n));
         stats::moved_locked(c, s, false, static_cast<uint64_t>(n));
+    }
+    return n;
+}
+
+} // namespace
+
+ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t count) {
+    const WriteSection section(c, fd);
+    if (!section) {
+        return section.error();
+    }
+    const ssize_t n = write_file_locked(c, fd, file, offset, count);
+    if (n == -EAGAIN) {
+        c.state.load()->blocked.fetch_add(1);
     }
     return n;
 }

@@ -153,30 +153,32 @@ bool Mirror::collect(Bytes& out, size_t limit) {
     }
     take_grant();
     State state;
-    if (snapshot(state)) {
-        changes_ = changes;
-        state.grants = grants_;
-        state.withdraw = withdraw_;
-        state.withdrawn = withdrawn_;
-        if (state.epoch != sync_epoch_) {
-            sync_epoch_ = state.epoch;
-            ++sync_;
-        }
-        if (closing_ == 0 && segment_.mirror.closed.load() != path::MirrorFields::open) {
-            closing_ = ++sync_;
-        }
-        state.sync = sync_;
-        state.synced = far_.sync;
-        state.closing = closing_;
-        if (is_news(state)) {
-            collect_taken(out, state);
-            append(out, Kind::state, &state, sizeof(state));
-            sent_ = state;
-            told_tail_ = std::max(told_tail_, state.tail); // the reader may have advanced since the snapshot
-            any = true;
-        }
-        exact_ = false;
+    if (!snapshot(state)) {
+        return any; // this is called again when the program has changed them
     }
+    changes_ = changes;
+    state.grants = grants_;
+    state.withdraw = withdraw_;
+    state.withdrawn = withdrawn_;
+    if (state.epoch != sync_epoch_) {
+        sync_epoch_ = state.epoch;
+        ++sync_;
+    }
+    if (closing_ == 0 && segment_.mirror.closed.load() != path::MirrorFields::open) {
+        closing_ = ++sync_;
+    }
+    state.sync = sync_;
+    state.synced = far_.sync;
+    state.closing = closing_;
+    if (is_news(state)) {
+        collect_taken(out, state);
+        append(out, Kind::state, &state, sizeof(state));
+        sent_ = state;
+        told_tail_ = std::max(told_tail_, state.tail); // the reader may have advanced since the snapshot
+        any = true;
+    }
+    exact_ = false;
+    // Behind the state: what is to be attended to may be in it.
     if (frame_wanted_ || attend_far_) {
         append(out, Kind::attend, nullptr, 0, 0, frame_wanted_ ? 1 : 0);
         frame_wanted_ = attend_far_ = false;

@@ -96,7 +96,9 @@ extern "C" int __clone(int (*run)(void*), void* stack, int flags, void* argument
 
 __attribute__((no_sanitize("thread"))) int run_worker(void* argument) {
     const Child& child = *static_cast<const Child*>(argument);
-    sys::call(SYS_setsid);
+    // A terminal's signals are for the program. Not a session: it would be scheduled as a group (sched(7), autogroup),
+    // and on a busy machine wait for seconds.
+    sys::call(SYS_setpgid, 0, 0);
     const long null = sys::call(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
     if (child.socket != control_fd) {
         sys::call(SYS_dup3, child.socket, control_fd, 0);

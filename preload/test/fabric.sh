@@ -29,7 +29,7 @@ run() {
         : >"$scratch/records"
         # shellcheck disable=SC2086
         env $preload RSPRELOAD_UPGRADE=$1 RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/torture" \
-            --bytes $(($3 * times)) --rounds 2 --seed "$seed" --warm-up 10000 --patience 60 --actions "$2" >"$scratch/output" 2>&1 || return
+            --bytes $(($3 * times)) --rounds 2 --seed "$seed" --warm-up 10000 --actions "$2" >"$scratch/output" 2>&1 || return
         ! awk -F '\t' '$8 > 0 { exit 1 }' "$scratch/records" || continue
         return 0
     done

@@ -27,10 +27,17 @@ using preload_test::send_all;
 constexpr const char* worker_name = "rspreload-fabric";
 constexpr const char* file_name = "LATE_WORKER_FILE"; // not empty once the worker runs
 
+struct Worker { // what it tells
+    pid_t session;
+    pid_t group;
+    pid_t process;
+};
+
 // Keeps what it is given until the program ends.
 int be_worker() {
     const int file = open(getenv(file_name), O_WRONLY | O_APPEND);
-    if (write(file, "x", 1) != 1) {
+    const Worker own{getsid(0), getpgrp(), getpid()};
+    if (write(file, &own, sizeof(own)) != sizeof(own)) {
         return 1;
     }
     pollfd one{preload::fabric::control_fd, 0, 0};
@@ -84,6 +91,18 @@ void test_an_abortive_close_is_a_reset() {
     EXPECT_EQ(errno, ECONNRESET);
 }
 
+// A terminal's signals are for the program only. A session of its own would be scheduled as a group (sched(7),
+// autogroup), and on a busy machine wait for seconds.
+void test_a_worker_has_a_process_group_of_its_own_and_no_session() {
+    const Waiting pair;
+    const int file = open(getenv(file_name), O_RDONLY);
+    Worker worker{};
+    EXPECT_EQ(read(file, &worker, sizeof(worker)), static_cast<ssize_t>(sizeof(worker)));
+    close(file);
+    EXPECT_EQ(worker.session, getsid(0));
+    EXPECT_EQ(worker.group, worker.process);
+}
+
 #ifndef __SANITIZE_THREAD__ // which ends a process with threads that forks
 // A child that has it keeps it open; it is killed, and can tell nobody.
 void test_the_last_process_ends_it() {
@@ -121,6 +140,7 @@ int main(int argc, char** argv) {
         FABTEST(test_the_end_is_not_late),
         FABTEST(test_a_close_with_bytes_unread_is_a_reset),
         FABTEST(test_an_abortive_close_is_a_reset),
+        FABTEST(test_a_worker_has_a_process_group_of_its_own_and_no_session),
 #ifndef __SANITIZE_THREAD__
         FABTEST(test_the_last_process_ends_it),
 #endif

@@ -5,6 +5,9 @@
 // where what the far end says comes late.
 #include "preload/test/mirrored_pair.hpp"
 
+#include <atomic>
+#include <thread>
+
 namespace {
 
 // The far end has shut down its direction only: it still reads what is in its ring, or has it sent again, and answers.
@@ -131,6 +134,126 @@ void test_bytes_behind_a_return_arrive_while_the_ring_is_unread() {
     EXPECT_EQ(arrived_at(pair.b, fd), before + 2);
 }
 
+bool has_bytes(int fd) { // by TCP of this host
+    constexpr int timeout_ms = 1000;
+    pollfd one{fd, POLLIN, 0};
+    return poll(&one, 1, timeout_ms) == 1;
+}
+
+// What the worker of an end does when its program's service has asked for attention.
+void ask(Pair& pair, End& end) {
+    end.mirror.attended();
+    pair.settle();
+}
+
+// A thread that sleeps on the socket, in any call, is woken by the frame only. It may be due before the far end's
+// worker has all that is in front of it.
+void test_a_frame_that_was_asked_for_is_sent_once_the_far_end_knows() {
+    Pair pair;
+    pair.move();
+    {
+        const stream::ReadSection section(pair.a.connection, pair.sockets.connected);
+        EXPECT(stream::request_return(pair.a.connection));
+    }
+    ask(pair, pair.a);
+    pair.b.attend(); // returns, but nothing may go by TCP yet
+    EXPECT(!stream::far_end_knows(pair.b.connection));
+    pair.settle();
+    pair.b.attend();
+    EXPECT(has_bytes(pair.sockets.connected));
+    EXPECT_EQ(pair.a.read(), "");
+    EXPECT_EQ(pair.a.state.in_epoch.load(), pair.b.state.out_epoch.load());
+}
+
+// The far end has returned by itself, and its frame waits for a byte that its program may never write.
+void test_a_frame_is_sent_if_the_far_end_has_returned_before_it_is_asked() {
+    Pair pair;
+    pair.move();
+    pair.b.return_to_kernel();
+    pair.settle();
+    {
+        const stream::ReadSection section(pair.a.connection, pair.sockets.connected);
+        EXPECT(stream::request_return(pair.a.connection));
+    }
+    ask(pair, pair.a);
+    pair.b.attend();
+    EXPECT(has_bytes(pair.sockets.connected));
+}
+
+// Both programs send before they receive, and both rings are left at the same moment.
+void test_two_full_rings_that_are_left_at_once_wake_the_threads_of_both_ends() {
+    constexpr uint64_t long_ns = 10000000000U;
+    const std::string much(path::ring_bytes, 'm');
+    Pair pair;
+    pair.move();
+    for (End* end : {&pair.a, &pair.b}) {
+        while (end->write(much) > 0) {
+            pair.settle();
+        }
+        end->state.sleepers = 1;
+    }
+    workers_asked = 0;
+    const uint64_t later = preload::sys::now_ns() + long_ns;
+    EXPECT(!stream::leave_full_ring(pair.a.connection, pair.sockets.connected, later));
+    EXPECT(!stream::leave_full_ring(pair.b.connection, pair.sockets.accepted, later));
+    EXPECT_EQ(workers_asked, 2);
+    pair.settle();
+    ask(pair, pair.a);
+    ask(pair, pair.b);
+    for (int i = 0; i < 2; ++i) {
+        pair.a.attend();
+        pair.b.attend();
+        pair.settle();
+    }
+    EXPECT(has_bytes(pair.sockets.connected));
+    EXPECT(has_bytes(pair.sockets.accepted));
+    EXPECT_EQ(pair.a.write("more"), 4);
+    EXPECT_EQ(pair.b.write("more"), 4);
+}
+
+// The far end has shut down its own direction, and still reads: EOF must not overtake what is in the ring.
+void test_a_shutdown_waits_for_what_a_half_closed_peer_has_not_received() {
+    constexpr timespec late{1, 300000000}; // longer than a peer is given to read the ring
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(shutdown(pair.sockets.accepted, SHUT_WR), 0);
+    EXPECT_EQ(pair.a.write("its last"), 8);
+    pair.a.state.ended = true; // as the service notes it
+    std::atomic<bool> over{false};
+    std::thread workers([&] {
+        (void)nanosleep(&late, nullptr);
+        while (!over) {
+            pair.settle();
+        }
+    });
+    stream::prepare_shutdown(pair.a.connection, pair.sockets.connected, SHUT_WR);
+    const bool knows = stream::far_end_knows(pair.a.connection);
+    over = true;
+    workers.join();
+    EXPECT(knows);
+    EXPECT_EQ(shutdown(pair.sockets.connected, SHUT_WR), 0);
+    EXPECT_EQ(pair.b.read_by_poll(), "its last!0");
+}
+
+// For edge-triggered epoll(7), bytes that were reported before, and EOF, are no news, but space will be.
+void test_what_is_readable_does_not_hide_that_space_is_to_come() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.b.write("unread"), 6);
+    pair.settle();
+    pair.a.return_to_kernel(); // and the far end does not know yet
+    const auto look = [&] {
+        return stream::look(pair.a.connection, pair.sockets.connected, POLLIN | POLLOUT, path::nobody);
+    };
+    stream::Readiness r = look();
+    EXPECT_EQ(r.events & (POLLIN | POLLOUT), POLLIN);
+    EXPECT(r.soon && !r.only_soon(POLLIN | POLLOUT));
+    pair.settle();
+    r = look();
+    EXPECT_EQ(r.events & (POLLIN | POLLOUT), POLLIN | POLLOUT);
+    EXPECT(!r.soon);
+}
+
 } // namespace
 
 int main() {
@@ -141,6 +264,11 @@ int main() {
         FABTEST(test_a_switch_behind_the_last_urgent_byte_is_followed),
         FABTEST(test_bytes_behind_the_last_urgent_byte_are_no_record),
         FABTEST(test_bytes_behind_a_return_arrive_while_the_ring_is_unread),
+        FABTEST(test_a_frame_that_was_asked_for_is_sent_once_the_far_end_knows),
+        FABTEST(test_a_frame_is_sent_if_the_far_end_has_returned_before_it_is_asked),
+        FABTEST(test_two_full_rings_that_are_left_at_once_wake_the_threads_of_both_ends),
+        FABTEST(test_a_shutdown_waits_for_what_a_half_closed_peer_has_not_received),
+        FABTEST(test_what_is_readable_does_not_hide_that_space_is_to_come),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

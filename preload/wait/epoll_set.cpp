@@ -109,8 +109,8 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     } else {
         r = stream::look(c, fd, wanted, told_peer, edge ? &now : nullptr);
     }
-    if (r.soon) {
-        soon_ = true;
+    soon_ = soon_ || r.soon;
+    if (r.only_soon(wanted)) {
         return false;
     }
     if (r.blocked) {

@@ -109,7 +109,7 @@ int Poll::look(uint64_t sleeper) {
             const bool by_frame = sleeper > path::by_frame && pipe_ < 0 && !c->same_user.load();
             const stream::Readiness r =
                 stream::look(*c, one.fd, one.events, by_frame ? uint64_t{path::by_frame} : sleeper);
-            if (r.soon) {
+            if (r.only_soon(one.events)) {
                 soon_ = true;
                 shadow_[i].fd = -1;
                 continue;

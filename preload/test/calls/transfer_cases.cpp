@@ -319,6 +319,34 @@ CALLS_CASE(two_children_send_before_they_receive) {
     }
 }
 
+// epoll(7): a program may take a write of less than it has as the sign that there is no space, and wait.
+CALLS_CASE(a_short_write_is_followed_by_an_edge) {
+    constexpr size_t total = size_t{16} << 20;
+    const Pair one = pair();
+    exchange(one.client, one.server);
+    alarm(60);
+    const int set = epoll_create1(0);
+    epoll_event event{};
+    event.events = EPOLLOUT | EPOLLET;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, one.client, &event) == 0);
+    std::thread reader([&] {
+        std::vector<char> got(total);
+        SAY(recv(one.server, got.data(), got.size(), MSG_WAITALL));
+    });
+    const std::vector<char> block(size_t{1} << 20);
+    for (size_t sent = 0; sent < total;) {
+        const size_t count = std::min(block.size(), total - sent);
+        const ssize_t n = send(one.client, block.data(), count, MSG_DONTWAIT);
+        sent += n > 0 ? static_cast<size_t>(n) : 0;
+        if (n < static_cast<ssize_t>(count)) {
+            MUST(epoll_wait(set, &event, 1, 20000) == 1);
+        }
+    }
+    reader.join();
+    close(set);
+    close_all(one);
+}
+
 // One end sends all of it before the other reads, by one process and epoll.
 CALLS_CASE(a_set_hears_of_space_though_nobody_reads) {
     for (const uint32_t edge : {0U, static_cast<uint32_t>(EPOLLET)}) {

@@ -20,8 +20,17 @@ moved() {
     [ "$(count 8)" -gt 0 ]
 }
 
-# Beside an impostor (preload/test/impostor.cpp): it gets nothing, and the traffic is right.
+# Beside an impostor (preload/test/impostor.cpp): it gets nothing, and the traffic is right. Where the far end was always
+# faster, nothing is shown, and it is done again.
 beside_impostor() {
+    for _ in 1 2 3 4 5; do
+        beside_impostor_once || return
+        grep -q ' 0 hellos' claims || return 0
+    done
+    echo "the far end was always faster"
+    return 1
+}
+beside_impostor_once() {
     "$LAB_BUILD/preload/test/impostor" "$FABTESTS_NODE" >claims 2>&1 &
     impostor=$!
     wait_until 60 grep -q '^# begins' claims || { cat claims; return 1; }
@@ -29,7 +38,6 @@ beside_impostor() {
     torture test:1:0:fabric drive 20000000 --rounds 1 --patience 60 || status=$?
     kill "$impostor"
     wait "$impostor" || { echo "the impostor got something"; status=1; }
-    ! grep ' 0 hellos' claims || status=1
     cat claims
     echo "$(count 8) upgrades; $(reasons)"
     return $status

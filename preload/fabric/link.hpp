@@ -49,6 +49,10 @@ class Link {
     void abandon() { segment_->mirror.closed.store(path::MirrorFields::closed_by_last); }
 
     [[nodiscard]] uint64_t deadline() const { return deadline_; }
+    // Only an event of its socket or of its program is waited for, and arm() is enough for the latter.
+    [[nodiscard]] bool may_be_idle() const {
+        return phase_ == Phase::moving && deadline_ == UINT64_MAX && out_.empty();
+    }
     [[nodiscard]] bool is_over() const { return phase_ == Phase::over; }
     [[nodiscard]] bool is_shared() const { return segment_->mirror.shared.load() != 0; }
     [[nodiscard]] bool has_closed() const { return segment_->mirror.closed.load() != path::MirrorFields::open; }

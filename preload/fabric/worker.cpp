@@ -35,9 +35,11 @@ namespace {
 constexpr uint64_t control_mark = 1;
 constexpr uint64_t inbox_mark = 2;
 constexpr uint64_t wakeup_mark = 3;
+constexpr uint64_t idle_mark = 4;
 constexpr uint64_t first_token = 16;
 
 constexpr uint64_t second = 1000000000;
+constexpr uint64_t idle_after = 20000000; // ns
 
 } // namespace
 
@@ -48,8 +50,11 @@ Worker::Worker() {
     inbox_ = rendezvous::open_inbox(name_);
     epoll_ = repoll_create(EPOLL_CLOEXEC);
     wakeup_ = wakeup::acquire();
-    if (inbox_ < 0 || epoll_ < 0 || wakeup_ == 0 || !watch(control_fd, control_mark, false) ||
-        !watch(inbox_, inbox_mark, false) || !watch(wakeup::descriptor(wakeup_), wakeup_mark, false)) {
+    idle_wakeup_ = wakeup::acquire();
+    now_ = sys::now_ns();
+    if (inbox_ < 0 || epoll_ < 0 || wakeup_ == 0 || idle_wakeup_ == 0 || !watch(control_fd, control_mark, false) ||
+        !watch(inbox_, inbox_mark, false) || !watch(wakeup::descriptor(wakeup_), wakeup_mark, false) ||
+        !watch(wakeup::descriptor(idle_wakeup_), idle_mark, false)) {
         throw std::runtime_error("no descriptors");
     }
     rsocket_load_providers_1();
@@ -122,30 +127,80 @@ void Worker::send_control(Control::Kind kind, uint64_t token, Reason why) {
 
 Link* Worker::find(uint64_t token) {
     const auto found = links_.find(token);
-    return found != links_.end() ? found->second.get() : nullptr;
+    if (found == links_.end()) {
+        return nullptr;
+    }
+    make_busy(found->second);
+    return found->second.link.get();
 }
 
-bool Worker::progress_all() {
-    bool moved = false;
-    for (const auto& [token, link] : links_) {
-        moved = link->progress() || moved;
+void Worker::make_busy(Served& one) {
+    one.active_ns = now_;
+    if (std::exchange(one.is_idle, false)) {
+        busy_.push_back(&one);
     }
-    std::erase_if(links_, [](const auto& one) { return one.second->is_over(); });
+}
+
+// The program of one of them has woken this process.
+void Worker::look_at_idle() {
+    if (!wakeup::is_notified(idle_wakeup_)) {
+        return;
+    }
+    wakeup::clear(idle_wakeup_);
+    for (auto& [token, one] : links_) {
+        if (one.is_idle && one.link->arm(idle_wakeup_)) {
+            make_busy(one);
+        }
+    }
+}
+
+void Worker::let_idle(uint64_t now) {
+    if (now < next_idle_) {
+        return;
+    }
+    next_idle_ = now + idle_after / 2;
+    std::erase_if(busy_, [&](Served* one) {
+        one->is_idle = now - one->active_ns > idle_after && one->link->may_be_idle() && !one->link->arm(idle_wakeup_);
+        return one->is_idle;
+    });
+}
+
+void Worker::forget_ended() {
+    std::erase_if(busy_, [&](Served* one) {
+        if (!one->link->is_over()) {
+            return false;
+        }
+        links_.erase(one->link->token());
+        return true;
+    });
+}
+
+bool Worker::progress_busy() {
+    bool moved = false;
+    for (Served* one : busy_) {
+        if (one->link->progress()) {
+            one->active_ns = now_;
+            moved = true;
+        }
+    }
+    forget_ended();
     return moved;
 }
 
-bool Worker::arm_all() {
+bool Worker::arm_busy() {
     bool work = false;
-    for (const auto& [token, link] : links_) {
-        work = link->arm(wakeup_) || work;
+    for (const Served* one : busy_) {
+        work = one->link->arm(wakeup_) || work;
     }
     return work;
 }
 
 uint64_t Worker::next_deadline() const {
     uint64_t next = next_look_;
-    for (const auto& [token, link] : links_) {
-        next = std::min(next, link->deadline());
+    for (const Served* one : busy_) {
+        const bool may_be_idle = one->link->may_be_idle();
+        next =
+            std::min(next, may_be_idle ? std::max(next_idle_, one->active_ns + idle_after + 1) : one->link->deadline());
     }
     return next;
 }
@@ -170,7 +225,9 @@ void Worker::serve(const Control& task, int memory, int tcp) {
     segment->service[task.direction] = task.service;
     segment->service[1 - task.direction] = name_;
     segment->direction[1 - task.direction].writer.wakes = 1;
-    links_[task.token] = std::make_unique<Link>(*this, task, segment, tcp);
+    Served& one = links_[task.token];
+    one.link = std::make_unique<Link>(*this, task, segment, tcp);
+    make_busy(one);
 }
 
 void Worker::read_control() {
@@ -214,9 +271,10 @@ void Worker::read_inbox() {
     if (read_messages() < rendezvous::many_messages()) {
         return;
     }
-    for (const auto& [token, link] : links_) {
-        if (link->take_asked()) {
-            link->attended();
+    for (auto& [token, one] : links_) {
+        if (one.link->take_asked()) {
+            make_busy(one);
+            one.link->attended();
         }
     }
 }
@@ -248,12 +306,12 @@ unsigned Worker::read_messages() {
                 link->attended();
             }
         } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted && own_user) {
-            if (wanted->id == wakeup_ && find(wanted->token) != nullptr) {
-                wakeup::wake_own(wakeup_);
+            if ((wanted->id == wakeup_ || wanted->id == idle_wakeup_) && find(wanted->token) != nullptr) {
+                wakeup::wake_own(wanted->id);
                 WakeupGiven given;
                 given.token = wanted->token;
                 given.id = wanted->id;
-                (void)rendezvous::send_with(inbox_, &given, sizeof(given), wakeup::descriptor(wakeup_), &from,
+                (void)rendezvous::send_with(inbox_, &given, sizeof(given), wakeup::descriptor(wanted->id), &from,
                                             header.msg_namelen, wakeup::board_file());
             }
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given && own_user && fd >= 0) {
@@ -272,15 +330,18 @@ unsigned Worker::read_messages() {
 // A killed process sends nothing. The kernel shows which processes have a connection.
 void Worker::look_for_the_dead(uint64_t now) {
     bool any = false;
-    for (const auto& [token, link] : links_) {
-        if (link->has_closed()) {
+    for (auto& [token, one] : links_) {
+        Link& link = *one.link;
+        if (link.has_closed()) {
             continue;
         }
-        if (program_ended_ && !link->is_shared()) {
-            link->abandon();
-        } else if (link->is_shared()) {
-            if (rendezvous::is_sole_holder(link->tcp())) {
-                link->abandon();
+        if (program_ended_ && !link.is_shared()) {
+            link.abandon();
+            make_busy(one);
+        } else if (link.is_shared()) {
+            if (rendezvous::is_sole_holder(link.tcp())) {
+                link.abandon();
+                make_busy(one);
             }
             any = true;
         }
@@ -296,9 +357,10 @@ void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {
     case inbox_mark:
         read_inbox();
         return;
-    case wakeup_mark: {
+    case wakeup_mark:
+    case idle_mark: {
         uint64_t count = 0;
-        (void)!read(wakeup::descriptor(wakeup_), &count, sizeof(count));
+        (void)!read(wakeup::descriptor(mark == idle_mark ? idle_wakeup_ : wakeup_), &count, sizeof(count));
         return;
     }
     default:
@@ -314,12 +376,14 @@ void Worker::run() {
     for (;;) {
         wakeup::clear(wakeup_);
         notify_again();
+        look_at_idle();
         int timeout = 0;
-        const bool moved = progress_all();
+        const bool moved = progress_busy();
+        let_idle(now_);
         if (program_ended_ && links_.empty()) {
             return;
         }
-        if (!moved && !arm_all()) {
+        if (!moved && !arm_busy()) {
             const uint64_t next = next_deadline();
             const uint64_t now = sys::now_ns();
             constexpr uint64_t until_room = 1; // ms: no event reports space
@@ -327,15 +391,15 @@ void Worker::run() {
             timeout = next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest));
         }
         const int n = repoll_wait(epoll_, events.data(), events.size(), timeout);
-        const uint64_t now = sys::now_ns();
+        now_ = sys::now_ns();
         for (int i = 0; i < n; ++i) {
-            on_event(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events, now);
+            on_event(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events, now_);
         }
-        for (const auto& [token, link] : links_) {
-            link->on_time(now);
+        for (const Served* one : busy_) {
+            one->link->on_time(now_);
         }
-        if (next_look_ <= now) {
-            look_for_the_dead(now);
+        if (next_look_ <= now_) {
+            look_for_the_dead(now_);
         }
     }
 }

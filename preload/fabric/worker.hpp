@@ -33,8 +33,19 @@ class Worker final : public LinkOwner {
     void send_control(Control::Kind kind, uint64_t token, Reason why) override;
 
   private:
-    bool progress_all();
-    bool arm_all();
+    // Of thousands of connections, few are busy: only those are looked at in each round. An idle one names an id of its
+    // own as its waiter; when that is woken, all idle ones are looked at once.
+    struct Served {
+        std::unique_ptr<Link> link;
+        uint64_t active_ns = 0; // when it last moved something, or had an event
+        bool is_idle = true;    // it is not in busy_
+    };
+    void make_busy(Served& one);
+    void look_at_idle();
+    void let_idle(uint64_t now);
+    void forget_ended();
+    bool progress_busy();
+    bool arm_busy();
     [[nodiscard]] uint64_t next_deadline() const;
     void on_event(uint64_t mark, uint32_t events, uint64_t now);
     void read_control();
@@ -42,6 +53,7 @@ class Worker final : public LinkOwner {
     void read_inbox();
     unsigned read_messages();
     void look_for_the_dead(uint64_t now);
+    // The link becomes busy. Null: it has ended.
     Link* find(uint64_t token);
     // A notification for the program's service.
     struct Notice {
@@ -57,11 +69,15 @@ class Worker final : public LinkOwner {
     int inbox_ = -1;
     const uid_t user_ = getuid();
     uint64_t name_ = 0;
-    uint64_t wakeup_ = 0; // this process's id
+    uint64_t wakeup_ = 0;      // this process's ids: for busy links,
+    uint64_t idle_wakeup_ = 0; // and for idle ones
     bool program_ended_ = false;
+    uint64_t now_ = 0; // after the last sleep
     uint64_t next_look_ = UINT64_MAX;
-    std::vector<Notice> unsent_;                                // the service's inbox was full
-    std::unordered_map<uint64_t, std::unique_ptr<Link>> links_; // by token
+    uint64_t next_idle_ = 0;                     // when busy links are next checked for being idle
+    std::vector<Notice> unsent_;                 // the service's inbox was full
+    std::unordered_map<uint64_t, Served> links_; // by token
+    std::vector<Served*> busy_;
 };
 
 } // namespace preload::fabric

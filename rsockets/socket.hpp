@@ -185,12 +185,20 @@ class Socket final : public Object, private EventHandler {
     // socket_poll.cpp
     // Repeats `attempt` until it returns something other than -EAGAIN: if `wait`, for at most `limit` (0: no limit);
     // then -EAGAIN. -EINTR after a signal, as in the kernel.
+    // By reference: the captures are not copied, and no memory is allocated.
     template <class Attempt> ssize_t repeat(bool wait, Nanoseconds limit, const Attempt& attempt) {
         const ssize_t ret = attempt();
-        // By reference: the captures are not copied, and no memory is allocated.
-        return ret == -EAGAIN && wait ? keep_trying(limit, std::ref(attempt)) : ret;
+        return ret == -EAGAIN && wait ? keep_trying(limit, std::ref(attempt), {}) : ret;
     }
-    ssize_t keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt);
+    // has_part: whether something has been moved, or can be: then a signal ends it whatever its handler says
+    // (signal(7)).
+    template <class Attempt, class Part>
+    ssize_t repeat(bool wait, Nanoseconds limit, const Attempt& attempt, const Part& has_part) {
+        const ssize_t ret = attempt();
+        return ret == -EAGAIN && wait ? keep_trying(limit, std::ref(attempt), std::ref(has_part)) : ret;
+    }
+    ssize_t keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt,
+                        const std::function<bool()>& has_part);
     short events_connected(Connection& connection, short interest);
     void note_sleep();
 

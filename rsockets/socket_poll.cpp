@@ -136,7 +136,8 @@ void Socket::note_sleep() {
     }
 }
 
-ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt) {
+ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt,
+                            const std::function<bool()>& has_part) {
     ssize_t ret = -EAGAIN;
     const HeldSignals signals; // signals from here on end the sleep
     const Deadline deadline = limit.count() != 0 ? Deadline::in(limit) : Deadline::never();
@@ -184,7 +185,7 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
         if (slept == -ESHUTDOWN) {
             return slept;
         }
-        if (slept == -EINTR && (deadline.limited() || !restarts_after_signal())) {
+        if (slept == -EINTR && (deadline.limited() || !restarts_after_signal() || (has_part && has_part()))) {
             ret = attempt();
             return ret == -EAGAIN ? -EINTR : ret;
         }

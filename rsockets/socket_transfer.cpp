@@ -180,7 +180,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     };
     ssize_t ret = attempt();
     if (ret == -EAGAIN && wait) {
-        ret = repeat(true, Nanoseconds(cached_.send_timeout.load()), attempt);
+        ret = repeat(true, Nanoseconds(cached_.send_timeout.load()), attempt, [&] { return sent != 0; });
     }
     if (sent != 0) {
         keep_for_next(ret);
@@ -275,9 +275,17 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
         const size_t least = all ? std::min(total, most_awaited()) : low_water();
         const size_t wanted = wait ? std::min(least, total) : 1;
         const auto attempt = [&] { return recv_now(iov, count, flags, wanted); };
-        const ssize_t ret = repeat(wait, limit, attempt);
-        // After the timeout, the available bytes are returned.
-        return ret == -EAGAIN && wanted > 1 ? recv_now(iov, count, flags, 1) : ret;
+        const auto has_part = [&] {
+            Connection* present = connection();
+            return wanted > 1 && present != nullptr && state() == State::connected && present->look_for_bytes() > 0;
+        };
+        const ssize_t ret = repeat(wait, limit, attempt, has_part);
+        // After the timeout, or a signal, the available bytes are returned.
+        if ((ret == -EAGAIN || ret == -EINTR) && wanted > 1) {
+            const ssize_t part = recv_now(iov, count, flags, 1);
+            return part == -EAGAIN ? ret : part;
+        }
+        return ret;
     }
     const auto attempt = [&]() -> ssize_t {
         do {
@@ -290,7 +298,7 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
         } while (segments.left() != 0);
         return 0;
     };
-    const ssize_t ret = repeat(true, limit, attempt);
+    const ssize_t ret = repeat(true, limit, attempt, [&] { return segments.left() != total; });
     const size_t got = total - segments.left();
     if (got == 0) {
         return ret;

@@ -114,6 +114,37 @@ CASE(waitall_gives_what_it_has_when_interrupted) {
     SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL));
 }
 
+CASE(waitall_gives_what_it_has_though_the_handler_restarts) {
+    const Handler handler(c, SA_RESTART);
+    const Pair pair = c.make_pair();
+    c.send_all(pair.client, "ab");
+    c.await(pair.server, POLLIN);
+    interrupt_when_asleep(c);
+    SAY(c.s.recv(pair.server, c.buffer, 4, MSG_WAITALL));
+}
+
+CASE(a_peek_for_all_gives_what_there_is_when_interrupted) {
+    for (const int flags : {0, SA_RESTART}) {
+        const Handler handler(c, flags);
+        const Pair pair = c.make_pair();
+        c.send_all(pair.client, "ab");
+        c.await(pair.server, POLLIN);
+        interrupt_when_asleep(c);
+        SAY(c.s.recv(pair.server, c.buffer, 4, MSG_PEEK | MSG_WAITALL));
+        c.join();
+    }
+}
+
+CASE(recv_below_the_low_water_mark_gives_what_there_is_when_interrupted) {
+    const Handler handler(c, 0);
+    const Pair pair = c.make_pair();
+    const int least = 4;
+    c.s.setsockopt(pair.server, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least));
+    c.send_all(pair.client, "ab");
+    interrupt_when_asleep(c);
+    SAY(c.s.recv(pair.server, c.buffer, 8, 0));
+}
+
 CASE(accept_is_interrupted_by_a_signal) {
     const Handler handler(c, 0);
     const int listener = c.make_listener();

@@ -277,7 +277,11 @@ PRELOAD_EXPORT int sendmmsg(int fd, struct mmsghdr* messages, unsigned count, in
         if (n < 0) {
             return done != 0 ? static_cast<int>(done) : -1;
         }
+        const msghdr& sent = messages[done].msg_hdr;
         messages[done++].msg_len = static_cast<unsigned>(n);
+        if (static_cast<uint64_t>(n) != Parts(sent.msg_iov, sent.msg_iovlen).size()) {
+            break; // as the kernel: the next one does not follow on half a message
+        }
     }
     return static_cast<int>(done);
 }

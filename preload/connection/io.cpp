@@ -302,7 +302,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
         (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
         return 0;
     }
-    if (r.blocked || r.events != 0) {
+    if (r.blocked || (r.events & (POLLOUT | POLLHUP | POLLERR)) != 0) { // a peer that is half-closed still reads
         return 0;
     }
     if (own.by_id()) {
@@ -360,11 +360,17 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
             done += n;
             c.used.store(true, std::memory_order_relaxed);
             if (parts.empty() || !may_wait) {
+                if (!parts.empty()) {
+                    watches_blocked(c);
+                }
                 return done;
             }
             continue;
         }
         if (n != -EAGAIN || !may_wait) {
+            if (n == -EAGAIN) {
+                watches_blocked(c);
+            }
             return done != 0 ? later(s, done, n) : n;
         }
         if (spin::until([&] { return stream::ring_has_space(c); })) {
@@ -400,6 +406,9 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
             break;
         }
         if (n != -EAGAIN || !may_wait) {
+            if (n == -EAGAIN) {
+                watches_blocked(c);
+            }
             return done != 0 ? static_cast<ssize_t>(done) : n;
         }
         if (const ssize_t waited = wait_to_send(c, fd, by_ring); waited < 0) {

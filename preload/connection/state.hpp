@@ -141,6 +141,7 @@ struct alignas(64) ConnectionState {
     uint64_t stalled_ns = 0;                // when the ring was last left for that reason
     uint32_t stalls = 0;                    // consecutive
     std::atomic<bool> wake_due{false};      // a frame for the peer's writer is due
+    std::atomic<bool> refused{false};       // a write found that the far end does not know the epoch yet
     std::atomic<uint32_t> blocked{0};       // writes that found no space, or too little
     std::atomic<uint32_t> upgrades{0};
     std::atomic<uint32_t> returns{0};

@@ -41,12 +41,16 @@ namespace {
 
 constexpr size_t max_kernel_parts = 16;
 
-ssize_t read_kernel(int fd, Parts& parts, uint64_t limit, int flags) {
+// more: the first buffers are full, and there are others.
+ssize_t read_kernel(int fd, Parts& parts, uint64_t limit, int flags, bool& more) {
     std::array<iovec, max_kernel_parts> buffers;
     msghdr message{};
     message.msg_iov = buffers.data();
     message.msg_iovlen = parts.fill(buffers, limit);
-    return sys::call(SYS_recvmsg, fd, &message, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT);
+    const uint64_t filled = Parts(buffers.data(), message.msg_iovlen).size();
+    const long n = sys::call(SYS_recvmsg, fd, &message, (flags & (MSG_PEEK | MSG_TRUNC)) | MSG_DONTWAIT);
+    more = n > 0 && static_cast<uint64_t>(n) == filled && filled < std::min(limit, parts.size());
+    return n;
 }
 
 } // namespace
@@ -209,7 +213,8 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
         }
         limit = static_cast<uint64_t>(there);
     }
-    const ssize_t n = read_kernel(fd, parts, limit, flags);
+    bool others = false;
+    const ssize_t n = read_kernel(fd, parts, limit, flags, others);
     if (n > 0) {
         parts.skip(static_cast<uint64_t>(n));
         if ((flags & MSG_PEEK) == 0) {
@@ -217,7 +222,7 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
             if (s.urgent_byte != 0) {
                 receive_urgent(c, fd);
             }
-            more = published_epoch(c) != epoch || (c.mirrored && is_at_mark(fd));
+            more = others || published_epoch(c) != epoch || (c.mirrored && is_at_mark(fd));
         }
     }
     if (n == 0) {
@@ -429,7 +434,8 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
     if (there <= 0 || published_epoch(c) != published) {
         return 0; // these may be frames
     }
-    const ssize_t n = read_kernel(fd, parts, static_cast<uint64_t>(there), flags | MSG_PEEK);
+    bool others = false;
+    const ssize_t n = read_kernel(fd, parts, static_cast<uint64_t>(there), flags | MSG_PEEK, others);
     if (n > 0) {
         parts.skip(static_cast<uint64_t>(n));
     }

@@ -76,6 +76,7 @@ bool is_armed(const Connection& c, short wanted, uint64_t id);
 void wake_again(Connection& c);
 // The next bytes wake a waiter that has armed no id.
 void want_wakeup(Connection& c);
+void want_space(Connection& c); // the same for space
 
 // Notifies the worker that plays the far end, if there is one, of a change.
 void changed(Connection& c);

@@ -34,12 +34,13 @@ uint64_t patience_ns(const Connection& c) {
     return in.wake.space_wanted.load() != path::nobody ? full_ring_pause_ns : usual;
 }
 
-// A waiter is told of a third of the ring, see look_out(). Without any space, there is no memory for a larger one.
+// The reader wakes a writer when half of the ring is free, see space_made(): below that, a waiter would not hear of
+// space. Without any space, there is no memory for a larger ring.
 bool is_full(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     uint64_t space = 0;
     return (s.out_epoch.load() & 1) != 0 && writable(c.out_ring(), s.out, space) &&
-           (space == 0 || (space <= s.out.capacity() / 3 && !may_grow(c.out_ring(), s.out)));
+           (space == 0 || (space < s.out.capacity() / 2 && !may_grow(c.out_ring(), s.out)));
 }
 
 // Under the write lock. Programs that exchange bytes like this do so again, and the wait is lost each time.
@@ -62,7 +63,7 @@ void ask_for_frame(Connection& c, int fd) {
         (void)request_return(c);
     }
     changed(c);
-    if (c.segment.load() != nullptr && s.sleepers.load() != 0 && !s.read_shut) {
+    if (c.segment.load() != nullptr && needs_frame(c) && !s.read_shut) {
         service::ask(c.shared(), 1 - c.out_index());
     }
 }
@@ -79,6 +80,10 @@ void note_full(Connection& c) {
         s.full_tail = c.out_ring().reader.tail.load();
         s.full_since_ns = now;
         service::watch_full_rings();
+        // The peer knows of the process that upgraded it: this one's parent, which may have closed it.
+        if (const uint64_t own = service::own_name(); own != 0) {
+            c.shared().service[c.out_index()].store(own, std::memory_order_relaxed);
+        }
     }
 }
 

@@ -155,6 +155,8 @@ void space_made(Connection& c, int fd);
 // The ring is full, and the writer will wait: the service watches from now on, see leave_full_ring(). Under the write
 // lock.
 void note_full(Connection& c);
+// Whether threads sleep that only a frame wakes.
+bool needs_frame(const Connection& c);
 // Wakes waiters that sleep by an id, or in a set: something has changed that no frame reports.
 void wake_everybody(Connection& c);
 // Whether a frame of the peer can reach a writer that sleeps.

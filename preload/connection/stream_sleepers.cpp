@@ -40,6 +40,11 @@ bool takes_ids(const Connection& c) {
            c.shared().service[c.out_index()].load(std::memory_order_relaxed) == service::own_name();
 }
 
+bool needs_frame(const Connection& c) {
+    return c.state.load()->sleepers.load() != 0 ||
+           (c.watched.load(std::memory_order_relaxed) && watches_sleep_by_frame(c));
+}
+
 void wake_everybody(Connection& c) {
     for (std::atomic<uint64_t>* word : {&c.in_ring().wake.data_wanted, &c.out_ring().wake.space_wanted}) {
         uint64_t sleeper = word->load(); // who sleeps by frame still does
@@ -108,6 +113,7 @@ void want_frame(std::atomic<uint64_t>& wanted) {
 }
 
 void want_wakeup(Connection& c) { want_frame(c.in_ring().wake.data_wanted); }
+void want_space(Connection& c) { want_frame(c.out_ring().wake.space_wanted); }
 
 bool wake_by_id(Connection& c, uint64_t sleeper) {
     if (sleeper == path::by_frame) {

@@ -205,10 +205,10 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
         // Frames arrive as bytes, whatever the program waits for.
         const ConnectionState& s = *c.state.load();
         r.ring = r.kernel == 0 && !s.ended && !s.broken;
-        if ((s.in_epoch.load() & 1) != 0) {
-            r.kernel |= POLLIN;
+        if (!s.ended) { // else these are always there
+            r.kernel |= static_cast<short>(((s.in_epoch.load() & 1) != 0 ? POLLIN : 0) | POLLRDHUP);
         }
-        r.kernel |= POLLRDHUP | (wanted & POLLPRI);
+        r.kernel |= wanted & POLLPRI;
     }
     r.events |= (r.events & POLLIN) != 0 ? POLLRDNORM : 0;
     r.events |= (r.events & POLLOUT) != 0 ? POLLWRNORM : 0;
@@ -252,6 +252,10 @@ bool attend_mirrored(Connection& c, int fd) {
         if (section) {
             send_urgent(c, fd);
             send_wanted_frame(c, fd);
+        }
+        if (section && s.refused && far_end_knows(c)) {
+            s.refused = false;
+            wake_everybody(c);
         }
     }
     if (stage == path::MirrorFields::lost || is_recovering(c)) {
@@ -369,7 +373,7 @@ void pin(Connection& c, int fd, Reason reason) {
         changed(c);
         wait_for_return(c);
         attend(c, fd);
-        if (c.segment.load() != nullptr && s.sleepers.load() != 0 && !s.read_shut) {
+        if (c.segment.load() != nullptr && needs_frame(c) && !s.read_shut) {
             service::ask(c.shared(), 1 - c.out_index()); // its frame wakes them
         }
     }

@@ -366,9 +366,9 @@ void publish(Connection& c, int fd, uint64_t position) {
     data_written(c, fd);
 }
 
-// With Frame::resume in front, if it is due: in one call, so that after the peer's end the kernel's result is about the
-// program's own bytes.
-ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
+// The first buffers. With Frame::resume in front, if it is due: in one call, so that after the peer's end the kernel's
+// result is about the program's own bytes. all: the kernel has taken all of these.
+ssize_t write_some_to_kernel(Connection& c, int fd, Parts& parts, int flags, bool& all) {
     ConnectionState& s = *c.state.load();
     if (s.resume_due && (flags & MSG_ZEROCOPY) != 0) [[unlikely]] { // its byte would be sent from a stack that is gone
         if (const ssize_t error = flush_due(c, fd); error < 0) {
@@ -379,10 +379,12 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     auto resume = static_cast<uint8_t>(Frame::resume);
     const bool due = s.resume_due;
     if (due && !far_end_knows(c)) {
+        s.refused = true;
         return -EAGAIN;
     }
     std::array<iovec, max_kernel_parts> data;
     const size_t count = parts.fill(data, UINT64_MAX);
+    const uint64_t filled = Parts(data.data(), count).size();
     buffers[0] = {&resume, sizeof(resume)};
     std::copy_n(data.begin(), count, buffers.begin() + 1);
     msghdr message{};
@@ -405,7 +407,25 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
         --n;
     }
     parts.skip(static_cast<uint64_t>(n));
+    all = static_cast<uint64_t>(n) == filled;
     return n != 0 || parts.empty() ? n : -EAGAIN;
+}
+
+ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
+    ssize_t total = 0;
+    for (bool all = false;;) {
+        const ssize_t n = write_some_to_kernel(c, fd, parts, flags, all);
+        if (n < 0 && total != 0) {
+            if (n != -EAGAIN && n != -EPIPE) {
+                c.state.load()->pending_error = static_cast<int>(-n); // which the kernel reports once
+            }
+            return total;
+        }
+        if (n < 0 || !all || parts.empty()) {
+            return total + n;
+        }
+        total += n;
+    }
 }
 
 // For the second end to switch, if its program only sends: the first end may never write, and this one may never read.

@@ -254,6 +254,23 @@ void test_what_is_readable_does_not_hide_that_space_is_to_come() {
     EXPECT(!r.soon);
 }
 
+// Its set sleeps, or has other members to report: the kernel's socket has space, so no event follows.
+void test_a_write_that_came_before_the_far_end_knew_is_told_of_space() {
+    Pair pair;
+    pair.move();
+    pair.a.connection.watched = true;
+    pair.a.return_to_kernel();
+    EXPECT_EQ(pair.a.write("refused"), -EAGAIN);
+    sets_woken = 0;
+    pair.a.attend();
+    EXPECT_EQ(sets_woken, 0);
+    pair.settle();
+    pair.a.attend();
+    EXPECT(sets_woken > 0);
+    EXPECT_EQ(pair.a.write("taken"), 5);
+    pair.a.connection.watched = false;
+}
+
 } // namespace
 
 int main() {
@@ -269,6 +286,7 @@ int main() {
         FABTEST(test_two_full_rings_that_are_left_at_once_wake_the_threads_of_both_ends),
         FABTEST(test_a_shutdown_waits_for_what_a_half_closed_peer_has_not_received),
         FABTEST(test_what_is_readable_does_not_hide_that_space_is_to_come),
+        FABTEST(test_a_write_that_came_before_the_far_end_knew_is_told_of_space),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

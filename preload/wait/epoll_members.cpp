@@ -5,15 +5,20 @@
 #include "preload/wait/epoll_set.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
 #include <new>
 #include <utility>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload {
@@ -265,15 +270,46 @@ void EpollSet::tell_anew(Watch& watch) {
     watch.seen_blocked = watch.connection != nullptr ? watch.connection->state.load()->blocked.load() - 1 : 0;
 }
 
+namespace {
+
+// Whether a member with EPOLLONESHOT has reported its event: of its flags, epoll_ctl(2)'s are left then (proc(5),
+// fdinfo).
+bool is_shot(int epfd, int fd) {
+    constexpr uint32_t flags = EPOLLONESHOT | EPOLLET | EPOLLWAKEUP | EPOLLEXCLUSIVE;
+    std::array<char, 1024> text{};
+    (void)snprintf(text.data(), text.size(), "/proc/self/fdinfo/%d", epfd);
+    const int file =
+        descriptors::make([&] { return sys::call(SYS_openat, AT_FDCWD, text.data(), O_RDONLY | O_CLOEXEC); });
+    bool shot = false;
+    size_t kept = 0; // of a line's beginning
+    for (long n = 0; file >= 0 && (n = sys::call(SYS_read, file, text.data() + kept, text.size() - kept - 1)) > 0;) {
+        text[kept + static_cast<size_t>(n)] = '\0';
+        char* line = text.data();
+        for (char* end = nullptr; (end = strchr(line, '\n')) != nullptr; line = end + 1) {
+            int number = -1;
+            uint32_t events = 0;
+            shot = shot || (sscanf(line, "tfd: %d events: %x", &number, &events) == 2 && number == fd &&
+                            (events & ~flags) == 0);
+        }
+        kept = strlen(line);
+        memmove(text.data(), line, kept);
+    }
+    descriptors::close(file);
+    return shot;
+}
+
+} // namespace
+
 // With the lock. From now on the kernel's events of this member only cause a check of it. wakes: a thread may sleep in
 // the kernel's set.
-void EpollSet::convert(Watch& watch, int epfd, bool wakes) {
+void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_new) {
     if (watch.converted || watch.connection == nullptr || !is_careful(*watch.connection)) {
         return;
     }
     // First: a thread that the kernel wakes must see that it has to check memory.
     converted_.fetch_add(1);
     watch.converted = true;
+    watch.disabled = !is_new && (watch.wanted.events & EPOLLONESHOT) != 0 && is_shot(epfd, watch.fd);
     tell_anew(watch); // the present state may not have been reported
     activate(watch);
     // A thread that sleeps has armed nothing at the peer, and has not checked the ring: the kernel's socket, which
@@ -388,7 +424,7 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                 if (watch->converted) {
                     activate(*watch);
                 } else {
-                    convert(*watch, epfd, is_asleep());
+                    convert(*watch, epfd, is_asleep(), true);
                 }
                 if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && is_asleep()) {
                     // A thread that sleeps in the set already has armed nothing at the peer, and has not checked the
@@ -533,6 +569,18 @@ void watches_wake(const Connection& c) {
 void watches_read_slow(Connection& c) {
     if (c.segment.load() != nullptr && watches_asleep(c)) {
         stream::want_wakeup(c);
+        if (stream::ring_has_bytes(c)) { // which came before that
+            watches_wake(c);
+        }
+    }
+}
+
+void watches_blocked_slow(Connection& c) {
+    if (c.segment.load() != nullptr && watches_asleep(c)) {
+        stream::want_space(c);
+        if (stream::ring_has_space(c)) {
+            watches_wake(c);
+        }
     }
 }
 

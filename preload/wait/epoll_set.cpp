@@ -69,6 +69,7 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
         const bool there =
             watch.inner->ready(to_sleep) || (watch.kernel_in && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN);
         watch.kernel_in = false;
+        soon_ = soon_ || (!there && watch.inner->looks_again_soon());
         events = there ? EPOLLIN & watch.wanted.events : 0;
         return events != 0;
     }
@@ -129,14 +130,16 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
         const auto ended = static_cast<short>(r.events & (POLLRDHUP | POLLHUP | POLLERR));
         // A frame in flight lowers the count for a moment.
         const bool bytes = (given & reading) != 0 && static_cast<int64_t>(now - watch.seen_arrived) > 0;
-        const bool space = (r.events & POLLOUT) != 0 && blocked != watch.seen_blocked;
+        const bool space = (r.events & POLLOUT) != 0 && s.blocked.load(std::memory_order_relaxed) != watch.seen_blocked;
         if ((!bytes && !space && ended == watch.seen_ended && !(watch.kernel_in && (told & EPOLLPRI) != 0)) ||
             told == 0) {
             return false;
         }
         watch.seen_arrived = now;
         watch.seen_ended = ended;
-        watch.seen_blocked = blocked;
+        if ((r.events & POLLOUT) != 0) {
+            watch.seen_blocked = blocked; // before the check: of a write that is blocked meanwhile, space is news again
+        }
     }
     watch.kernel_in = false;
     events = told;
@@ -422,6 +425,7 @@ bool EpollSet::ready(bool to_sleep) {
         return false;
     }
     bool there = false;
+    soon_ = false;
     flush_removed();
     drain_wakeup();
     Watch* list = active_;
@@ -435,11 +439,14 @@ bool EpollSet::ready(bool to_sleep) {
         const auto told_before = std::tuple(watch->kernel_in, watch->kernel_named, watch->seen_arrived,
                                             watch->seen_blocked, watch->seen_ended);
         set_flag(watch->armed, to_sleep);
+        const bool soon_before = std::exchange(soon_, false);
         const bool one = look_at(*watch, to_sleep ? Next::sleep_elsewhere : Next::look, told);
+        const bool again = soon_;
+        soon_ = soon_ || soon_before;
         std::tie(watch->kernel_in, watch->kernel_named, watch->seen_arrived, watch->seen_blocked, watch->seen_ended) =
             told_before;
         there = there || one;
-        watch->active = one || !to_sleep;
+        watch->active = one || again || !to_sleep;
         if (watch->active) {
             set_flag(watch->armed, false);
             watch->next_active = nullptr;

@@ -60,6 +60,8 @@ class EpollSet {
     int wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
     // For poll on the set itself. True: it has events. to_sleep: active members become idle.
     bool ready(bool to_sleep);
+    // By the last call of ready(): a member must be checked again, see Readiness::soon.
+    [[nodiscard]] bool looks_again_soon() const { return soon_; }
     // Removes the kernel's events of converted members, and adds the events that those members have.
     int sift(epoll_event* events, int count);
     bool forget(int fd); // the fd was closed; false: it is not a member
@@ -82,7 +84,8 @@ class EpollSet {
     void convert_number(int fd);
     // A member that was not a connection has become one. False: the lock cannot be taken.
     bool note_connected(int fd);
-    void convert(Watch& watch, int epfd, bool wakes);
+    // is_new: the program has just added or changed it.
+    void convert(Watch& watch, int epfd, bool wakes, bool is_new = false);
     void activate(Watch& watch);
     void renew_number(int fd); // its present state counts as new
     // Threads that sleep in the kernel's set, in one that contains it, or in poll on it.
@@ -200,6 +203,13 @@ void watches_read_slow(Connection& c);
 inline void watches_read(Connection& c) {
     if (c.watched.load(std::memory_order_relaxed)) {
         watches_read_slow(c);
+    }
+}
+// A write found no space: threads that sleep in sets with it must hear of space, since this thread may not wait.
+void watches_blocked_slow(Connection& c);
+inline void watches_blocked(Connection& c) {
+    if (c.watched.load(std::memory_order_relaxed)) {
+        watches_blocked_slow(c);
     }
 }
 // A read returned EAGAIN although there are bytes, which are being given back: the next state counts as new.

@@ -122,8 +122,12 @@ int Poll::look(uint64_t sleeper) {
             if (!to_sleep) {
                 shadow_[i].fd = -1; // look() has polled it
             }
-        } else if (EpollSet* set = careful_set(one.fd); set != nullptr && set->ready(to_sleep)) {
-            one.revents = static_cast<short>(one.events & (POLLIN | POLLRDNORM));
+        } else if (EpollSet* set = careful_set(one.fd); set != nullptr) {
+            if (set->ready(to_sleep)) {
+                one.revents = static_cast<short>(one.events & (POLLIN | POLLRDNORM));
+            } else {
+                soon_ = soon_ || set->looks_again_soon();
+            }
         }
         ready += one.revents != 0 ? 1 : 0;
     }

@@ -319,6 +319,25 @@ CALLS_CASE(two_children_send_before_they_receive) {
     }
 }
 
+// What serves a connection in the background may look at it seldom then.
+CALLS_CASE(a_connection_goes_on_that_was_idle) {
+    constexpr useconds_t idle_us = 100000;
+    constexpr int times = 5;
+    const Pair one = pair();
+    exchange(one.client, one.server);
+    alarm(60);
+    for (int i = 0; i < times; ++i) {
+        usleep(idle_us);
+        say_echo(one.client, one.server);
+        usleep(idle_us);
+        say_echo(one.server, one.client);
+    }
+    usleep(idle_us);
+    MUST(shutdown(one.client, SHUT_WR) == 0);
+    say_poll("end", one.server, POLLIN | POLLRDHUP);
+    close_all(one);
+}
+
 // epoll(7): a program may take a write of less than it has as the sign that there is no space, and wait.
 CALLS_CASE(a_short_write_is_followed_by_an_edge) {
     constexpr size_t total = size_t{16} << 20;

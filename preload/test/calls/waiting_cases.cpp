@@ -207,6 +207,28 @@ CALLS_CASE(an_edge_for_each_arrival_on_a_socket_that_was_added_before_connecting
     say_events("no member", set, 0);
 }
 
+// One thread serves what it was told of, while the library begins to move the bytes itself.
+CALLS_CASE(a_member_with_one_shot_is_not_told_of_twice) {
+    const int on = listener();
+    const int client = connected_to(on);
+    const Pair one{on, client, accept(on, nullptr, nullptr)};
+    const int set = epoll_create1(0);
+    epoll_event event = asking(EPOLLIN | EPOLLONESHOT, 1);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, one.server, &event) == 0);
+    MUST(write(one.client, "x", 1) == 1);
+    say_events("the shot", set);
+    char byte = 0;
+    MUST(read(one.server, &byte, 1) == 1);
+    exchange(one.client, one.server);
+    MUST(write(one.client, "y", 1) == 1);
+    say_poll("more", one.server, POLLIN);
+    say_events("no second one", set, 200);
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, one.server, &event) == 0);
+    say_events("it is armed again", set);
+    close(set);
+    close_all(one);
+}
+
 CALLS_CASE(a_number_that_was_reused_before_connecting_is_no_member) {
     const int set = epoll_create1(0);
     const int on = listener();

@@ -61,8 +61,9 @@ void EpollSet::Interest::notify() {
 }
 
 void EpollSet::Interest::let_go() {
+    const base::Descriptor duplicate(duplicate_.exchange(-1));
     if (const int fd = watched_.exchange(-1); fd >= 0) {
-        epoll_ctl(set_.kernel_.get(), EPOLL_CTL_DEL, fd, nullptr);
+        epoll_ctl(set_.kernel_.get(), EPOLL_CTL_DEL, duplicate.open() ? duplicate.get() : fd, nullptr);
     }
 }
 
@@ -324,9 +325,13 @@ bool EpollSet::arm(Interest& interest) {
     if (fd != interest.watched_.load()) {
         interest.let_go();
         epoll_event watch = watching(interest.id_);
-        // A socket under two descriptors is watched once: the wait queue and the first interest trigger the second one.
-        if (fd >= 0 && epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, fd, &watch) != 0 && errno != EEXIST) {
-            return false;
+        if (fd >= 0 && epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, fd, &watch) != 0) {
+            // A socket is a member under two descriptors. For each, the kernel has its own events.
+            base::Descriptor duplicate(errno == EEXIST ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1);
+            if (!duplicate.open() || epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, duplicate.get(), &watch) != 0) {
+                return false;
+            }
+            interest.duplicate_.store(duplicate.release());
         }
         interest.watched_.store(fd);
     }

@@ -66,6 +66,8 @@ class EpollSet final : public Object {
         uint32_t told_ = 0;      // EPOLLET: the events and the progress at the last poll
         Socket::Progress seen_{};
         std::atomic<int> watched_{-1}; // its descriptor that `kernel_` watches; -1: none
+        // A duplicate that `kernel_` watches instead, if another interest has the same socket; -1: none.
+        std::atomic<int> duplicate_{-1};
     };
     using Key = std::pair<int, const Object*>;
 

@@ -376,6 +376,26 @@ CASE(a_duplicate_keeps_the_socket_in_the_set) {
     set.note("twice");
 }
 
+// Programs register one descriptor for reading and a duplicate for writing.
+CASE(epoll_tells_each_of_two_descriptors_of_a_socket) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    const int other = c.track(c.s.dup(pair.server));
+    set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLET, 1);
+    set.control(EPOLL_CTL_ADD, other, EPOLLIN, 2);
+    set.note("space");
+    set.note("no more");
+    c.send_all(pair.client, "x");
+    set.note("bytes", in_time);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN, 1);
+    set.note("nothing");
+    SAY(set.control(EPOLL_CTL_DEL, pair.server, 0));
+    c.send_all(pair.client, "y");
+    set.note("the duplicate is left", in_time);
+    SAY(c.s.recv(other, c.buffer, 1, 0));
+}
+
 // Programs that remove and add a member for each request.
 CASE(epoll_member_that_is_removed_and_added_again_and_again) {
     const Pair pair = c.make_pair();

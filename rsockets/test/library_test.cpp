@@ -463,6 +463,32 @@ void test_an_idle_process_uses_no_cpu() {
     EXPECT(cpu_seconds() - before < 0.02 * patience(1));
 }
 
+// Of what a poll was told of before: bytes that are left unread, below the low-water mark, and an end.
+void test_a_wait_for_something_else_uses_no_cpu() {
+    const Ends ends = connected();
+    const int least = 10;
+    EXPECT_EQ(rsetsockopt(ends.server, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least)), 0);
+    pollfd fds[] = {{ends.server, POLLIN, 0}};
+    EXPECT_EQ(rpoll(fds, 1, 0), 0);
+    send_all(ends.client, "few");
+    EXPECT_EQ(rpoll(fds, 1, 100), 0);
+    double before = cpu_seconds();
+    EXPECT_EQ(rpoll(fds, 1, 1000), 0);
+    EXPECT(cpu_seconds() - before < 0.02 * patience(1));
+    const int one = 1;
+    EXPECT_EQ(rsetsockopt(ends.server, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one)), 0);
+    EXPECT_EQ(received(ends.server, 3), "few");
+    EXPECT_EQ(rpoll(fds, 1, 0), 0);
+    EXPECT_EQ(rshutdown(ends.client, SHUT_WR), 0);
+    EXPECT_EQ(rpoll(fds, 1, 10000), 1);
+    char byte = 0;
+    EXPECT_EQ(rrecv(ends.server, &byte, 1, 0), 0);
+    fds[0].events = 0;
+    before = cpu_seconds();
+    EXPECT_EQ(rpoll(fds, 1, 1000), 0);
+    EXPECT(cpu_seconds() - before < 0.02 * patience(1));
+}
+
 void exchange(const Ends& ends) {
     send_all(ends.client, "x");
     EXPECT_EQ(received(ends.server, 1), "x");
@@ -620,6 +646,7 @@ int main(int argc, char** argv) {
         FABTEST(test_keepalive_of_the_environment_holds_where_the_program_says_nothing),
         FABTEST(test_the_provider_is_found_whatever_fi_provider_says),
         FABTEST(test_an_idle_process_uses_no_cpu),
+        FABTEST(test_a_wait_for_something_else_uses_no_cpu),
         FABTEST(test_descriptors_and_memory_are_given_back),
         FABTEST(test_the_cost_of_a_connected_socket_is_as_documented),
         FABTEST(test_a_thousand_connections_in_one_set),

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstddef>
 
+#include "prov/rstream/stream/blocked_threads.hpp"
 #include "prov/rstream/wire/atomics.hpp"
 
 namespace rstream {
@@ -32,23 +33,32 @@ class Readiness {
     void begin_recv() { wire::put(shown_, size_t{0}); }
     // A receive or peek checks the stream.
     void on_poll() { wire::put(polled_, true); }
-    void on_recv_blocked() { wire::put(recv_blocked_, true); }
+    void on_recv_blocked() {
+        if (blocked_.enter() || !recv_blocked()) {
+            blocks_.fetch_add(1);
+        }
+    }
     void on_recv(size_t left) {
         wire::put(left_, left);
         wire::put(received_, true);
-        wire::put(recv_blocked_, false);
+        blocked_.leave();
+        wire::put(told_, blocks_.load());
     }
     // A peek shows that many bytes. True if the last one showed as many: the program has consumed none and needs more.
     bool on_peek(size_t readable) {
         const bool same = shown_.exchange(readable) == readable;
         received_.store(false);
+        on_told();
         return same;
     }
-    void on_end_reported() { end_reported_.store(true); }
+    void on_end_reported() {
+        end_reported_.store(true);
+        on_told();
+    }
     // Closing: the program has no call left to repeat.
     void on_close() {
         send_blocked_.store(false);
-        recv_blocked_.store(false);
+        told_.store(blocks_.load());
         shown_.store(0);
         received_.store(false);
     }
@@ -61,7 +71,7 @@ class Readiness {
     template <class Source> [[nodiscard]] bool wakes(const Source& source) const {
         const bool ended = source.ended();
         const size_t shown = shown_.load();
-        return ((recv_blocked_.load() || !polled_.load()) && (source.readable() != 0 || ended)) ||
+        return ((recv_blocked() || !polled_.load()) && (source.readable() != 0 || ended)) ||
                (received_.load() && (source.readable() > left_.load() || news(ended))) ||
                (shown != 0 && (source.readable() > shown || news(ended))) ||
                (send_blocked_.load() && (source.space() != 0 || source.lost())) || source.iomap_answered() ||
@@ -76,10 +86,22 @@ class Readiness {
     }
 
   private:
+    // A receive or peek found no bytes, and since then no thread was told of any, or of an end.
+    [[nodiscard]] bool recv_blocked() const { return blocks_.load() != told_.load(); }
+    // The calling thread knows what there is. As long as another one may sleep for it, it wakes. One that finds nothing
+    // meanwhile is counted, and so not told.
+    void on_told() {
+        blocked_.leave();
+        if (const uint64_t blocks = blocks_.load(); blocks != told_.load() && !blocked_.others()) {
+            told_.store(blocks);
+        }
+    }
     [[nodiscard]] bool news(bool ended) const { return ended && !end_reported_.load(); }
 
     std::atomic<bool> send_blocked_{false}; // the last send or peek found no space
-    std::atomic<bool> recv_blocked_{false}; // the last receive or peek found no bytes
+    std::atomic<uint64_t> blocks_{0};       // receives or peeks that found no bytes, but not each in a row
+    std::atomic<uint64_t> told_{0};         // those whose thread knows better by now
+    BlockedThreads blocked_;
     std::atomic<bool> polled_{false};       // the program has received or peeked at all
     std::atomic<size_t> shown_{0};          // bytes that a peek has shown and no receive has consumed
     std::atomic<bool> received_{false};     // the program has received since it last peeked,

@@ -4,6 +4,10 @@
 // When a waiter is woken, and when a program may sleep: the calls that it made before, and a stream made by hand.
 #include "prov/rstream/stream/readiness.hpp"
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "prov/rstream/test/wire_test.hpp"
 
 using namespace rstream;
@@ -110,6 +114,59 @@ void test_an_end_wakes_until_it_was_reported(void**) {
     assert_false(readiness.ready(Source{.end = true}));
 }
 
+// A program that waits for something else then, behind an end or with bytes left unread, sleeps.
+void test_a_program_that_was_told_is_not_woken_again(void**) {
+    Readiness readiness;
+    block_in_recv(readiness);
+    readiness.on_poll();
+    readiness.on_end_reported();
+    assert_false(readiness.wakes(Source{.end = true}));
+    Readiness other;
+    block_in_recv(other);
+    other.on_poll();
+    assert_false(other.on_peek(5));
+    assert_false(other.wakes(Source{.bytes = 5}));
+    assert_true(other.wakes(Source{.bytes = 6}));
+}
+
+// Two threads receive. What one of them is told does not reach the other, which sleeps.
+void test_a_thread_is_woken_though_another_one_was_told(void**) {
+    Readiness readiness;
+    std::thread([&] { block_in_recv(readiness); }).join();
+    block_in_recv(readiness);
+    readiness.on_poll();
+    assert_false(readiness.on_peek(5));
+    assert_true(readiness.wakes(Source{.bytes = 5}));
+    readiness.on_end_reported();
+    assert_true(readiness.wakes(Source{.bytes = 5, .end = true}));
+}
+
+void test_many_threads_are_woken_though_one_was_told(void**) {
+    constexpr int many = 10;
+    Readiness readiness;
+    std::vector<std::thread> threads;
+    std::atomic<int> blocked{0};
+    std::atomic<bool> over{false};
+    for (int i = 0; i < many; ++i) {
+        threads.emplace_back([&] {
+            block_in_recv(readiness);
+            ++blocked;
+            over.wait(false);
+        });
+    }
+    while (blocked != many) {
+        std::this_thread::yield();
+    }
+    readiness.on_poll();
+    (void)readiness.on_peek(5);
+    assert_true(readiness.wakes(Source{.bytes = 5}));
+    over = true;
+    over.notify_all();
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+}
+
 void test_a_blocked_send_is_woken_by_space_or_a_loss(void**) {
     Readiness readiness;
     readiness.on_poll();
@@ -156,6 +213,9 @@ int main() {
         cmocka_unit_test(test_a_second_peek_that_shows_the_same_needs_more),
         cmocka_unit_test(test_a_peek_after_a_recv_counts_from_what_it_shows),
         cmocka_unit_test(test_an_end_wakes_until_it_was_reported),
+        cmocka_unit_test(test_a_program_that_was_told_is_not_woken_again),
+        cmocka_unit_test(test_a_thread_is_woken_though_another_one_was_told),
+        cmocka_unit_test(test_many_threads_are_woken_though_one_was_told),
         cmocka_unit_test(test_a_blocked_send_is_woken_by_space_or_a_loss),
         cmocka_unit_test(test_an_answered_unmap_wakes),
         cmocka_unit_test(test_a_close_is_woken_by_completion_alone),

@@ -11,6 +11,7 @@
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/stats/explain.hpp"
+#include "preload/wait/epoll_set.hpp"
 #include "preload/wait/wakeup.hpp"
 
 #include <linux/filter.h>
@@ -175,6 +176,10 @@ PRELOAD_EXPORT int shutdown(int fd, int how) noexcept {
         write_shut = result == 0 ? WriteShut::done : WriteShut::no;
         const sys::ErrnoKept kept_for_waking;
         wakeup::wake_own(c->guarded.load());
+        if (result == 0 && c->watched && c->segment.load() != nullptr) {
+            c->state.load()->blocked.fetch_add(1); // the kernel wakes all who poll a socket that is shut down
+            watches_wake(*c);
+        }
         return result;
     }
     return real::shutdown(fd, how);

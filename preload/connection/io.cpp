@@ -70,15 +70,17 @@ class OwnSleep {
     }
     [[nodiscard]] uint64_t sleeper() const { return by_id() ? id_ : uint64_t{path::by_frame}; }
     [[nodiscard]] bool by_id() const { return id_ != 0; }
-    // 1: check again; else -errno.
-    [[nodiscard]] ssize_t sleep(const Asleep& asleep) {
+    // 1: check again; else -errno. has_part: see sleep_with_part().
+    [[nodiscard]] ssize_t sleep(const Asleep& asleep, bool has_part) {
         uint64_t count = 0;
         const uint64_t begin = sys::now_ns();
-        const ssize_t n = cancellable([&] { return real::read(wakeup::descriptor(id_), &count, sizeof(count)); },
-                                      [&] {
-                                          give_up();
-                                          asleep.end();
-                                      });
+        const auto undo = [&] {
+            give_up();
+            asleep.end();
+        };
+        pollfd one{wakeup::descriptor(id_), POLLIN, 0};
+        ssize_t n = has_part ? cancellable([&] { return real::poll(&one, 1UL, -1); }, undo) : 1;
+        n = n > 0 ? cancellable([&] { return real::read(one.fd, &count, sizeof(count)); }, undo) : n;
         const ssize_t result = n >= 0 ? 1 : -errno;
         spin::slept(begin, sys::now_ns(), wakeup::notified_at(id_));
         return result;
@@ -115,15 +117,6 @@ ssize_t sleep_receiving(int fd, const Asleep& asleep) {
     return result;
 }
 
-// Some bytes were moved before this result: an error that the kernel does not report again is left to the next call.
-ssize_t later(ConnectionState& s, ssize_t done, ssize_t result) {
-    constexpr ssize_t told_again[] = {0, -EAGAIN, -EINTR, stream::gone, stream::elsewhere, stream::interrupted, -EPIPE};
-    if (std::find(std::begin(told_again), std::end(told_again), result) == std::end(told_again)) {
-        s.pending_error = static_cast<int>(-result);
-    }
-    return done;
-}
-
 int time_limit_ms(int fd, int name) {
     timeval limit{};
     socklen_t length = sizeof(limit);
@@ -132,6 +125,30 @@ int time_limit_ms(int fd, int name) {
     }
     constexpr long most = 1000000;
     return static_cast<int>(std::min(limit.tv_sec, most) * 1000 + (limit.tv_usec + 999) / 1000);
+}
+
+// The same with something moved, or there, that the call can return: then no signal restarts it, as poll(2) is never
+// restarted (signal(7)).
+ssize_t sleep_with_part(ConnectionState& s, int fd, const Asleep& asleep) {
+    const int limit = s.time_limits ? time_limit_ms(fd, SO_RCVTIMEO) : -1;
+    pollfd one{fd, POLLIN | POLLRDHUP, 0};
+    const uint64_t begin = sys::now_ns();
+    const int n = cancellable([&] { return real::poll(&one, 1UL, limit); }, [&] { asleep.end(); });
+    const int result = n > 0 ? 1 : n == 0 ? -EAGAIN : -errno;
+    spin::slept(begin, sys::now_ns());
+    if (n > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+        s.ended = true;
+    }
+    return result;
+}
+
+// Some bytes were moved before this result: an error that the kernel does not report again is left to the next call.
+ssize_t later(ConnectionState& s, ssize_t done, ssize_t result) {
+    constexpr ssize_t told_again[] = {0, -EAGAIN, -EINTR, stream::gone, stream::elsewhere, stream::interrupted, -EPIPE};
+    if (std::find(std::begin(told_again), std::end(told_again), result) == std::end(told_again)) {
+        s.pending_error = static_cast<int>(-result);
+    }
+    return done;
 }
 
 void test_return(Connection& c, int fd) {
@@ -183,7 +200,7 @@ bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peek
     const Asleep asleep(c, s, fd);
     stream::arm(c, POLLIN, path::by_frame);
     if (stream::more_may_come(c, peeked)) {
-        if (sleep_receiving(fd, asleep) <= 0) {
+        if (sleep_with_part(s, fd, asleep) <= 0) {
             return false;
         }
         (void)stream::look(c, fd, 0, path::nobody); // consumes the frame, which would wake this thread forever
@@ -273,7 +290,9 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         if (own.by_id() && s.read_shut) {
             return done; // it may have been notified before, and the peer has had time to answer with a reset
         }
-        const ssize_t slept = own.by_id() ? own.sleep(asleep) : stream::reset_or_end(c, sleep_receiving(fd, asleep));
+        const ssize_t slept = own.by_id() ? own.sleep(asleep, done != 0)
+                              : done != 0 ? sleep_with_part(s, fd, asleep)
+                                          : stream::reset_or_end(c, sleep_receiving(fd, asleep));
         if (own.by_id() && slept > 0 && s.read_shut && !stream::ring_has_bytes(c)) {
             return done; // like the kernel's call, which ends at once, before the peer can answer with a reset
         }
@@ -291,7 +310,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
 namespace {
 
 // 0: check again; else -errno.
-ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
+ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part) {
     ConnectionState& s = *c.state.load();
     const int limit = s.time_limits ? time_limit_ms(fd, SO_SNDTIMEO) : -1;
     const Asleep asleep(c, s, fd);
@@ -307,10 +326,10 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring) {
     }
     if (own.by_id()) {
         by_ring = r.ring;
-        const ssize_t n = by_ring ? own.sleep(asleep) : 1;
+        const ssize_t n = by_ring ? own.sleep(asleep, has_part) : 1;
         return n > 0 ? 0 : n;
     }
-    if (limit < 0 && (r.kernel & POLLOUT) == 0) {
+    if (limit < 0 && (r.kernel & POLLOUT) == 0 && !has_part) {
         const ssize_t n = sleep_receiving(fd, asleep);
         if (n == 0) {
             s.ended = true;
@@ -376,7 +395,7 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
         if (spin::until([&] { return stream::ring_has_space(c); })) {
             continue;
         }
-        if (const ssize_t waited = wait_to_send(c, fd, by_ring); waited < 0) {
+        if (const ssize_t waited = wait_to_send(c, fd, by_ring, done != 0); waited < 0) {
             return done != 0 ? later(s, done, waited) : waited;
         }
         if (s.write_shut != WriteShut::no) [[unlikely]] {
@@ -411,7 +430,7 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
             }
             return done != 0 ? static_cast<ssize_t>(done) : n;
         }
-        if (const ssize_t waited = wait_to_send(c, fd, by_ring); waited < 0) {
+        if (const ssize_t waited = wait_to_send(c, fd, by_ring, done != 0); waited < 0) {
             return done != 0 ? static_cast<ssize_t>(done) : waited;
         }
         if (s.write_shut != WriteShut::no) [[unlikely]] {

@@ -80,10 +80,6 @@ void note_full(Connection& c) {
         s.full_tail = c.out_ring().reader.tail.load();
         s.full_since_ns = now;
         service::watch_full_rings();
-        // The peer knows of the process that upgraded it: this one's parent, which may have closed it.
-        if (const uint64_t own = service::own_name(); own != 0) {
-            c.shared().service[c.out_index()].store(own, std::memory_order_relaxed);
-        }
     }
 }
 
@@ -113,7 +109,14 @@ bool leave_full_ring(Connection& c, int fd, uint64_t now) {
             return true;
         }
         s.full_since_ns = 0;
+        // The peer knows the service of the process that upgraded it: of this one's parent, which has closed it.
+        if (const uint64_t own = service::own_name(); own != 0 && s.holders.load() == 1) {
+            c.shared().service[c.out_index()].store(own);
+        }
         leave_ring(c, now, patience);
+        if (path::requests(c.out_ring().reader.request.load(), s.out_epoch.load() - 1, path::return_to_kernel)) {
+            wake_by_tcp(c, fd); // it has asked the parent's
+        }
     }
     ask_for_frame(c, fd);
     wake_everybody(c);

@@ -127,7 +127,7 @@ int time_limit_ms(int fd, int name) {
     return static_cast<int>(std::min(limit.tv_sec, most) * 1000 + (limit.tv_usec + 999) / 1000);
 }
 
-// The same with something moved, or there, that the call can return: then no signal restarts it, as poll(2) is never
+// As sleep_receiving(), for a call that has something to return: no signal restarts it then, and poll(2) is never
 // restarted (signal(7)).
 ssize_t sleep_with_part(ConnectionState& s, int fd, const Asleep& asleep) {
     const int limit = s.time_limits ? time_limit_ms(fd, SO_RCVTIMEO) : -1;

@@ -225,8 +225,9 @@ void Worker::serve(const Control& task, int memory, int tcp) {
     segment->service[task.direction] = task.service;
     segment->service[1 - task.direction] = name_;
     segment->direction[1 - task.direction].writer.wakes = 1;
+    auto link = std::make_unique<Link>(*this, task, segment, tcp);
     Served& one = links_[task.token];
-    one.link = std::make_unique<Link>(*this, task, segment, tcp);
+    one.link = std::move(link);
     make_busy(one);
 }
 

@@ -10,7 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
+
+#include <pthread.h>
 
 namespace rstream {
 
@@ -50,9 +53,10 @@ class BlockedThreads {
     }
 
   private:
+    // Not the address of something thread-local: in a library that was loaded at run time, the first use of that in a
+    // thread allocates memory, which no signal handler may.
     static uintptr_t self() {
-        static thread_local char identity = 0;
-        return reinterpret_cast<uintptr_t>(&identity);
+        return std::bit_cast<uintptr_t>(pthread_self());
     }
 
     std::array<std::atomic<uintptr_t>, 4> threads_{};

@@ -84,6 +84,7 @@ class Connection {
 
     // Whether a thread may sleep on `wait_fd`.
     bool may_sleep();
+    [[nodiscard]] bool is(const ::fid* subject) const { return &ep_->fid == subject; }
     [[nodiscard]] int wait_fd() const { return wait_fd_; }
     [[nodiscard]] bool has_kernel_ports() const { return kernel_ports_; }
 

@@ -195,15 +195,18 @@ int Socket::shutdown(int how) {
         }
         break;
     case State::connecting: {
+        const Connections::Handling handling(connections_);
+        Connection* given_up = nullptr;
         {
             const Guard lock(mutex_);
             if (state() == State::connecting) {
                 move_to(State::closed);
                 ending_.error.store(ECONNRESET);
                 attempt_.report();
+                given_up = connections_.give_up();
             }
         }
-        drop_connection();
+        abort_given_up(given_up);
         break;
     }
     case State::connected: {
@@ -226,13 +229,12 @@ int Socket::shutdown(int how) {
     return ret;
 }
 
-// Gives the connection up; a thread may still use it, so it is destroyed with the socket.
-void Socket::drop_connection() {
-    const Connections::Handling handling(connections_);
-    Connection* dropped = connections_.give_up();
-    if (dropped != nullptr) {
-        dropped->forget_target(); // its events must not affect the next one
-        (void)dropped->abort();
+// Of a caller that has given it up together with the change of state, since another thread may connect again at once. A
+// thread may still use it, so it is destroyed with the socket.
+void Socket::abort_given_up(Connection* given_up) {
+    if (given_up != nullptr) {
+        given_up->forget_target();
+        (void)given_up->abort();
     }
 }
 
@@ -242,6 +244,9 @@ int Socket::disconnect() {
         stop_listening();
         return 0;
     }
+    const Connections::Handling handling(connections_);
+    Connection* given_up = nullptr;
+    uint64_t last_attempt = 0;
     {
         const Guard lock(mutex_);
         if (state() == State::connected || state() == State::connecting) {
@@ -249,28 +254,32 @@ int Socket::disconnect() {
             ending_.error.store(ECONNRESET); // for calls that still use it
         }
         attempt_.report();
+        last_attempt = attempt_.number();
+        given_up = connections_.give_up();
     }
     // A core with its own port space cannot connect again from the port: the previous connection holds it there.
-    const Connection* present = connection();
-    const bool kernels_ports = present == nullptr || present->has_kernel_ports();
-    drop_connection();
+    const bool kernels_ports = given_up == nullptr || given_up->has_kernel_ports();
+    abort_given_up(given_up);
     {
         const Guard lock(mutex_);
-        const Address asked = bound_.asked();
-        if (kernels_ports && asked.set() && asked.port() != 0 && !bound_.held()) { // kept, as in tcp_disconnect
-            (void)bound_.hold_again(options_.kernel(), asked);
+        if (attempt_.number() == last_attempt) { // else another thread has begun the next one
+            const Address asked = bound_.asked();
+            if (kernels_ports && asked.set() && asked.port() != 0 && !bound_.held()) { // kept, as in tcp_disconnect
+                (void)bound_.hold_again(options_.kernel(), asked);
+            }
+            ending_.begin_anew();
         }
     }
-    ending_.begin_anew();
     wait_queue_.notify_all();
     return 0;
 }
 
-void Socket::on_connected() {
+void Socket::on_connected(const ::fid* subject) {
     Ref<Socket> parent;
     {
         const Guard lock(mutex_);
-        if (state() != State::connecting) {
+        const Connection* present = connection();
+        if (state() != State::connecting || present == nullptr || !present->is(subject)) {
             return;
         }
         move_to(State::connected);
@@ -286,11 +295,15 @@ void Socket::on_connected() {
     wait_queue_.notify_all();
 }
 
-void Socket::on_failed(int error) {
+void Socket::on_failed(const ::fid* subject, int error) { fail(subject, error); }
+
+// subject: the endpoint that has failed; null: there is none yet, or no event tells of it.
+void Socket::fail(const ::fid* subject, int error) {
     Ref<Socket> parent;
     {
         const Guard lock(mutex_);
-        if (state() != State::connecting) {
+        const Connection* present = connection();
+        if (state() != State::connecting || (subject != nullptr && (present == nullptr || !present->is(subject)))) {
             return;
         }
         ending_.error.store(error);

@@ -142,14 +142,15 @@ class Socket final : public Object, private EventHandler {
     Address peer_name(const Connection& present) const RSOCKET_REQUIRES(mutex_);
     void show() RSOCKET_REQUIRES(mutex_);
     bool left_behind(Connection& present);
-    void drop_connection();
+    void abort_given_up(Connection* given_up);
+    void fail(const ::fid* subject, int error);
     void close_connection();
     int disconnect();
 
     // event handlers
     void on_request(base::Info request) override;
-    void on_connected() override;
-    void on_failed(int error) override;
+    void on_connected(const ::fid* subject) override;
+    void on_failed(const ::fid* subject, int error) override;
     void on_shutdown() override;
 
     // socket_listen.cpp

@@ -174,7 +174,7 @@ void Socket::open_request(base::Info request) {
     }
     if (ret != 0) {
         log(Level::warn, "a connection request cannot be served: %s", fi_strerror(-ret));
-        child->on_failed(-ret);
+        child->fail(nullptr, -ret);
     }
 }
 

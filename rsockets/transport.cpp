@@ -98,7 +98,7 @@ size_t Transport::dispatch_events(fid_eq& eq) {
                 return count;
             }
             if (const auto found = targets_.find(error.fid); found != targets_.end()) {
-                found->second->on_failed(error.err);
+                found->second->on_failed(error.fid, error.err);
             }
             continue;
         }
@@ -115,7 +115,7 @@ size_t Transport::dispatch_events(fid_eq& eq) {
             found->second->on_request(std::move(request));
             break;
         case FI_CONNECTED:
-            found->second->on_connected();
+            found->second->on_connected(entry.fid);
             break;
         case FI_SHUTDOWN:
             found->second->on_shutdown();

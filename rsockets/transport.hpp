@@ -21,8 +21,9 @@ namespace rsockets {
 class EventHandler {
   public:
     virtual void on_request(base::Info request) = 0; // on a passive endpoint
-    virtual void on_connected() = 0;
-    virtual void on_failed(int error) = 0; // connection setup failed; errno
+    // subject: the endpoint; it may have been given up since.
+    virtual void on_connected(const ::fid* subject) = 0;
+    virtual void on_failed(const ::fid* subject, int error) = 0; // connection setup failed; errno
     virtual void on_shutdown() = 0;        // the peer has ended its sending, or the connection is lost
 
     virtual ~EventHandler() = default;

@@ -284,6 +284,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         int count = 0;
         std::optional<Asleep> asleep;
         bool soon = false;
+        bool has_active = false;
         {
             const LocalLock::Hold hold(lock_);
             if (!hold || max <= 0) {
@@ -317,11 +318,12 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                     }
                 }
             }
+            has_active = active_ != nullptr;
         }
         if (count == 0 && may_spin) {
             may_spin = false;
             const bool found =
-                active_ != nullptr && spin::until([&] {
+                has_active && spin::until([&] {
                     const LocalLock::Hold hold(lock_);
                     if (hold && wakeup_ != 0 && wakeup::is_notified(wakeup_)) {
                         return true;

@@ -288,6 +288,34 @@ void test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole() {
     expect_echo(fd);
 }
 
+// One thread gives the socket up, another one as well and connects again: that connect comes to an end, although the first
+// thread may still be busy with what it has given up.
+void test_a_connect_beside_a_thread_that_gives_up_the_last_one_comes_to_an_end() {
+    Peer peer;
+    for (int i = 0; i < 300; ++i) {
+        const Number fd = calling_socket();
+        (void)begin_to_connect(fd, peer.port);
+        std::atomic<int> ready{0};
+        const auto together = [&ready] {
+            for (++ready; ready.load() != 2;) {
+            }
+        };
+        Threads threads;
+        threads.start([&] {
+            together();
+            give_up(fd);
+        });
+        threads.start([&] {
+            together();
+            give_up(fd);
+            (void)begin_to_connect(fd, peer.port);
+            pollfd one{fd, POLLOUT, 0};
+            EXPECT_EQ(rpoll(&one, 1, patience(10000)), 1); // also if the other thread has given it up since
+        });
+        threads.join();
+    }
+}
+
 // ---- a buffer that will be larger next time
 
 // The receiver's buffer is small, the low water mark is what it can hold if it were as large as it was set to since.
@@ -460,6 +488,7 @@ int main(int argc, char** argv) {
         FABTEST(test_a_connect_that_waits_is_not_ended_by_one_that_was_given_up),
         FABTEST(test_connects_that_are_given_up_at_any_moment_leave_the_next_one_alone),
         FABTEST(test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole),
+        FABTEST(test_a_connect_beside_a_thread_that_gives_up_the_last_one_comes_to_an_end),
         FABTEST(test_a_poll_wakes_although_the_low_water_mark_is_beyond_the_buffer_in_force),
         FABTEST(test_a_receive_ends_although_the_low_water_mark_is_beyond_the_buffer_in_force),
         FABTEST(test_a_child_does_not_sleep_on_what_its_parent_sleeps_on),

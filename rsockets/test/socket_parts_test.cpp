@@ -244,8 +244,8 @@ std::shared_ptr<Listener> listener_for(size_t limit) {
 
 struct Nobody : EventHandler {
     void on_request(base::Info /*request*/) override {}
-    void on_connected() override {}
-    void on_failed(int /*error*/) override {}
+    void on_connected(const ::fid* /*subject*/) override {}
+    void on_failed(const ::fid* /*subject*/, int /*error*/) override {}
     void on_shutdown() override {}
 };
 

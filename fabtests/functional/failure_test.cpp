@@ -135,6 +135,21 @@ void test_what_had_arrived_is_received_before_the_reset() {
     survivor.expect_lost();
 }
 
+// What had arrived is still in the kernel when the sends fail.
+void test_what_had_arrived_comes_before_the_reset_although_sends_failed() {
+    Survivor survivor("send some");
+    survivor.kill();
+    const std::vector<char> piece(4099);
+    for (int i = 0; i < 3; ++i) {
+        const ssize_t sent = send(*survivor.stream, piece.data(), piece.size());
+        EXPECT(sent > 0 || sent == -FI_ECONNRESET || sent == -FI_EPIPE);
+    }
+    Pattern expected(1);
+    EXPECT_RESULT(survivor.receive_rest(expected), -FI_ECONNRESET);
+    EXPECT_EQ(expected.position(), 5000U);
+    survivor.expect_soon();
+}
+
 void test_a_stream_that_had_ended_ends_in_order_although_the_peer_died() {
     Survivor survivor("send some and end");
     survivor.kill();
@@ -306,6 +321,7 @@ int main(int argc, char** argv) {
         FABTEST(test_the_death_of_the_peer_wakes_who_sleeps_on_the_endpoint),
         FABTEST(test_the_death_of_the_peer_wakes_who_sleeps_on_the_event_queue),
         FABTEST(test_what_had_arrived_is_received_before_the_reset),
+        FABTEST(test_what_had_arrived_comes_before_the_reset_although_sends_failed),
         FABTEST(test_a_stream_that_had_ended_ends_in_order_although_the_peer_died),
         FABTEST(test_send_tells_of_the_death_of_the_peer),
         FABTEST(test_the_peer_may_die_at_any_moment),

@@ -3,6 +3,7 @@
 #include "prov/rstream/stream/completions.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace rstream {
 
@@ -40,30 +41,47 @@ void Completions::drain_all() {
     }
 }
 
+// Once an error was found, there is no limit: a connection that fails brings no more than what had arrived.
 Completions::Drained Completions::drain_locked() {
     fi_cq_data_entry entries[completion_batch];
     Drained drained = Drained::nothing;
-    for (int batch = 0; batch < max_batches; ++batch) {
+    for (int batch = 0; batch < max_batches || loss_.error != 0; ++batch) {
         const ssize_t count = fi_cq_read(core_.completions(), entries, completion_batch);
         if (count == -FI_EAVAIL) {
-            on_error();
-            return Drained::something;
-        }
-        if (count < 0) {
-            if (count != -FI_EAGAIN) {
-                events_.on_lost(FI_ECONNRESET, "the core's completion queue fails");
+            drained = Drained::something;
+            if (!on_error()) {
+                return drained;
             }
+            continue;
+        }
+        if (count <= 0) {
+            if (count != 0 && count != -FI_EAGAIN) {
+                note_loss(FI_ECONNRESET, "the core's completion queue fails");
+            }
+            report_loss();
             return drained;
         }
         drained = Drained::something;
         for (ssize_t i = 0; i < count; ++i) {
             on_completion(entries[i]);
         }
-        if (static_cast<size_t>(count) < completion_batch) {
+        if (static_cast<size_t>(count) < completion_batch && loss_.error == 0) {
             return drained;
         }
     }
     return Drained::not_all;
+}
+
+void Completions::note_loss(int error, const char* why) {
+    if (loss_.error == 0) {
+        loss_ = {error, why};
+    }
+}
+
+void Completions::report_loss() {
+    if (const Loss loss = std::exchange(loss_, {}); loss.error != 0) {
+        events_.on_lost(loss.error, loss.why);
+    }
 }
 
 void Completions::drop() {
@@ -110,22 +128,26 @@ void Completions::on_arrival(const fi_cq_data_entry& entry) {
     }
     if (slot) {
         if (const int ret = post_receive(*slot); ret != 0) {
-            events_.on_lost(FI_ECONNRESET, "a receive could not be posted");
+            note_loss(FI_ECONNRESET, "a receive could not be posted");
         }
     }
 }
 
-void Completions::on_error() {
+// False: the connection was reported as over, and nothing further is read.
+bool Completions::on_error() {
     fi_cq_err_entry error{};
     if (fi_cq_readerr(core_.completions(), &error, 0) < 0) {
-        events_.on_lost(FI_ECONNRESET, "the core's completion queue fails");
-        return;
+        note_loss(FI_ECONNRESET, "the core's completion queue fails");
+        report_loss();
+        return false;
     }
     if (error.err == FI_ETRUNC) {
+        loss_ = {};
         events_.on_violation("a message longer than any that is known");
-        return;
+        return false;
     }
-    events_.on_lost(error.err == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error.err));
+    note_loss(error.err == FI_ETIMEDOUT ? FI_ETIMEDOUT : FI_ECONNRESET, fi_strerror(error.err));
+    return true;
 }
 
 } // namespace rstream

@@ -69,7 +69,9 @@ class Completions {
     Drained drain_locked() BASE_REQUIRES(mutex_);
     void on_completion(const fi_cq_data_entry& entry) BASE_REQUIRES(mutex_);
     void on_arrival(const fi_cq_data_entry& entry) BASE_REQUIRES(mutex_);
-    void on_error() BASE_REQUIRES(mutex_);
+    bool on_error() BASE_REQUIRES(mutex_);
+    void note_loss(int error, const char* why) BASE_REQUIRES(mutex_);
+    void report_loss() BASE_REQUIRES(mutex_);
 
     CoreEndpoint& core_;
     wire::Link& link_;
@@ -79,6 +81,13 @@ class Completions {
     Events& events_;
 
     base::Mutex mutex_ BASE_ACQUIRED_AFTER(below_receive);
+    // Found, and not reported yet. A core can queue a failed send ahead of data that had arrived before, and reads the
+    // rest of that only now: the loss is reported when the queue is empty.
+    struct Loss {
+        int error = 0; // FI_E*; 0: none
+        const char* why = nullptr;
+    };
+    Loss loss_ BASE_GUARDED_BY(mutex_);
     PollInterval events_interval_;
 };
 

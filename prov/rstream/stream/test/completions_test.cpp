@@ -31,7 +31,10 @@ struct Scene final : PartsScene, Transmit::Events, Completions::Events {
     virtual ~Scene() = default;
     void on_needs_progress(bool /*needs*/) override {}
     void on_post_error(int /*error*/) override {}
-    void on_lost(int error, const char* /*why*/) override { lost = error; }
+    void on_lost(int error, const char* /*why*/) override {
+        lost = error;
+        readable_at_loss = link.readable();
+    }
     void on_violation(const char* rule) override { violation = rule; }
     void on_peer_end() override { ++peer_ends; }
 
@@ -53,6 +56,7 @@ struct Scene final : PartsScene, Transmit::Events, Completions::Events {
     Transmit transmit;
     Completions completions;
     int lost = 0;
+    size_t readable_at_loss = 0;
     const char* violation = nullptr;
     int peer_ends = 0;
 };
@@ -224,6 +228,40 @@ void test_an_error_of_the_core_is_the_loss_of_the_connection(void** state) {
     assert_null(scene.violation);
 }
 
+// A send may fail while data of a peer that has died waits in the kernel: the core puts its completion behind the
+// error.
+void test_what_is_behind_an_error_is_taken_before_the_loss(void** state) {
+    for (const bool all : {false, true}) {
+        Scene& scene = of(state);
+        const size_t before = scene.link.readable();
+        scene.core.error.emplace();
+        scene.core.error->err = FI_EIO;
+        for (int i = 0; i < 150; ++i) {
+            scene.arrive_data(1);
+        }
+        scene.readable_at_loss = 0;
+        if (all) {
+            scene.completions.drain_all();
+        } else {
+            assert_true(scene.completions.drain() == Drained::something);
+        }
+        assert_int_equal(scene.lost, FI_ECONNRESET);
+        assert_int_equal(scene.link.readable() - before, 150);
+        assert_int_equal(scene.readable_at_loss, scene.link.readable());
+    }
+}
+
+void test_the_first_of_several_errors_is_the_reason(void** state) {
+    Scene& scene = of(state);
+    scene.core.error.emplace();
+    scene.core.error->err = FI_ETIMEDOUT;
+    scene.arrive(3, {wire::Control::Type::fin});
+    scene.core.refuse_receives = true;
+    scene.completions.drain();
+    assert_int_equal(scene.lost, FI_ETIMEDOUT);
+    assert_true(scene.link.peer_finished());
+}
+
 void test_a_queue_that_fails_is_the_loss_of_the_connection(void** state) {
     Scene& scene = of(state);
     scene.core.queue_failure = -FI_EIO;
@@ -270,6 +308,8 @@ int main() {
         test(test_a_message_that_is_cut_short_breaks_a_rule, set_up),
         test(test_a_message_that_is_too_long_breaks_a_rule, set_up),
         test(test_an_error_of_the_core_is_the_loss_of_the_connection, set_up),
+        test(test_what_is_behind_an_error_is_taken_before_the_loss, set_up),
+        test(test_the_first_of_several_errors_is_the_reason, set_up),
         test(test_a_queue_that_fails_is_the_loss_of_the_connection, set_up),
         test(test_what_an_endpoint_leaves_is_dropped, set_up),
         test(test_a_program_that_polls_looks_for_events_now_and_then, set_up),

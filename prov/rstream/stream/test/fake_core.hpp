@@ -62,6 +62,7 @@ class FakeCore {
     std::deque<fi_cq_data_entry> completions;
     std::optional<fi_cq_err_entry> error; // which the queue gives before them
     int queue_failure = 0;                // or what reading it gives
+    bool refuse_receives = false;         // what is received then cannot be posted
     size_t regions = 0;                   // registered and not closed
     int registration = 0;                 // what registrations get
 
@@ -138,6 +139,9 @@ class FakeCore {
 
     static ssize_t recv(fid_ep* ep, void* /*buffer*/, size_t length, void* /*desc*/, fi_addr_t /*from*/,
                         void* context) {
+        if (of(ep).refuse_receives) {
+            return -FI_ENOTCONN;
+        }
         of(ep).operations.push_back({Kind::recv, std::string(length, '.'), 0, 0, context, 0, 0});
         return 0;
     }

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Calls out of turn: refused, and nothing changed. Objects closed in every state, and those that are still in use.
+#include <netinet/in.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
@@ -99,6 +100,25 @@ void test_an_endpoint_without_a_queue_is_not_enabled() {
     EXPECT_RESULT(fi_enable(ep), 0);
     EXPECT_RESULT(fi_connect(ep, listener.name().data(), nullptr, 0), 0);
     const Info info(host.expect(FI_CONNREQ, &listener.pep->fid).info);
+}
+
+// What the core's first endpoint leaves in the completion queue is not taken for an error of the second one's.
+void test_a_connect_that_failed_at_once_can_be_repeated() {
+    need_core("tcp");
+    Host host(here());
+    const Listener listener(host);
+    Stream client(host);
+    sockaddr_in nowhere{};
+    nowhere.sin_family = AF_INET;
+    nowhere.sin_port = htons(9);
+    nowhere.sin_addr.s_addr = htonl(INADDR_ALLHOSTS_GROUP); // multicast: not for TCP
+    EXPECT_ERROR(fi_connect(client.get(), &nowhere, nullptr, 0));
+    client.connect(listener.name().data());
+    const Info info(host.expect(FI_CONNREQ, &listener.pep->fid).info);
+    Stream server(host, info.get());
+    server.accept();
+    take_both_connected(host);
+    exchange_bytes(client, server, 1000);
 }
 
 void test_connect_without_any_address_gives_einval() {
@@ -311,6 +331,7 @@ int main() {
         FABTEST(test_a_passive_endpoint_listens_once),
         FABTEST(test_a_passive_endpoint_without_a_queue_does_not_listen),
         FABTEST(test_an_endpoint_without_a_queue_is_not_enabled),
+        FABTEST(test_a_connect_that_failed_at_once_can_be_repeated),
         FABTEST(test_connect_without_any_address_gives_einval),
         FABTEST(test_a_handle_is_used_once),
         FABTEST(test_a_rejected_handle_is_of_no_use),

@@ -190,6 +190,7 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
     if (ret != 0) {
         // The endpoint that was made of a request has used it up; a connect can be retried.
         drop_endpoint();
+        completions_.drop(); // of flushed receives, which would end the next attempt
         lifecycle_.move(peer != nullptr ? State::refused : State::open);
     }
     return ret;

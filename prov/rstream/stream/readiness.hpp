@@ -15,6 +15,7 @@
 //   bool ended()             no more will arrive: the peer has finished, was reset, or is lost
 //   bool iomap_answered()    an unmap that is waited for is complete
 //   bool all_completed()     the core has completed all that was sent
+//   bool peer_closed()       the peer has closed, and acknowledges nothing more
 #pragma once
 
 #include <atomic>
@@ -57,13 +58,15 @@ class Readiness {
     }
     // Closing: the program has no call left to repeat.
     void on_close() {
+        polled_.store(true);
         send_blocked_.store(false);
         told_.store(blocks_.load());
         shown_.store(0);
         received_.store(false);
     }
-    // A close waits until the core has completed all that was sent.
+    // A close waits until the core has completed all that was sent, or the peer has closed.
     void await_completion(bool awaited) { completion_awaited_.store(awaited); }
+    void await_peer_close(bool awaited) { peer_close_awaited_.store(awaited); }
 
     [[nodiscard]] bool shows_bytes() const { return shown_.load() != 0; }
 
@@ -75,7 +78,8 @@ class Readiness {
                (received_.load() && (source.readable() > left_.load() || news(ended))) ||
                (shown != 0 && (source.readable() > shown || news(ended))) ||
                (send_blocked_.load() && (source.space() != 0 || source.lost())) || source.iomap_answered() ||
-               (completion_awaited_.load() && source.all_completed());
+               (completion_awaited_.load() && (source.all_completed() || source.lost())) ||
+               (peer_close_awaited_.load() && (source.peer_closed() || source.lost()));
     }
 
     // Whether a program that is about to sleep has something to do instead. It may sleep only if exactly the shown
@@ -108,6 +112,7 @@ class Readiness {
     std::atomic<size_t> left_{0};           // and left this many
     std::atomic<bool> end_reported_{false}; // the end, or an error
     std::atomic<bool> completion_awaited_{false};
+    std::atomic<bool> peer_close_awaited_{false};
 };
 
 } // namespace rstream

@@ -100,6 +100,7 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     [[nodiscard]] bool iomap_answered() const { return iomap_.answered(ended()); }
     // The core has completed all that was sent, the end of the stream included.
     [[nodiscard]] bool all_completed() const { return link_.end_posted() && transmit_.all_completed(); }
+    [[nodiscard]] bool peer_closed() const { return link_.peer_closed(); }
 
     int try_wait();
     // The fd to sleep on once try_wait has returned 0; created on first use.

@@ -77,7 +77,7 @@ bool Stream::close(std::chrono::milliseconds linger) {
     linger_.start(Clock::now(), linger);
     // Staged bytes need the peer's credit, and a core may drop work requests that are not complete. A closed peer reads
     // nothing more; over verbs it may be gone without an event, and a write to it fails only after seconds.
-    const auto waiting = [&] { return !unmapped || (!all_completed() && !link_.peer_closed()); };
+    const auto waiting = [&] { return !unmapped || (!all_completed() && !peer_closed()); };
     while (waiting() && lifecycle_.connected()) {
         progress();
         unmapped = iomap_.remove_all(ended());
@@ -104,6 +104,7 @@ void Stream::wait_for_core(int64_t milliseconds) {
     int set = -1;
     const int notified = wait_fd(set) == 0 ? wait_set_.notify_fd() : -1;
     readiness_.await_completion(!all_completed());
+    readiness_.await_peer_close(!peer_closed());
     wait_set_.arm();
     const auto wakes = [this] { return readiness_.wakes(*this); };
     wait_set_.retract(wakes);
@@ -113,12 +114,13 @@ void Stream::wait_for_core(int64_t milliseconds) {
         poll(fds, 3, static_cast<int>(milliseconds));
     }
     readiness_.await_completion(false);
+    readiness_.await_peer_close(false);
     take_core_events();
 }
 
 bool Stream::linger_is_over() const {
     return !lifecycle_.connected() || (all_completed() && link_.all_arrived()) ||
-           (all_completed() && link_.peer_closed()) || // the peer acknowledges nothing more
+           (all_completed() && peer_closed()) || // the peer acknowledges nothing more
            linger_.given_up(Clock::now());
 }
 

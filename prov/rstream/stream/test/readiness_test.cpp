@@ -21,6 +21,7 @@ struct Source {
     bool end = false;
     bool answered = false;
     bool completed = false;
+    bool closed = false;
 
     [[nodiscard]] size_t readable() const { return bytes; }
     [[nodiscard]] size_t space() const { return room; }
@@ -28,6 +29,7 @@ struct Source {
     [[nodiscard]] bool ended() const { return end || gone; }
     [[nodiscard]] bool iomap_answered() const { return answered; }
     [[nodiscard]] bool all_completed() const { return completed; }
+    [[nodiscard]] bool peer_closed() const { return closed; }
 };
 
 // A program that has found nothing to receive.
@@ -201,6 +203,30 @@ void test_a_close_is_woken_by_completion_alone(void**) {
     assert_false(readiness.wakes(Source{.completed = true}));
 }
 
+// Or it sleeps to the end of the linger time, if another thread has taken that from the core.
+void test_a_close_is_woken_by_the_end_of_what_it_waits_for(void**) {
+    Readiness readiness;
+    readiness.on_close();
+    assert_false(readiness.wakes(Source{.gone = true, .closed = true}));
+    readiness.await_completion(true);
+    assert_true(readiness.wakes(Source{.gone = true}));
+    assert_false(readiness.wakes(Source{.closed = true})); // known already
+    readiness.await_peer_close(true);
+    assert_true(readiness.wakes(Source{.closed = true}));
+    readiness.await_completion(false);
+    assert_true(readiness.wakes(Source{.gone = true}));
+    assert_true(readiness.wakes(Source{.closed = true}));
+    readiness.await_peer_close(false);
+    assert_false(readiness.wakes(Source{.gone = true, .closed = true}));
+}
+
+void test_a_close_of_what_was_never_read_is_not_woken_by_bytes(void**) {
+    Readiness readiness;
+    readiness.on_close();
+    assert_false(readiness.wakes(Source{.bytes = 1}));
+    assert_false(readiness.wakes(Source{.end = true}));
+}
+
 } // namespace
 
 int main() {
@@ -219,6 +245,8 @@ int main() {
         cmocka_unit_test(test_a_blocked_send_is_woken_by_space_or_a_loss),
         cmocka_unit_test(test_an_answered_unmap_wakes),
         cmocka_unit_test(test_a_close_is_woken_by_completion_alone),
+        cmocka_unit_test(test_a_close_is_woken_by_the_end_of_what_it_waits_for),
+        cmocka_unit_test(test_a_close_of_what_was_never_read_is_not_woken_by_bytes),
     };
     return RUN_TAP(tests);
 }

@@ -324,6 +324,32 @@ void test_a_sleeper_hears_of_the_end_although_another_reads_the_queue() {
     host.expect(FI_SHUTDOWN, &pair.server->ep->fid, 0);
 }
 
+// The other one meant to sleep, found an event of another kind, and goes away with that.
+void test_a_sleeper_hears_of_the_end_although_another_does_not_sleep() {
+    for (const bool read_before : {false, true}) {
+        Pair pair(core_name(), 0, node_name());
+        Host& host = *pair.own_host;
+        const int fd = wait_fd(&host.eq->fid);
+        fi_eq_entry entry{};
+        uint32_t type = 0;
+        while (try_wait(host, &host.eq->fid) != 0) {
+            EXPECT_RESULT(read(host, entry, type), -FI_EAGAIN);
+        }
+        pair.client->send_all("x", 1);
+        EXPECT(readable(fd, patience(10000)));
+        if (read_before) {
+            EXPECT_RESULT(read(host, entry, type), -FI_EAGAIN);
+        }
+        write(host, 1);
+        EXPECT_RESULT(try_wait(host, &host.eq->fid), -FI_EAGAIN);
+        EXPECT_RESULT(read(host, entry, type), sizeof(entry));
+        pair.client.reset();
+        EXPECT(readable(fd, patience(10000)));
+        sleep_for_event(host);
+        host.expect(FI_SHUTDOWN, &pair.server->ep->fid, 0);
+    }
+}
+
 void test_a_reader_that_never_sleeps_hears_of_the_end() {
     Pair pair(core_name(), 0, node_name());
     pair.client.reset();
@@ -404,6 +430,7 @@ int main() {
         FABTEST(test_the_descriptor_wakes_for_a_refusal),
         FABTEST(test_the_descriptor_wakes_for_a_shutdown_by_the_peer),
         FABTEST(test_a_sleeper_hears_of_the_end_although_another_reads_the_queue),
+        FABTEST(test_a_sleeper_hears_of_the_end_although_another_does_not_sleep),
         FABTEST(test_a_reader_that_never_sleeps_hears_of_the_end),
         FABTEST(test_a_queue_without_a_wait_object_can_only_be_read),
         FABTEST(test_other_wait_objects_are_refused),

@@ -144,10 +144,12 @@ void EventQueue::kick() {
     show();
 }
 
-void EventQueue::arm_again() {
+// True if waiters were to be woken: the caller arms for them, or calls `kick`.
+bool EventQueue::take_kick() {
     const std::lock_guard lock(mutex_);
-    kicked_ = false;
+    const bool kicked = std::exchange(kicked_, false);
     show();
+    return kicked;
 }
 
 void EventQueue::push(uint32_t event, AnyFid* subject, fi_info* info, std::span<const std::byte> data) {
@@ -181,13 +183,13 @@ void EventQueue::forget(const AnyFid* subject) {
     show();
 }
 
-bool EventQueue::move_events(int awake) {
+EventDispatcher::Ran EventQueue::move_events(int awake) {
     const EventDispatcher::Ran ran = dispatcher_->run();
     if (ran.dropped && dispatcher_->sleepers() > awake) {
         kick();
     }
     fabric_.reap_lingering();
-    return ran.moved;
+    return ran;
 }
 
 ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags) {
@@ -201,7 +203,7 @@ ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags,
     }
     const Reading reading(*this);
     if (!reading.anything() || (flags & FI_PEEK) != 0) {
-        moved = move_events(awake);
+        moved = move_events(awake).moved;
     }
     const std::lock_guard lock(mutex_);
     if (events_.empty()) {
@@ -232,25 +234,30 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
     using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::milliseconds(std::max(timeout, 0));
     const Sleeping sleeping(*dispatcher_);
-    for (;;) {
+    for (bool last = false;;) {
         bool moved = false;
         const ssize_t got = read(event, buf, len, flags, 1, moved);
-        if (got != -FI_EAGAIN) {
+        if (got != -FI_EAGAIN || last) {
             return got;
         }
         moved = moved && dispatcher_->sleepers() == 1; // the other waiters need all fds watched
-        arm_again();
+        const bool kicked = take_kick();
         // While data flows, its receivers make progress on their own: connections are not watched again for a moment.
-        if (dispatcher_->arm(!moved) != 0) {
-            continue;
+        const int armed = dispatcher_->arm(!moved);
+        if (armed != 0 && kicked) {
+            kick();
         }
         int left = -1;
         if (timeout >= 0) {
             left = static_cast<int>(
                 std::max<int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count()));
-            if (left == 0) {
-                return -FI_EAGAIN;
-            }
+        }
+        if (armed == -FI_EAGAIN) {
+            last = left == 0; // the activity may be an event
+            continue;
+        }
+        if (armed != 0 || left == 0) {
+            return armed != 0 ? armed : -FI_EAGAIN;
         }
         pollfd fds[] = {
             {signal_fd_, POLLIN, 0}, {dispatcher_->wait_fd(), POLLIN, 0}, {dispatcher_->watch_fd(), POLLIN, 0}};
@@ -326,20 +333,25 @@ int EventQueue::try_wait() {
     if (!descriptor_used_.exchange(true)) {
         dispatcher_->expect_sleeper();
     }
+    bool dropped = false;
     // Activity since a read that found nothing makes the fd readable: the dispatcher need not run again.
     if (read_in_vain_.exchange(false)) {
         fabric_.reap_lingering();
     } else {
-        move_events(std::numeric_limits<int>::max()); // dropped fds are watched again below
+        // Dropped fds are watched again below.
+        dropped = move_events(std::numeric_limits<int>::max()).dropped;
     }
-    arm_again();
-    {
-        const std::lock_guard lock(mutex_);
-        if (!events_.empty()) {
-            return -FI_EAGAIN;
-        }
+    const bool kicked = take_kick();
+    const int ret = has_event() ? -FI_EAGAIN : dispatcher_->arm(true);
+    if (ret != 0 && (kicked || dropped)) {
+        kick();
     }
-    return dispatcher_->arm(true);
+    return ret;
+}
+
+bool EventQueue::has_event() {
+    const std::lock_guard lock(mutex_);
+    return !events_.empty();
 }
 
 namespace {

@@ -74,10 +74,11 @@ class EventQueue : public fid_eq {
     void add(Event&& event);
     void pop_front();
     // `awake`: how many of the registered sleepers are known to be awake.
-    bool move_events(int awake);
+    EventDispatcher::Ran move_events(int awake);
+    bool has_event();
     void show();
     void kick();
-    void arm_again();
+    bool take_kick();
 
     Fabric& fabric_;
     std::shared_ptr<EventDispatcher> dispatcher_;

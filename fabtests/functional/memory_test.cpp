@@ -103,16 +103,80 @@ void few_descriptors(const std::vector<std::string>& /*arguments*/) {
 
 void test_refused_descriptors_give_an_error_and_lose_nothing() { run_in_child("few_descriptors", {}); }
 
+// No descriptor is left, until the object goes.
+class NoDescriptors {
+  public:
+    NoDescriptors() {
+        EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &usual_), 0);
+        const int lowest = dup(0);
+        close(lowest);
+        const rlimit few{static_cast<rlim_t>(lowest), usual_.rlim_max};
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+        EXPECT_EQ(dup(0), -1);
+    }
+    ~NoDescriptors() { (void)setrlimit(RLIMIT_NOFILE, &usual_); }
+    NoDescriptors(const NoDescriptors&) = delete;
+    NoDescriptors& operator=(const NoDescriptors&) = delete;
+
+  private:
+    rlimit usual_{};
+};
+
+// Passive endpoints whose first check of their queues fails pause, and go on when there are descriptors.
+void first_wait_without_descriptors(const std::vector<std::string>& arguments) {
+    const bool listens = arguments.at(0) == "listens";
+    Host host(here());
+    std::vector<Owned<fid_pep>> peps;
+    for (int i = 0; i < 3; ++i) {
+        fid_pep* pep = nullptr;
+        check("fi_passive_ep", fi_passive_ep(host.fabric.get(), host.info.get(), &pep, nullptr));
+        peps.emplace_back(pep);
+        check("fi_pep_bind", fi_pep_bind(pep, &host.eq->fid, 0));
+    }
+    {
+        const NoDescriptors none;
+        for (const auto& pep : peps) {
+            if (listens) {
+                check("fi_listen", fi_listen(pep.get()));
+            }
+        }
+        EXPECT_RESULT(try_wait(host, &host.eq->fid), 0);
+        EXPECT(!readable(wait_fd(&host.eq->fid)));
+        EXPECT(readable(wait_fd(&host.eq->fid), patience(10000))); // the end of the pause
+    }
+    for (const auto& pep : peps) {
+        if (!listens) {
+            check("fi_listen", fi_listen(pep.get()));
+        }
+        std::byte name[64];
+        size_t length = sizeof(name);
+        check("fi_getname", fi_getname(&pep->fid, name, &length));
+        Stream client(host);
+        client.connect(name);
+        const Info info(host.expect(FI_CONNREQ, &pep->fid).info);
+    }
+}
+
+void test_a_first_wait_without_descriptors_is_a_pause() {
+    need_core("tcp");
+    for (const char* state : {"bound", "listens"}) {
+        run_in_child("first_wait_without_descriptors", {}, {state});
+    }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-    const Role roles[] = {{"little_memory", little_memory}, {"few_descriptors", few_descriptors}};
+    const Role roles[] = {{"little_memory", little_memory},
+                          {"few_descriptors", few_descriptors},
+                          {"first_wait_without_descriptors", first_wait_without_descriptors}};
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;
     }
     const CMUnitTest tests[] = {
         FABTEST(test_refused_memory_gives_enomem_and_loses_nothing),
         FABTEST(test_refused_descriptors_give_an_error_and_lose_nothing),
+        FABTEST(test_a_first_wait_without_descriptors_is_a_pause),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -187,8 +187,9 @@ int EventDispatcher::arm(bool watched) {
     if (const int ret = fi_trywait(core_fabric_, &queue, 1); ret != 0) {
         return ret;
     }
-    for (EventHandler* handler : queues_) {
-        if (const int ret = handler->arm(); ret != 0) {
+    // A copy: a handler may remove its queue within the call.
+    for (EventHandler* handler : std::vector(queues_.begin(), queues_.end())) {
+        if (const int ret = queues_.contains(handler) ? handler->arm() : 0; ret != 0) {
             return ret;
         }
     }

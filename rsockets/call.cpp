@@ -247,6 +247,14 @@ int HeldSignals::sleep(pollfd* fds, nfds_t count, const timespec* time, const si
     return sleep_at_once(fds, count, time, mask != nullptr ? mask : &before_);
 }
 
+int HeldSignals::sleep_uncancelled(pollfd* fds, nfds_t count, const timespec* time) const {
+    leave(asleep); // handlers may call
+    const int ret = ::ppoll(fds, count, time, &before_);
+    const int error = errno;
+    enter();
+    return ret < 0 ? -error : ret;
+}
+
 bool HeldSignals::pending() const {
     sigset_t all;
     sigemptyset(&all);

@@ -64,6 +64,8 @@ class HeldSignals {
     // ppoll(2) with the caller's mask, or another one: the number of descriptors, or -errno. No lock may be held, since
     // the thread may be cancelled here.
     int sleep(pollfd* fds, nfds_t count, const timespec* time, const sigset_t* mask = nullptr) const;
+    // The same for a thread that may not be cancelled, within a close: its destructors do not unwind.
+    int sleep_uncancelled(pollfd* fds, nfds_t count, const timespec* time) const;
     // A signal is pending that the program's mask does not block.
     [[nodiscard]] bool pending() const;
 

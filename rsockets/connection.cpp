@@ -248,6 +248,15 @@ void Connection::wait_a_moment() {
     }
 }
 
+int Connection::wait_a_moment(const HeldSignals& signals) {
+    if (!may_sleep()) {
+        return 0;
+    }
+    pollfd fd{wait_fd_, POLLIN, 0};
+    constexpr timespec moment{0, 10000000};
+    return signals.sleep_uncancelled(&fd, 1, &moment);
+}
+
 int Connection::abort() { return fi_shutdown(ep_.get(), FI_RSTREAM_ABORT); }
 
 void Connection::set_linger(std::chrono::seconds time) {

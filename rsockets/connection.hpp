@@ -14,6 +14,7 @@
 #include <sys/uio.h>
 
 #include "rsockets/address.hpp"
+#include "rsockets/call.hpp"
 #include "rsockets/transport.hpp"
 
 namespace rsockets {
@@ -71,6 +72,8 @@ class Connection {
     // lost to a peer whose core meets our closed socket before it has read (libfabric 2.2 and later).
     bool delivered();
     void wait_a_moment(); // waits for delivered, 10 ms at most
+    // The same for a thread of the program. -EINTR: a signal has come.
+    int wait_a_moment(const HeldSignals& signals);
 
     int end_sending();
     int end_both();

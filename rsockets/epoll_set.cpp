@@ -42,6 +42,28 @@ epoll_event watching(uint64_t id) {
     return event;
 }
 
+// By edge where the program wants edges: what the kernel reports is new then. Not at all where it wants nothing.
+epoll_event watching_nested(uint64_t id, uint32_t wanted) {
+    epoll_event event = watching(id);
+    event.events = wanted & EPOLLET;
+    if ((wanted & (EPOLLIN | EPOLLRDNORM)) != 0) {
+        event.events |= EPOLLIN;
+    }
+    return event;
+}
+
+// Counts the calling thread as one that may sleep.
+class Waiting {
+  public:
+    explicit Waiting(std::atomic<int>& count) : count_(count) { count_.fetch_add(1); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() { count_.fetch_sub(1); }
+
+  private:
+    std::atomic<int>& count_;
+};
+
 } // namespace
 
 EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
@@ -98,6 +120,7 @@ void EpollSet::after_fork() { new (&nesting) Mutex; }
 void EpollSet::hang_up() {
     std::map<Key, std::unique_ptr<Interest>> gone; // sockets may be destroyed with it: without our lock
     const Guard lock(mutex_);
+    others_ = base::Descriptor(); // a set that this one is nested in still refers to this one
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
             interest->socket_->wait_queue().remove(interest.get());
@@ -202,7 +225,7 @@ int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
     interest.id_ = next_id_++;
     interest.wanted_ = event;
     if (interest.nested_ != nullptr) {
-        epoll_event watch = watching(interest.id_);
+        epoll_event watch = watching_nested(interest.id_, event.events);
         if (epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, interest.nested_->wait_fd(), &watch) != 0) {
             return -errno;
         }
@@ -220,6 +243,10 @@ int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
 int EpollSet::modify(Interest& interest, const epoll_event& event) {
     if ((interest.wanted_.events & EPOLLEXCLUSIVE) != 0) {
         return -EINVAL;
+    }
+    if (interest.nested_ != nullptr) {
+        epoll_event watch = watching_nested(interest.id_, event.events);
+        (void)epoll_ctl(kernel_.get(), EPOLL_CTL_MOD, interest.watched_.load(), &watch);
     }
     interest.wanted_ = event;
     interest.disabled_ = false;
@@ -295,9 +322,34 @@ uint32_t EpollSet::events_of(Interest& interest) {
         return 0;
     }
     if (interest.nested_ != nullptr) {
-        return interest.nested_->ready() ? wanted & (EPOLLIN | EPOLLRDNORM) : 0;
+        return !interest.object_->closed() && interest.nested_->ready() ? wanted & (EPOLLIN | EPOLLRDNORM) : 0;
     }
     return static_cast<uint16_t>(interest.socket_->events(static_cast<short>(wanted & 0xffff))) & wanted;
+}
+
+Socket::Progress EpollSet::progress_of(const Interest& interest) {
+    if (interest.socket_ != nullptr) {
+        return interest.socket_->progress();
+    }
+    Socket::Progress progress;
+    progress.arrived = interest.nested_->progress();
+    return progress;
+}
+
+uint64_t EpollSet::progress() {
+    const Guard lock(mutex_);
+    uint64_t sum = 0;
+    for (const auto& [key, interest] : interests_) {
+        const auto look = look_at(*interest);
+        const Socket::Progress one = progress_of(*interest);
+        sum += one.arrived + one.ended + one.moves + one.starved;
+    }
+    return sum;
+}
+
+bool EpollSet::has_others() {
+    const Guard lock(mutex_);
+    return others_.open();
 }
 
 // Whether to report the events: with EPOLLET, only if something is new since the last poll.
@@ -305,8 +357,9 @@ bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
     if ((interest.wanted_.events & EPOLLET) == 0) {
         return events != 0;
     }
-    const Socket::Progress now = interest.socket_ != nullptr ? interest.socket_->progress() : Socket::Progress{};
-    const bool fresh = (events & ~interest.told_) != 0 || (now.ended & ~interest.seen_.ended) != 0 ||
+    const Socket::Progress now = progress_of(interest);
+    const bool fresh = (events & ~interest.told_) != 0 || now.moves != interest.seen_.moves ||
+                       (now.ended & ~interest.seen_.ended) != 0 ||
                        ((events & (EPOLLIN | EPOLLRDNORM)) != 0 && now.arrived != interest.seen_.arrived) ||
                        ((events & (EPOLLOUT | EPOLLWRNORM)) != 0 && now.starved != interest.seen_.starved);
     if (take || !fresh) {
@@ -314,6 +367,19 @@ bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
         interest.seen_ = now;
     }
     return fresh && events != 0;
+}
+
+// An event of `kernel_` for an interest.
+void EpollSet::kernel_reports(uint64_t id) {
+    const auto known = by_id_.find(id);
+    if (known == by_id_.end()) {
+        return;
+    }
+    Interest& interest = *known->second;
+    if (interest.nested_ != nullptr && (interest.wanted_.events & EPOLLET) != 0 && interest.nested_->has_others()) {
+        interest.told_ = 0; // of the kernel's descriptors there, nothing else tells that they have something new
+    }
+    make_candidate(interest);
 }
 
 // True if the kernel signals when the interest must be polled again.
@@ -349,15 +415,29 @@ int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
         const auto look = look_at(interest);
         if (count == most) {
             candidates_.insert(candidates_.begin(), looking_.begin() + static_cast<ptrdiff_t>(i), looking_.end());
+            if (waiting_.load() != 0) {
+                interest.notify(); // another thread may sleep, and what has told of the rest is used up
+            }
             break; // the rest comes first next time
         }
         interest.candidate_ = false;
+        if (interest.nested_ != nullptr) {
+            if (interest.object_->closed()) {
+                erase({interest.fd_, interest.object_.get()});
+                continue;
+            }
+            make_candidate(interest); // a thread that waits in it may have used up what tells of its events
+        }
         const uint32_t found = events_of(interest);
         if (edge(interest, found, true)) {
             events[count].events = found;
             events[count].data = interest.wanted_.data;
             ++count;
             interest.disabled_ = (interest.wanted_.events & EPOLLONESHOT) != 0;
+            if (interest.disabled_ && interest.nested_ != nullptr) {
+                epoll_event watch = watching_nested(interest.id_, 0);
+                (void)epoll_ctl(kernel_.get(), EPOLL_CTL_MOD, interest.watched_.load(), &watch);
+            }
             if ((interest.wanted_.events & EPOLLET) == 0 || interest.disabled_) {
                 make_candidate(interest); // it may still be ready next time
                 continue;
@@ -379,7 +459,7 @@ bool EpollSet::ready() {
         if (edge(*interest, events_of(*interest), false)) {
             return true;
         }
-        if (arm(*interest)) {
+        if (interest->nested_ == nullptr && arm(*interest)) {
             interest->candidate_ = false;
             std::erase(candidates_, interest);
         }
@@ -393,7 +473,7 @@ bool EpollSet::ready() {
         if (id == others_id) {
             found = true;
         } else if (const auto known = by_id_.find(id); known != by_id_.end()) {
-            make_candidate(*known->second);
+            kernel_reports(id);
             const auto look = look_at(*known->second);
             found = edge(*known->second, events_of(*known->second), false) || found;
         }
@@ -411,6 +491,7 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
     const Config& config = Library::get().config();
     std::optional<HeldSignals> signals;
     std::optional<Spin> spin;
+    std::optional<Waiting> waiting;
     for (int looks = 0;; ++looks) {
         int count = 0;
         bool may_sleep = true;
@@ -423,8 +504,8 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
                 const uint64_t id = kernel[static_cast<size_t>(i)].data.u64;
                 if (id == others_id) {
                     others = others_.get();
-                } else if (const auto known = by_id_.find(id); known != by_id_.end()) {
-                    make_candidate(*known->second);
+                } else {
+                    kernel_reports(id);
                 }
             }
             // Other descriptors first get part of the space, so that neither kind starves the other; with space for one
@@ -444,6 +525,7 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
         }
         if (!signals) { // from here on signals end the sleep, and one more poll follows
             signals.emplace();
+            waiting.emplace(waiting_);
             spin.emplace(*signals, std::chrono::microseconds(config.polling_time));
             continue;
         }

@@ -28,6 +28,8 @@ namespace rsockets {
 namespace {
 
 constexpr int always = POLLERR | POLLHUP | POLLNVAL;
+constexpr int read_events = POLLIN | POLLRDNORM;
+constexpr int write_events = POLLOUT | POLLWRNORM;
 constexpr int most_looks = 64;
 // Bytes on the stack, enough for a set of some dozens: little stack may be left.
 constexpr size_t room_for_few = 1024;
@@ -57,14 +59,18 @@ constexpr int bits_a_word = 8 * sizeof(fd_mask);
 fd_mask& word_of(fd_set& set, int fd) { return reinterpret_cast<fd_mask*>(&set)[fd / bits_a_word]; }
 fd_mask bit_of(int fd) { return static_cast<fd_mask>(1UL << (fd % bits_a_word)); }
 
+// select: events that were not asked for are reported as select(2) does, POLLHUP to readers, POLLERR to readers and
+// writers; nobody is woken for others.
+enum class Kind : uint8_t { poll, select };
+
 class Poll {
   public:
-    Poll(pollfd* fds, nfds_t count) : fds_(fds), count_(count), objects_(count, &memory_) {
+    Poll(pollfd* fds, nfds_t count, Kind kind) : kind_(kind), fds_(fds), count_(count), objects_(count, &memory_) {
         kernel_.reserve(count);
         for (nfds_t i = 0; i < count; ++i) {
             objects_[i] = fd_table::find(fds[i].fd);
             ours_ = ours_ || static_cast<bool>(objects_[i]);
-            if (!objects_[i]) {
+            if (of_kernel(i)) {
                 kernel_.push_back(fds[i]);
                 kernel_.back().revents = 0;
             }
@@ -80,8 +86,17 @@ class Poll {
         }
         int ready = 0;
         size_t next = 0;
+        hidden_ = false;
         for (nfds_t i = 0; i < count_; ++i) {
-            fds_[i].revents = objects_[i] ? of(*objects_[i].get(), fds_[i].events) : kernel_[next++].revents;
+            const short wanted = shown(fds_[i].events);
+            if (objects_[i]) {
+                fds_[i].revents = static_cast<short>(of(*objects_[i].get(), fds_[i].events) & wanted);
+            } else if (of_kernel(i)) {
+                hidden_ = hidden_ || (kernel_[next].revents & ~wanted) != 0;
+                fds_[i].revents = static_cast<short>(kernel_[next++].revents & wanted);
+            } else {
+                fds_[i].revents = 0;
+            }
             ready += fds_[i].revents != 0 ? 1 : 0;
         }
         return ready;
@@ -95,8 +110,9 @@ class Poll {
         }
     }
 
+    // False also if the kernel would report at once what is not to be reported.
     bool may_sleep() {
-        bool may = true;
+        bool may = !hidden_;
         for (const Use& object : objects_) {
             if (auto* socket = object.as<Socket>()) {
                 may = socket->may_sleep() && may;
@@ -107,6 +123,9 @@ class Poll {
 
     int sleep(const Sleeper& sleeper, const HeldSignals& signals, const timespec* time, const sigset_t* mask) {
         waited_.assign(kernel_.begin(), kernel_.end());
+        for (pollfd& one : waited_) {
+            one.fd = (one.revents & ~shown(one.events)) != 0 ? -1 : one.fd; // it would end the sleep at once
+        }
         waited_.push_back({sleeper.fd(), POLLIN, 0});
         for (const Use& object : objects_) {
             if (auto* socket = object.as<Socket>(); socket != nullptr && socket->wait_fd() >= 0) {
@@ -119,6 +138,15 @@ class Poll {
     }
 
   private:
+    // Entries without a descriptor are left out: with them and our own ones there might be more than the kernel takes.
+    [[nodiscard]] bool of_kernel(nfds_t i) const { return !objects_[i] && fds_[i].fd >= 0; }
+    [[nodiscard]] short shown(short wanted) const {
+        if (kind_ == Kind::poll) {
+            return static_cast<short>(wanted | always);
+        }
+        return static_cast<short>(wanted | POLLNVAL | ((wanted & read_events) != 0 ? POLLHUP | POLLERR : 0) |
+                                  ((wanted & write_events) != 0 ? POLLERR : 0));
+    }
     static short of(Object& object, short wanted) {
         int events = 0;
         if (auto* socket = as_kind<Socket>(&object)) {
@@ -128,9 +156,10 @@ class Poll {
         } else {
             events = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP | POLLERR | POLLHUP; // see Inherited
         }
-        return static_cast<short>(events & (wanted | always));
+        return static_cast<short>(events);
     }
 
+    const Kind kind_;
     pollfd* fds_;
     nfds_t count_;
     std::array<std::byte, room_for_few> room_;
@@ -139,14 +168,23 @@ class Poll {
     std::pmr::vector<pollfd> kernel_{&memory_}; // those that are not ours
     std::pmr::vector<pollfd> waited_{&memory_}; // kernel_, and descriptors that signal ours
     bool ours_ = false;
+    bool hidden_ = false; // a kernel's descriptor has events that are not to be reported
 };
 
-} // namespace
+// poll(2) checks the number of entries against RLIMIT_NOFILE.
+bool too_many(nfds_t count) {
+    constexpr nfds_t surely_allowed = 64;
+    rlimit limit{};
+    return count > surely_allowed && getrlimit(RLIMIT_NOFILE, &limit) == 0 && count > limit.rlim_cur;
+}
 
-int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* mask) {
-    Poll poll(fds, count);
+int poll(pollfd* fds, nfds_t count, Kind kind, const Deadline& deadline, const sigset_t* mask) {
+    if (too_many(count)) {
+        return -EINVAL;
+    }
+    Poll poll(fds, count, kind);
     timespec room{};
-    if (!poll.ours()) {
+    if (!poll.ours() && kind == Kind::poll) {
         return sleep_at_once(fds, count, deadline.left(room), mask);
     }
     int ready = poll.look();
@@ -192,12 +230,16 @@ int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* ma
     }
 }
 
+} // namespace
+
+int poll(pollfd* fds, nfds_t count, const Deadline& deadline, const sigset_t* mask) {
+    return poll(fds, count, Kind::poll, deadline, mask);
+}
+
 int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadline& deadline, const sigset_t* mask) {
     if (count < 0) {
         return -EINVAL;
     }
-    constexpr int read_events = POLLIN | POLLRDNORM;
-    constexpr int write_events = POLLOUT | POLLWRNORM;
     std::array<std::byte, room_for_few / 3> memory;
     std::pmr::monotonic_buffer_resource resource(memory.data(), memory.size());
     std::pmr::vector<pollfd> fds(&resource);
@@ -212,7 +254,7 @@ int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadlin
             fds.push_back({fd, static_cast<short>(events), 0});
         }
     }
-    const int ret = poll(fds.data(), fds.size(), deadline, mask);
+    const int ret = poll(fds.data(), fds.size(), Kind::select, deadline, mask);
     if (ret < 0) {
         return ret;
     }

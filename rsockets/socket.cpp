@@ -68,6 +68,7 @@ void Socket::move_to(State next) {
         log(Level::error, "a socket cannot go from state %d to %d", static_cast<int>(now), static_cast<int>(next));
         abort();
     }
+    moves_.fetch_add(1, std::memory_order_relaxed);
     state_.store(next, std::memory_order_release);
     const bool setting_up = next == State::connecting;
     if (setting_up != setting_up_) {
@@ -197,14 +198,19 @@ int Socket::shutdown(int how) {
     case State::connecting: {
         const Connections::Handling handling(connections_);
         Connection* given_up = nullptr;
+        bool ended = false;
         {
             const Guard lock(mutex_);
-            if (state() == State::connecting) {
+            ended = state() == State::connecting;
+            if (ended) {
                 move_to(State::closed);
                 ending_.error.store(ECONNRESET);
                 attempt_.report();
                 given_up = connections_.give_up();
             }
+        }
+        if (!ended) {
+            return shutdown(how); // the attempt has just come to an end by itself
         }
         abort_given_up(given_up);
         break;
@@ -241,7 +247,7 @@ void Socket::abort_given_up(Connection* given_up) {
 // connect(2) to AF_UNSPEC: resets the socket, except for its options.
 int Socket::disconnect() {
     if (state() == State::listening) {
-        stop_listening();
+        shut_listener();
         return 0;
     }
     const Connections::Handling handling(connections_);
@@ -360,12 +366,13 @@ void Socket::close_connection() {
     (void)last.end_both();
     if (wanted.l_onoff != 0) {
         const Deadline deadline = Deadline::in(std::chrono::seconds(wanted.l_linger));
-        while (!last.delivered() && !deadline.passed() && !Call::exiting()) {
-            last.wait_a_moment();
+        const HeldSignals signals; // one ends the wait, as in sk_stream_wait_close, and close(2) succeeds
+        while (!last.delivered() && !deadline.passed() && !Call::exiting() && last.wait_a_moment(signals) != -EINTR) {
         }
         // The program has waited for the SO_LINGER time. Ending the iomaps takes its own time.
         last.set_linger(last.has_maps() ? std::chrono::seconds(wanted.l_linger) : std::chrono::seconds(0));
-    } else if (last.status().unsent != 0 && !last.has_maps()) { // iomap memory is the program's at the return
+    }
+    if (last.status().unsent != 0 && !last.has_maps()) { // iomap memory is the program's at the return
         last.forget_target();
         library_.service().linger(std::move(closing.back()));
         closing.pop_back();

@@ -99,6 +99,7 @@ class Socket final : public Object, private EventHandler {
         uint64_t arrived = 0;
         uint64_t starved = 0;
         uint32_t ended = 0; // EOF, reset, loss and shutdown, of either side
+        uint32_t moves = 0; // changes of state: each outcome of a connect counts, also of the same socket's next one
     };
     Progress progress();
     // Whether a thread that found nothing may sleep on `wait_fd`. If not, it must poll again.
@@ -178,10 +179,11 @@ class Socket final : public Object, private EventHandler {
     // Gives the connection to send on, or returns why there is none.
     ssize_t sendable(Connection*& out);
     // Translates the provider's result for `length` bytes into the result of the call.
-    ssize_t sending_result(ssize_t sent, size_t length);
+    ssize_t sending_result(Connection& present, ssize_t sent, size_t length);
     ssize_t send_now(const iovec* iov, size_t count, bool more);
     void note_sent(size_t bytes);
-    void note_loss(int error);
+    bool note_loss(const Connection& of, int error);
+    ssize_t fail_with_loss(const Connection& of, int error);
 
     // socket_poll.cpp
     // Repeats `attempt` until it returns something other than -EAGAIN: if `wait`, for at most `limit` (0: no limit);
@@ -230,6 +232,7 @@ class Socket final : public Object, private EventHandler {
     std::shared_mutex looks_; // shared by look(), exclusive to remove the connection
     mutable Mutex mutex_;
     std::atomic<State> state_{State::closed};
+    std::atomic<uint32_t> moves_{0}; // changes of state
     WaitQueue wait_queue_;
     BoundAddress bound_ RSOCKET_GUARDED_BY(mutex_);
     Connections connections_;

@@ -81,6 +81,8 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             if (!attempt_.reported()) { // the result is reported once, then the socket may connect again
                 attempt_.report();
                 ending_.lost.store(false);
+                moves_.fetch_add(1, std::memory_order_relaxed);
+                wait_queue_.notify_all(); // by an edge, as in tcp_disconnect
                 const int error = ending_.take_error();
                 return error != 0 ? -error : -ECONNABORTED;
             }

@@ -63,7 +63,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
                 waiter.end(-EINVAL);
                 return -EINVAL; // the peer has no such iomap; the connection is unaffected
             }
-            const ssize_t taken = sending_result(n, left);
+            const ssize_t taken = sending_result(*present, n, left);
             waiter.end(taken);
             if (taken < 0) {
                 return taken;

@@ -123,7 +123,6 @@ int Socket::get_tcp_info(void* value, socklen_t* length) {
         info.tcpi_state = TCP_SYN_SENT;
         break;
     case State::connected: {
-        (void)events_connected(*connection(), 0); // a reset may have arrived that no call has seen
         const auto status = connection()->status();
         const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
         info.tcpi_state = ending_.lost.load()        ? TCP_CLOSE
@@ -148,9 +147,6 @@ int Socket::get_state(const Option& option, void* value, socklen_t* length) {
     case SO_ACCEPTCONN:
         return give_int(state() == State::listening ? 1 : 0, value, length);
     case SO_ERROR:
-        if (Connection* present = connection(); present != nullptr && state() == State::connected) {
-            (void)events_connected(*present, 0); // an error may have arrived that no call has seen
-        }
         if (state() != State::connecting) {
             attempt_.seen();
         }
@@ -164,8 +160,12 @@ int Socket::get_option(int level, int name, void* value, socklen_t* length) {
     if (length == nullptr) {
         return -EFAULT;
     }
-    const Guard lock(mutex_);
     const Option* option = find_option(level, name);
+    if (Connection* present = connection();
+        option != nullptr && option->of_state && present != nullptr && state() == State::connected) {
+        (void)events_connected(*present, 0); // an error may have arrived that no call has seen
+    }
+    const Guard lock(mutex_);
     if (option == nullptr && level == SOL_RDMA) {
         return -ENOPROTOOPT;
     }

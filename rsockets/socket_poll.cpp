@@ -59,10 +59,10 @@ short Socket::events_connected(Connection& present, short interest) {
     const auto status = present.status();
     const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
     if (!finished && (status.flags & (FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) != 0) {
-        note_loss(looked < 0 && looked != -FI_EAGAIN ? static_cast<int>(-looked) : ECONNRESET);
+        note_loss(present, looked < 0 && looked != -FI_EAGAIN ? static_cast<int>(-looked) : ECONNRESET);
     }
     if (finished && (status.flags & FI_RSTREAM_PEER_RESET) != 0) {
-        note_loss(EPIPE); // TCP's error for a reset after EOF
+        note_loss(present, EPIPE); // TCP's error for a reset after EOF
     }
     const bool lost = ending_.lost.load();
     const bool no_more_in = ending_.receive_shut.load() || finished || lost;
@@ -95,15 +95,20 @@ short Socket::events_connected(Connection& present, short interest) {
 Socket::Progress Socket::progress() {
     Progress now;
     now.starved = room_.starved.load(std::memory_order_relaxed);
+    now.moves = moves_.load(std::memory_order_relaxed);
     now.arrived = counters_.bytes_received() + connections_made_.load(std::memory_order_relaxed);
     constexpr uint32_t receive_shut = 1U << 31; // not used by flags of a status
     constexpr uint32_t send_shut = 1U << 30;
-    now.ended = (ending_.receive_shut.load() ? receive_shut : 0) | (ending_.send_shut.load() ? send_shut : 0);
+    constexpr uint32_t lost = 1U << 29;
+    now.ended = (ending_.receive_shut.load() ? receive_shut : 0) | (ending_.send_shut.load() ? send_shut : 0) |
+                (ending_.lost.load() ? lost : 0);
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
         const auto status = present->status();
         now.arrived += status.readable;
-        now.ended |=
-            static_cast<uint32_t>(status.flags) & (FI_RSTREAM_PEER_FINISHED | FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST);
+        // That the connection is gone behind the peer's end is nothing new: a send finds it, as with TCP.
+        const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
+        now.ended |= static_cast<uint32_t>(status.flags) &
+                     (FI_RSTREAM_PEER_FINISHED | FI_RSTREAM_PEER_RESET | (finished ? 0 : FI_RSTREAM_LOST));
     }
     return now;
 }

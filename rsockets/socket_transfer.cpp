@@ -55,10 +55,28 @@ class Segments {
 
 } // namespace
 
-void Socket::note_loss(int error) {
-    if (ending_.lose(error)) {
-        RSOCKET_PROBE(reset, counters_.fd(), error);
+// False, and nothing changes, if another thread has given that connection up: the socket may have the next one by now.
+bool Socket::note_loss(const Connection& of, int error) {
+    {
+        const Guard lock(mutex_);
+        if (connection() != &of) {
+            return false;
+        }
+        if (!ending_.lose(error)) {
+            return true;
+        }
     }
+    RSOCKET_PROBE(reset, counters_.fd(), error);
+    wait_queue_.notify_all(); // no descriptor signals what a call has found
+    return true;
+}
+
+// The result of a call that the loss has ended: the error is reported once.
+ssize_t Socket::fail_with_loss(const Connection& of, int error) {
+    if (!note_loss(of, error)) {
+        return -ECONNRESET; // as after tcp_disconnect
+    }
+    return -ending_.take_error();
 }
 
 // A call that has moved some bytes does not report the loss that ended it: the next one does.
@@ -88,7 +106,7 @@ ssize_t Socket::sendable(Connection*& out) {
     return out != nullptr ? 0 : -EPIPE;
 }
 
-ssize_t Socket::sending_result(ssize_t sent, size_t length) {
+ssize_t Socket::sending_result(Connection& present, ssize_t sent, size_t length) {
     if (sent >= 0) {
         return sent;
     }
@@ -102,20 +120,15 @@ ssize_t Socket::sending_result(ssize_t sent, size_t length) {
             return -EPIPE;
         }
         // The provider reports the cause of a loss once, possibly to another call. A receive always reports it.
-        if (Connection* present = connection(); present != nullptr &&
-                                                (present->status().flags & FI_RSTREAM_LOST) != 0 &&
-                                                present->look_for_bytes() == -FI_ETIMEDOUT) {
-            note_loss(ETIMEDOUT);
-            const int error = ending_.take_error();
-            return error != 0 ? -error : -EPIPE;
+        if ((present.status().flags & FI_RSTREAM_LOST) != 0 && present.look_for_bytes() == -FI_ETIMEDOUT) {
+            const ssize_t error = fail_with_loss(present, ETIMEDOUT);
+            return error != 0 ? error : -EPIPE;
         }
         // The peer has closed. TCP detects that by the answer to a send: the first send after it succeeds, and is lost.
-        note_loss(EPIPE);
-        return static_cast<ssize_t>(length);
+        return note_loss(present, EPIPE) ? static_cast<ssize_t>(length) : -ECONNRESET;
     }
-    note_loss(static_cast<int>(-sent));
-    const int error = ending_.take_error();
-    return error != 0 ? -error : -EPIPE;
+    const ssize_t error = fail_with_loss(present, static_cast<int>(-sent));
+    return error != 0 ? error : -EPIPE;
 }
 
 // One attempt; -EAGAIN if there is no space.
@@ -127,7 +140,7 @@ ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
     if (Call::exiting()) {
         return -EAGAIN; // the call ends in its sleep
     }
-    return sending_result(present->send(iov, count, more), Segments(iov, count).left());
+    return sending_result(*present, present->send(iov, count, more), Segments(iov, count).left());
 }
 
 void Socket::note_sent(size_t bytes) {
@@ -254,8 +267,7 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
     if (n == -FI_EAGAIN) {
         return ending_.receive_shut.load() ? 0 : -EAGAIN;
     }
-    note_loss(static_cast<int>(-n));
-    return -ending_.take_error(); // reported once; EOF after that
+    return fail_with_loss(*present, static_cast<int>(-n)); // EOF after that
 }
 
 ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {

@@ -24,7 +24,7 @@ class EventHandler {
     // subject: the endpoint; it may have been given up since.
     virtual void on_connected(const ::fid* subject) = 0;
     virtual void on_failed(const ::fid* subject, int error) = 0; // connection setup failed; errno
-    virtual void on_shutdown() = 0;        // the peer has ended its sending, or the connection is lost
+    virtual void on_shutdown() = 0; // the peer has ended its sending, or the connection is lost
 
     virtual ~EventHandler() = default;
 };

@@ -288,8 +288,8 @@ void test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole() {
     expect_echo(fd);
 }
 
-// One thread gives the socket up, another one as well and connects again: that connect comes to an end, although the first
-// thread may still be busy with what it has given up.
+// One thread gives the socket up, another one as well and connects again: that connect comes to an end, although the
+// first thread may still be busy with what it has given up.
 void test_a_connect_beside_a_thread_that_gives_up_the_last_one_comes_to_an_end() {
     Peer peer;
     for (int i = 0; i < 300; ++i) {
@@ -313,6 +313,40 @@ void test_a_connect_beside_a_thread_that_gives_up_the_last_one_comes_to_an_end()
             EXPECT_EQ(rpoll(&one, 1, patience(10000)), 1); // also if the other thread has given it up since
         });
         threads.join();
+    }
+}
+
+// The attempt comes to its end at any moment of the shutdown: that ends either the attempt or the connection.
+void test_a_shutdown_while_a_connect_comes_to_its_end_is_not_lost() {
+    const Number from = listener();
+    const uint16_t port = port_of(from);
+    for (int i = 0; i < 200; ++i) {
+        const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
+        std::atomic<bool> begun{false};
+        int connected = -1;
+        Threads threads;
+        threads.start([&] {
+            begun.store(true);
+            connected = begin_to_connect(fd, port);
+        });
+        while (!begun.load()) {
+        }
+        const auto until = Clock::now() + std::chrono::microseconds(200 + i * 10);
+        while (Clock::now() < until) {
+        }
+        const int shut = rshutdown(fd, SHUT_RDWR) == 0 ? 0 : errno;
+        threads.join();
+        if (connected == 0 && shut == 0) {
+            pollfd one{fd, 0, 0};
+            EXPECT_EQ(rpoll(&one, 1, 0), 1);
+            EXPECT_EQ(one.revents & POLLHUP, POLLHUP);
+        } else {
+            EXPECT(connected == 0 || shut == 0);
+        }
+        pollfd one{from, POLLIN, 0};
+        if (rpoll(&one, 1, 0) == 1) {
+            (void)Number(raccept(from, nullptr, nullptr));
+        }
     }
 }
 
@@ -489,6 +523,7 @@ int main(int argc, char** argv) {
         FABTEST(test_connects_that_are_given_up_at_any_moment_leave_the_next_one_alone),
         FABTEST(test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole),
         FABTEST(test_a_connect_beside_a_thread_that_gives_up_the_last_one_comes_to_an_end),
+        FABTEST(test_a_shutdown_while_a_connect_comes_to_its_end_is_not_lost),
         FABTEST(test_a_poll_wakes_although_the_low_water_mark_is_beyond_the_buffer_in_force),
         FABTEST(test_a_receive_ends_although_the_low_water_mark_is_beyond_the_buffer_in_force),
         FABTEST(test_a_child_does_not_sleep_on_what_its_parent_sleeps_on),

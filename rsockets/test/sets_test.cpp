@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Sets within sets: however many threads put them into each other, no set ends up within itself.
+// Threads that use the same sets: however many put them into each other, no set ends up within itself; and each hears
+// of what others have left.
 #include <atomic>
+#include <future>
 
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 
+#include "rsockets/test/asleep.hpp"
 #include "rsockets/test/sockets.hpp"
 
 namespace {
@@ -59,11 +63,37 @@ void test_two_threads_cannot_make_a_cycle() {
     EXPECT_EQ(neither, 0);
 }
 
+// One of two threads takes what its array has room for; what tells of the rest must not be used up with that.
+void test_what_one_thread_has_no_room_for_wakes_another_one() {
+    const Ends one = connected();
+    const Ends other = connected();
+    for (int i = 0; i < 200; ++i) {
+        const Number set(repoll_create(0));
+        std::promise<long> id;
+        Threads threads;
+        threads.start([&] {
+            id.set_value(syscall(SYS_gettid));
+            epoll_event event{};
+            EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+        });
+        await_thread_asleep(id.get_future().get());
+        for (const int fd : {static_cast<int>(one.client), static_cast<int>(other.client)}) {
+            epoll_event event{};
+            event.events = EPOLLOUT | EPOLLONESHOT;
+            EXPECT_EQ(repoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+        }
+        epoll_event event{};
+        EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+        threads.join();
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_two_threads_cannot_make_a_cycle),
+        FABTEST(test_what_one_thread_has_no_room_for_wakes_another_one),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -575,3 +575,18 @@ CASE(a_listener_that_was_shut_down_may_listen_again) {
     c.make_connected_to(listener);
     c.accept_from(listener);
 }
+
+CASE(a_listener_that_is_given_up_keeps_its_port) {
+    const int listener = c.make_socket();
+    const sockaddr_in at = loopback(closed_port());
+    SAY(c.s.bind(listener, generic(at), sizeof(at)));
+    SAY(c.s.listen(listener, 1));
+    sockaddr nowhere{};
+    nowhere.sa_family = AF_UNSPEC;
+    SAY(c.s.connect(listener, &nowhere, sizeof(nowhere)));
+    c.note(port_of(c.address_of(listener)) == ntohs(at.sin_port) ? "keeps its port" : "loses its port");
+    SAY(c.s.listen(listener, 1));
+    c.note(port_of(c.address_of(listener)) == ntohs(at.sin_port) ? "keeps its port" : "loses its port");
+    c.make_connected_to(listener);
+    c.accept_from(listener);
+}

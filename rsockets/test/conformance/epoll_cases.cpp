@@ -3,59 +3,14 @@
 //
 // epoll: repoll_create, repoll_ctl, repoll_wait.
 #include "rsockets/test/conformance/conformance.hpp"
+#include "rsockets/test/conformance/set.hpp"
 
-#include <algorithm>
 #include <atomic>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 using namespace conformance;
-
-namespace {
-
-class Set {
-  public:
-    explicit Set(Case& c) : c_(c), fd(c.track(c.s.epoll_create(EPOLL_CLOEXEC))) {
-        if (fd < 0) {
-            throw Failure("epoll_create");
-        }
-    }
-
-    int control(int operation, int what, uint32_t events, uint64_t data = 0) const {
-        epoll_event event{};
-        event.events = events;
-        event.data.u64 = data;
-        return c_.s.epoll_ctl(fd, operation, what, &event);
-    }
-
-    // What is there within the time, and writes it down.
-    int note(const char* what, int timeout = 0, int most = 8) const {
-        std::vector<epoll_event> events(static_cast<size_t>(most));
-        const int count = c_.s.epoll_wait(fd, events.data(), most, timeout);
-        c_.note(std::string(what) + ": " + std::to_string(count));
-        events.resize(static_cast<size_t>(std::max(count, 0)));
-        std::sort(events.begin(), events.end(),
-                  [](const epoll_event& a, const epoll_event& b) { return a.data.u64 < b.data.u64; });
-        for (const epoll_event& one : events) {
-            c_.note_events(("  " + std::to_string(one.data.u64)).c_str(), one.events);
-        }
-        return count;
-    }
-
-  private:
-    Case& c_;
-
-  public:
-    const int fd;
-};
-
-// For an event that has to come.
-constexpr int in_time = 20000;
-// For one that must not.
-constexpr int a_moment = 40;
-
-} // namespace
 
 CASE(epoll_create_with_flags) {
     MAKE(c.s.epoll_create(0));
@@ -646,21 +601,6 @@ CASE(poll_of_a_set) {
     set.note("and it is there");
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
     c.note_poll("read", set.fd, POLLIN);
-}
-
-CASE(a_set_within_a_set) {
-    const Pair pair = c.make_pair();
-    const Set inner(c);
-    const Set outer(c);
-    SAY(outer.control(EPOLL_CTL_ADD, inner.fd, EPOLLIN, 1));
-    SAY(inner.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 2));
-    outer.note("idle");
-    c.send_all(pair.client, "x");
-    outer.note("the inner", in_time);
-    inner.note("the socket");
-    SAY(inner.control(EPOLL_CTL_ADD, outer.fd, EPOLLIN, 3));
-    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
-    outer.note("read", a_moment);
 }
 
 CASE(shutdown_reaches_who_waits_on_a_set) {

@@ -485,3 +485,23 @@ CASE(dup2_onto_a_file) {
     c.send_all(pair.client, "x");
     SAY(c.s.recv(file, c.buffer, 1, 0));
 }
+
+CASE(a_signal_ends_a_close_that_lingers) {
+    const Handler handler(c, SA_RESTART);
+    const Pair pair = c.make_pair();
+    const size_t total = c.fill(pair.client);
+    const linger some{1, 20};
+    SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &some, sizeof(some)));
+    timespec before{};
+    timespec after{};
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    interrupt_when_asleep(c);
+    c.forget(pair.client);
+    SAY(c.s.close(pair.client));
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    c.join();
+    c.note(after.tv_sec - before.tv_sec < 10 ? "by the signal" : "when the time is over");
+    c.note(std::to_string(signals));
+    c.drain(pair.server, total); // in the background
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}

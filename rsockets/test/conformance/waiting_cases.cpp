@@ -462,3 +462,41 @@ CASE(large_times_are_not_too_long) {
     SAY(c.s.poll(&one, 1, INT_MAX));
     c.join();
 }
+
+// Arrays of getdtablesize() entries, of which most are unused.
+CASE(poll_of_as_many_as_there_may_be) {
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    const Pair pair = c.make_pair();
+    rlimit low = before;
+    low.rlim_cur = static_cast<rlim_t>(std::max(pair.client, pair.server)) + 50;
+    std::vector<pollfd> fds(low.rlim_cur, pollfd{-1, POLLIN, 0});
+    fds[7] = {pair.server, POLLIN, 0};
+    setrlimit(RLIMIT_NOFILE, &low);
+    SAY(c.s.poll(fds.data(), fds.size(), 10));
+    c.send_all(pair.client, "x");
+    SAY(c.s.poll(fds.data(), fds.size(), 20000));
+    setrlimit(RLIMIT_NOFILE, &before);
+}
+
+CASE(select_for_exceptions_does_not_hear_of_the_end) {
+    const Pair pair = c.make_pair();
+    const auto select_for = [&](int fd, int milliseconds) {
+        fd_set set;
+        FD_ZERO(&set);
+        FD_SET(fd, &set);
+        timeval time{0, milliseconds * 1000};
+        timespec before{};
+        timespec after{};
+        clock_gettime(CLOCK_MONOTONIC, &before);
+        SAY(c.s.select(fd + 1, nullptr, nullptr, &set, &time));
+        clock_gettime(CLOCK_MONOTONIC, &after);
+        const long long took = (after.tv_sec - before.tv_sec) * 1000LL + (after.tv_nsec - before.tv_nsec) / 1000000;
+        c.note(took >= milliseconds - 1 ? "when the time is over" : "before the time");
+    };
+    select_for(c.make_socket(), 60);
+    c.s.shutdown(pair.client, SHUT_RDWR);
+    c.s.shutdown(pair.server, SHUT_RDWR);
+    c.await(pair.server, POLLHUP);
+    select_for(pair.server, 60);
+}

@@ -17,6 +17,9 @@
 
 namespace {
 
+using fabtests::Clock;
+using fabtests::milliseconds_since;
+using fabtests::patience;
 using preload_test::Connected;
 using preload_test::events_of;
 using preload_test::Pair;
@@ -199,8 +202,9 @@ void test_timestamps_are_the_kernels_only_when_they_are_asked_for() {
     EXPECT_EQ(recvmsg(pair.with, &message, 0), 2);
     // What was in the ring has no time of its own, nor has what comes until both directions are the kernel's again. And
     // the kernel turns its timestamps on in the background (net_enable_timestamp), late if processors are busy.
-    const auto start = Clock::now();
-    for (int i = 0; i < 200 || (CMSG_FIRSTHDR(&message) == nullptr && milliseconds_since(start) < patience(10000));
+    const auto start = fabtests::Clock::now();
+    for (int i = 0; i < 200 || (CMSG_FIRSTHDR(&message) == nullptr &&
+                                fabtests::milliseconds_since(start) < fabtests::patience(10000));
          ++i) {
         send_all(pair.with, "x");
         EXPECT_EQ(receive(pair.without, 1), std::string("x"));

@@ -411,6 +411,10 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
 
 ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t count) {
     ConnectionState& s = *c.state.load();
+    // The kernel reads only from what has a position. Reading from anything else would block, with the lock held.
+    if (const long position = offset == nullptr ? sys::call(SYS_lseek, file, 0, SEEK_CUR) : 0; position < 0) {
+        return position == -ESPIPE ? -EINVAL : position;
+    }
     const bool may_wait = !s.nonblocking.load(std::memory_order_relaxed);
     size_t done = 0;
     bool by_ring = true;

@@ -50,6 +50,12 @@ bool has_kernel_option(int fd) {
     return filter == -EACCES || (filter == 0 && instructions > 0); // an eBPF program cannot be read, but is attached
 }
 
+// Signals instead of events (O_ASYNC): set before the connection was tracked, or by another program.
+bool signals(int fd) {
+    const long flags = sys::call(SYS_fcntl, fd, F_GETFL, 0);
+    return (flags > 0 && (flags & O_ASYNC) != 0) || sys::call(SYS_fcntl, fd, F_GETSIG, 0) > 0;
+}
+
 // The role decides which end's worker connects. Urgent bytes must stay out of the program's bytes.
 bool may_take_fabric(const Connection& c) {
     int in_line = 0;
@@ -85,6 +91,9 @@ Outcome examine(Connection& c, Upgrade& out) {
     }
     if (has_kernel_option(out.fd)) {
         return failure(Reason::option, true);
+    }
+    if (signals(out.fd)) {
+        return failure(Reason::asynchronous, true);
     }
     Positions before;
     Positions after;

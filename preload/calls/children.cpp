@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Children for which no pthread_atfork(3) handler runs: those of vfork share the memory of their parent, and those of
-// _Fork and clone have a copy. From the first one on, each call that matters checks which process makes it.
+// Children for which no pthread_atfork(3) handler runs. Those of vfork share the memory of their parent: from the first
+// one on, each call that matters checks which process makes it. Those of _Fork and clone have a copy, as those of fork.
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/lifecycle.hpp"
@@ -40,9 +40,29 @@ __asm__(".pushsection .text\n"
         ".popsection\n");
 #endif
 
+namespace {
+
+// What a child of clone runs. It has a copy of this.
+struct Started {
+    int (*run)(void*);
+    void* argument;
+
+    static int begin(void* of) {
+        const Started started = *static_cast<Started*>(of);
+        lifecycle::after_forking(0);
+        const int result = started.run(started.argument);
+        lifecycle::leave_process(); // libc ends it by an exit that cannot be interposed
+        return result;
+    }
+};
+
+} // namespace
+
 PRELOAD_EXPORT pid_t _Fork() noexcept {
-    lifecycle::note_unseen_child();
-    return real::_Fork();
+    lifecycle::before_forking();
+    const pid_t child = real::_Fork();
+    lifecycle::after_forking(child);
+    return child;
 }
 
 // NOLINTBEGIN(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
@@ -53,6 +73,13 @@ PRELOAD_EXPORT int clone(int (*run)(void*), void* stack, int flags, void* argume
     auto* tls = va_arg(rest, void*);
     auto* child_tid = va_arg(rest, void*);
     va_end(rest);
+    if ((flags & CLONE_VM) == 0) {
+        Started started{run, argument};
+        lifecycle::before_forking();
+        const int child = real::clone(Started::begin, stack, flags, &started, parent_tid, tls, child_tid);
+        lifecycle::after_forking(child);
+        return child;
+    }
     if ((flags & CLONE_THREAD) == 0) {
         lifecycle::note_unseen_child();
     }

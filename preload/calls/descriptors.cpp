@@ -8,6 +8,7 @@
 #include "preload/connection/io.hpp"
 #include "preload/connection/lifecycle.hpp"
 #include "preload/connection/made_sockets.hpp"
+#include "preload/connection/outside_use.hpp"
 #include "preload/connection/stream.hpp"
 
 #include <climits>
@@ -34,6 +35,7 @@ int close_one(int fd) {
         errno = EBADF; // the program has no such fd
         return -1;
     }
+    pthread_testcancel(); // the kernel's call comes too late for it
     return lifecycle::close(fd, [&] { return real::close(fd); });
 }
 
@@ -66,14 +68,6 @@ int close_many(unsigned first, unsigned last, int flags) {
     return for_ranges(first, last, [&](unsigned from, unsigned to) { return real::close_range(from, to, flags); });
 }
 
-// A child of vfork arranges its fds for the program that it executes; the table is its parent's.
-void pass_on(int fd) {
-    if (Connection* c = table::connection(fd); c != nullptr && lifecycle::in_vfork_child()) {
-        const sys::ErrnoKept kept;
-        (void)stream::hand_over(*c, fd, Reason::executed);
-    }
-}
-
 // make() returns the lowest fd that is free, even while the library opens its own.
 template <class Make> int with_least_number(Make&& make) {
     const numbers::Using now(lifecycle::in_vfork_child);
@@ -90,7 +84,7 @@ int noted(int fd, int made) {
 }
 
 template <class Real> int duplicate_onto(int fd, int onto, Real&& make) {
-    pass_on(fd);
+    outside_use::hand_over_duplicated(fd);
     const numbers::Using now(lifecycle::in_vfork_child);
     if (fd == onto || (table::find(onto) == 0 && table::find(fd) == 0)) {
         return noted(fd, make());
@@ -118,7 +112,7 @@ int control(int fd, int command, unsigned long argument) {
         return duplicates ? noted(fd, result) : result;
     }
     if (command == F_DUPFD || command == F_DUPFD_CLOEXEC) {
-        pass_on(fd);
+        outside_use::hand_over_duplicated(fd);
         const int made = with_least_number([&] { return real::fcntl(fd, command, argument); });
         lifecycle::duplicate(fd, made);
         return made;
@@ -149,7 +143,7 @@ PRELOAD_EXPORT void closefrom(int first) noexcept {
 }
 
 PRELOAD_EXPORT int dup(int fd) noexcept {
-    pass_on(fd);
+    outside_use::hand_over_duplicated(fd);
     const int made = with_least_number([&] { return real::dup(fd); });
     if (table::find(fd) != 0 || (made >= 0 && table::find(made) != 0)) [[unlikely]] {
         lifecycle::duplicate(fd, made);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Execution of other programs, and exit. fork needs nothing here: children share the state (lifecycle.cpp).
+// Children, execution of other programs, and exit. Children share the state of connections (lifecycle.cpp).
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
-#include "preload/connection/gate.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/connection/outside_use.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/stats/explain.hpp"
@@ -25,33 +25,29 @@ using namespace preload;
 
 namespace {
 
-constexpr int standard_numbers = 3;
-
-// The next program must find its bytes in the kernel: always on descriptors 0, 1 and 2, and on all if no other process
-// continues to use the connection.
 void before_exec() {
     const sys::ErrnoKept kept;
     explain::record_all();
-    table::for_each_connection([](int fd, Connection& c) {
-        // Also one that is not careful yet: its upgrade may be agreed on already, by this process or by its parent, and
-        // would take effect in the next program.
-        if ((sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) == 0 &&
-            (fd < standard_numbers || c.state.load()->holders.load() == 1)) {
-            (void)stream::hand_over(c, fd, Reason::executed);
-        }
-    });
+    outside_use::hand_over_inheritable(true);
     lifecycle::leave_inheritable_sets();
     lifecycle::leave_process();
 }
 
 template <class Exec> int execute(Exec&& exec) {
     if (lifecycle::in_vfork_child()) {
+        outside_use::hand_over_inheritable(false);
         return exec();
     }
     before_exec();
     const int result = exec();
     lifecycle::stay_in_process();
     return result;
+}
+
+// A child of libc's is about to execute another program: libc calls nothing there that could be interposed.
+void before_spawn() {
+    outside_use::hand_over_inheritable(false);
+    lifecycle::leave_inheritable_sets();
 }
 
 // The arguments of execl and similar calls, as a list.
@@ -117,13 +113,25 @@ PRELOAD_EXPORT int execle(const char* path, const char* first, ...) noexcept { E
 
 PRELOAD_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
-    lifecycle::leave_inheritable_sets();
+    before_spawn();
     return real::posix_spawn(pid, path, actions, attributes, argv, envp);
 }
 PRELOAD_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                                 const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
-    lifecycle::leave_inheritable_sets();
+    before_spawn();
     return real::posix_spawnp(pid, file, actions, attributes, argv, envp);
+}
+
+PRELOAD_EXPORT int system(const char* command) {
+    if (command != nullptr) {
+        before_spawn();
+    }
+    return real::system(command);
+}
+
+PRELOAD_EXPORT FILE* popen(const char* command, const char* type) {
+    before_spawn();
+    return real::popen(command, type);
 }
 
 // Hands over a connection that the spawned program gets under another fd.
@@ -133,6 +141,39 @@ PRELOAD_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* 
         (void)stream::hand_over(*c, fd, Reason::executed);
     }
     return real::posix_spawn_file_actions_adddup2(actions, fd, made);
+}
+
+PRELOAD_EXPORT pid_t fork() noexcept {
+    return lifecycle::forked([] { return real::fork(); });
+}
+PRELOAD_ALIAS(__fork, fork);
+
+// libc's daemon ends the parent by an exit that cannot be interposed, and replaces the standard fds in the same way.
+PRELOAD_EXPORT int daemon(int keeps_folder, int keeps_standard) noexcept {
+    const pid_t child = fork();
+    if (child > 0) {
+        _exit(0);
+    }
+    if (child < 0 || setsid() < 0) {
+        return -1;
+    }
+    if (keeps_folder == 0) {
+        (void)!chdir("/");
+    }
+    if (keeps_standard != 0) {
+        return 0;
+    }
+    const int null = open("/dev/null", O_RDWR);
+    if (null < 0) {
+        return -1;
+    }
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        (void)dup2(null, fd);
+    }
+    if (null > STDERR_FILENO) {
+        close(null);
+    }
+    return 0;
 }
 
 PRELOAD_EXPORT void _exit(int status) {

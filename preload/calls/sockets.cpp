@@ -55,14 +55,15 @@ int accepted(int fd, int listener) {
 struct KernelOption {
     int level;
     int name;
+    int greatest_harmless;
 };
 // Options that change how bytes are received or sent in a way that only the kernel implements. See
 // rendezvous/upgrade.cpp for those set before the connection was tracked. SO_ZEROCOPY only allows a flag
 // (kernel_send_flags), and SO_TIMESTAMP a control message of recvmsg(): some programs set them wherever they can.
 constexpr KernelOption kernel_options[] = {
-    {SOL_SOCKET, SO_OOBINLINE},  {SOL_SOCKET, SO_RCVLOWAT}, {SOL_SOCKET, SO_ATTACH_FILTER},
-    {SOL_SOCKET, SO_ATTACH_BPF}, {SOL_SOCKET, SO_PEEK_OFF}, {SOL_SOCKET, SO_TIMESTAMPING},
-    {IPPROTO_TCP, TCP_ULP},      {IPPROTO_TCP, TCP_REPAIR}, {IPPROTO_TCP, TCP_FASTOPEN_CONNECT},
+    {SOL_SOCKET, SO_OOBINLINE, 0},  {SOL_SOCKET, SO_RCVLOWAT, 1},  {SOL_SOCKET, SO_ATTACH_FILTER, 0},
+    {SOL_SOCKET, SO_ATTACH_BPF, 0}, {SOL_SOCKET, SO_PEEK_OFF, -1}, {SOL_SOCKET, SO_TIMESTAMPING, 0},
+    {IPPROTO_TCP, TCP_ULP, 0},      {IPPROTO_TCP, TCP_REPAIR, 0},  {IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 0},
 };
 
 bool needs_kernel(int level, int name, const void* value, socklen_t length) {
@@ -74,13 +75,28 @@ bool needs_kernel(int level, int name, const void* value, socklen_t length) {
         if (length >= sizeof(number) && value != nullptr && name != SO_ATTACH_FILTER && name != TCP_ULP) {
             memcpy(&number, value, sizeof(number));
         }
-        return number > (level == SOL_SOCKET && name == SO_RCVLOWAT ? 1 : 0);
+        return number > option.greatest_harmless;
     }
     return false;
 }
 
 bool is_time_limit(int name) {
     return name == SO_RCVTIMEO_OLD || name == SO_SNDTIMEO_OLD || name == SO_RCVTIMEO_NEW || name == SO_SNDTIMEO_NEW;
+}
+
+// The socket may be connected again, to any peer: nothing of the connection may be left by then.
+int disconnect(int fd, const sockaddr* nobody, socklen_t length) {
+    Connection* c = table::connection(fd);
+    if (c->role != Role::listen) {
+        const sys::ErrnoKept kept;
+        (void)stream::hand_over(*c, fd, Reason::option);
+    }
+    const int result = real::connect(fd, nobody, length);
+    if (result == 0 && table::connection(fd) == c) {
+        const sys::ErrnoKept kept;
+        lifecycle::disconnected(*c);
+    }
+    return result;
 }
 
 // The program's value of an option whose value in the kernel differs while the connection is careful.
@@ -128,8 +144,9 @@ PRELOAD_EXPORT int accept4(int fd, struct sockaddr* address, socklen_t* length, 
 }
 
 PRELOAD_EXPORT int connect(int fd, const struct sockaddr* address, socklen_t length) {
-    if (Connection* c = table::connection(fd); c != nullptr && address != nullptr && address->sa_family == AF_UNSPEC) {
-        io::pin_for(*c, fd, Reason::option); // disconnects, and the socket may be connected again
+    if (address != nullptr && length >= sizeof(address->sa_family) && address->sa_family == AF_UNSPEC &&
+        table::connection(fd) != nullptr && !lifecycle::in_vfork_child()) [[unlikely]] {
+        return disconnect(fd, address, length);
     }
     const int result = real::connect(fd, address, length);
     if ((result == 0 || errno == EINPROGRESS) && address != nullptr && table::connection(fd) == nullptr &&

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdarg>
 
+#include <linux/sched.h>
 #include <sys/syscall.h>
 
 #include "preload/base/system.hpp"
@@ -36,6 +37,22 @@ template <class R, class... A> long apply(R (*function)(A...), const unsigned lo
 }
 template <class R, class... A> long apply(R (*function)(A...) noexcept, const unsigned long* arguments) {
     return apply(static_cast<R (*)(A...)>(function), arguments);
+}
+
+// Whether the child has a copy of this process's memory and stack, as after fork.
+bool copies_memory(long number, const unsigned long* a) {
+    if (number == SYS_clone) {
+        return (a[0] & CLONE_VM) == 0 && a[1] == 0;
+    }
+    if (number == SYS_clone3) {
+        const auto* given = as<const clone_args*>(a[0]);
+        return given != nullptr && a[1] >= CLONE_ARGS_SIZE_VER0 && (given->flags & CLONE_VM) == 0 && given->stack == 0;
+    }
+#ifdef SYS_fork
+    return number == SYS_fork;
+#else
+    return false;
+#endif
 }
 
 } // namespace
@@ -132,6 +149,12 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
     case SYS_fork:
     case SYS_vfork:
 #endif
+        if (copies_memory(number, a)) {
+            lifecycle::before_forking();
+            const long child = real::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+            lifecycle::after_forking(child);
+            return child;
+        }
         lifecycle::note_unseen_child();
         break;
     case SYS_seccomp:

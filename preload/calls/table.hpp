@@ -17,6 +17,7 @@
     X(close)                                                                                                           \
     X(close_range)                                                                                                     \
     X(connect)                                                                                                         \
+    X(daemon)                                                                                                          \
     X(dup)                                                                                                             \
     X(dup2)                                                                                                            \
     X(dup3)                                                                                                            \
@@ -32,10 +33,12 @@
     X(fcntl)                                                                                                           \
     X(fdopen)                                                                                                          \
     X(fexecve)                                                                                                         \
+    X(fork)                                                                                                            \
     X(getsockopt)                                                                                                      \
     X(ioctl)                                                                                                           \
     X(listen)                                                                                                          \
     X(poll)                                                                                                            \
+    X(popen)                                                                                                           \
     X(posix_spawn)                                                                                                     \
     X(posix_spawn_file_actions_adddup2)                                                                                \
     X(posix_spawnp)                                                                                                    \
@@ -61,6 +64,7 @@
     X(socket)                                                                                                          \
     X(splice)                                                                                                          \
     X(syscall)                                                                                                         \
+    X(system)                                                                                                          \
     X(vdprintf)                                                                                                        \
     X(write)                                                                                                           \
     X(writev)
@@ -74,6 +78,7 @@
     X(__dprintf_chk)                                                                                                   \
     X(__dup2)                                                                                                          \
     X(__fcntl)                                                                                                         \
+    X(__fork)                                                                                                          \
     X(__poll)                                                                                                          \
     X(__poll_chk)                                                                                                      \
     X(__ppoll_chk)                                                                                                     \

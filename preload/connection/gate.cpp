@@ -63,6 +63,12 @@ int option(int fd, int level, int name) {
     return sys::getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
 }
 
+uint64_t cookie_of(int fd) {
+    uint64_t cookie = 0;
+    socklen_t length = sizeof(cookie);
+    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
+}
+
 int tcp_option(int fd, int name) { return option(fd, IPPROTO_TCP, name); }
 
 void set_tcp_option(int fd, int name, int value) {
@@ -131,6 +137,7 @@ void consent(Connection& c, int fd) {
             const long flags = sys::call(SYS_fcntl, fd, F_GETFL, 0);
             s.nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
             let_frames_go(s, fd);
+            s.cookie = cookie_of(fd);
             c.out_ring().writer.sent.store(s.sent);
             s.bytes_sent_to = s.sent.load();
             c.in_ring().reader.received.store(s.received);

@@ -5,6 +5,7 @@
 // timeouts, signals and cancellation of TCP sockets. kernel() makes the program's own call.
 #pragma once
 
+#include "preload/base/cancellation.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/parts.hpp"
@@ -55,7 +56,7 @@ ssize_t move(Connection* c, int fd, int flags, Careful&& careful, Kernel&& kerne
             return n;
         }
         case gate::Way::plain: {
-            const ssize_t n = kernel();
+            const ssize_t n = cancellable(kernel, [&] { gate::leave(*c, s, fd); });
             if (n > 0 && (!receives || (flags & MSG_PEEK) == 0)) {
                 (receives ? s.received : s.sent).fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
                 stats::moved_plain(*c, s, receives, static_cast<uint64_t>(n));

@@ -2,12 +2,11 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/connection/lifecycle.hpp"
 
-#include <array>
+#include <cstdlib>
 #include <new>
+#include <utility>
 
-#include <netinet/in.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "preload/base/numbers.hpp"
@@ -15,13 +14,12 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/local_lock.hpp"
 #include "preload/connection/made_sockets.hpp"
-#include "preload/connection/positions.hpp"
+#include "preload/connection/outside_use.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/stats/explain.hpp"
 #include "preload/stats/page.hpp"
-#include "preload/stats/settings.hpp"
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/poll.hpp"
 #include "preload/wait/wakeup.hpp"
@@ -74,18 +72,6 @@ void free_connection(Connection& c) {
     }
 }
 
-bool is_tcp(int fd) {
-    int protocol = 0;
-    int domain = 0;
-    socklen_t length = sizeof(int);
-    if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0 || protocol != IPPROTO_TCP) {
-        return false;
-    }
-    length = sizeof(int);
-    return sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 &&
-           (domain == AF_INET || domain == AF_INET6);
-}
-
 void put(int fd, uintptr_t what) {
     uintptr_t before = 0;
     (void)table::put(fd, what, before);
@@ -94,9 +80,13 @@ void put(int fd, uintptr_t what) {
 // This process is about to close it. True, once: it is the last one.
 bool leave(Connection& c) { return !c.left.exchange(true) && c.state.load()->open.fetch_sub(1) == 1; }
 
-// The close did not take place.
+// The close did not take place, and a later one may find all bytes read.
 void stay(Connection& c) {
     if (c.left.exchange(false)) {
+        if (c.resets.exchange(false)) {
+            sys::call(SYS_setsockopt, c.fd.load(), SOL_SOCKET, SO_LINGER, &c.linger_before, sizeof(c.linger_before));
+        }
+        stream::undo_reset(c);
         c.state.load()->open.fetch_add(1);
         if (stream::undo_close(c)) {
             stream::wake_again(c); // other threads may sleep, and a frame for them was not sent
@@ -168,6 +158,8 @@ Connection* began(int fd, Role role) {
     c->role = role;
     c->used = false;
     c->left = false;
+    c->resets = false;
+    c->forks = 0;
     c->attached = false;
     c->standard = false;
     c->watches = nullptr;
@@ -176,38 +168,9 @@ Connection* began(int fd, Role role) {
     c->peer = {};
     explain::note_peer(*c, fd);
     put(fd, reinterpret_cast<uintptr_t>(c));
+    outside_use::note_number(*c, fd);
     stats::began(*c, fd);
     return c;
-}
-
-void adopt(int fd) {
-    if (filtered) {
-        return;
-    }
-    const sys::ErrnoKept kept;
-    made_sockets::note(fd, false);
-    int listens = 0;
-    socklen_t length = sizeof(listens);
-    if (!is_tcp(fd) || sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0) {
-        if (table::connection(fd) != nullptr) {
-            forget(fd);
-        }
-        return;
-    }
-    if (listens != 0) {
-        return;
-    }
-    Positions now;
-    if (table::connection(fd) != nullptr || !read_positions(fd, now) || !now.established) {
-        made_sockets::note(fd, table::connection(fd) == nullptr); // may be connected later
-        return;
-    }
-    if (Connection* c = began(fd, Role::adopted); c != nullptr) {
-        ConnectionState& s = *c->state.load();
-        s.adopted = true;
-        s.received_base = now.received;
-        s.sent_base = now.sent;
-    }
 }
 
 void forget(int fd) {
@@ -247,9 +210,11 @@ void finish(Connection& c, int fd, bool last) {
         (void)stream::finish_out(c, fd);
         return;
     }
-    if (stream::prepare_close(c, fd)) {
+    if (stream::prepare_close(c, fd) && c.state.load()->open.load() == 0) { // else a fork took place meanwhile
         // The kernel resets a connection that is closed with unread bytes.
         const linger reset{1, 0};
+        socklen_t length = sizeof(c.linger_before);
+        c.resets = sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &c.linger_before, &length) == 0;
         sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
     }
     stream::note_reset(c, fd);
@@ -274,11 +239,13 @@ Closing before_close(int fd) {
     const sys::ErrnoKept kept;
     ConnectionState& s = *c->state.load();
     watches_closing(*c);
-    if (c->numbers.load() == 1) {
-        const bool careful = (s.gate.load() & gate::careful) != 0;
-        if (careful && s.open.load() == 1) {
-            linger_in_ring(*c, fd); // the thread may be cancelled there, with the connection still open
-        }
+    const bool only = c->numbers.load() == 1;
+    const bool careful = (s.gate.load() & gate::careful) != 0;
+    if (only && careful && s.open.load() == 1) {
+        linger_in_ring(*c, fd); // the thread may be cancelled there, with the connection still open
+    }
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &closing.cancel_state);
+    if (only) {
         const bool last = leave(*c);
         explain::record(*c, fd);
         if (careful) {
@@ -314,25 +281,10 @@ Closing before_close(int fd) {
     return closing;
 }
 
-namespace {
-
-// A server that was started with the connection as fd 0 has moved it to another fd: libc's streams no longer matter.
-void leave_standard_number(Connection& c) {
-    if (!c.standard || table::connection(STDIN_FILENO) == &c || table::connection(STDOUT_FILENO) == &c ||
-        table::connection(STDERR_FILENO) == &c) {
-        return;
-    }
-    c.standard = false;
-    ConnectionState& s = *c.state.load();
-    Reason stdio = Reason::stdio;
-    if (s.reason.compare_exchange_strong(stdio, Reason::none)) {
-        s.gate.fetch_and(~gate::pinned);
-    }
-}
-
-} // namespace
-
 void after_close(int fd, Closing& closing) {
+    if (closing.cancel_state >= 0) {
+        pthread_setcancelstate(closing.cancel_state, nullptr);
+    }
     Connection* c = closing.connection;
     if (c == nullptr) {
         return;
@@ -347,8 +299,6 @@ void after_close(int fd, Closing& closing) {
         end(*c);
         return;
     }
-    stay(*c); // another thread has duplicated the fd meanwhile
-    leave_standard_number(*c);
     // Its memberships stay, as in the kernel, as long as another fd keeps the connection open.
     if (c->fd.load() == fd) {
         table::for_each_connection([&](int other, Connection& one) {
@@ -357,6 +307,35 @@ void after_close(int fd, Closing& closing) {
             }
         });
         service::guard_again(*c);
+    }
+    stay(*c); // another thread has duplicated the fd meanwhile
+    outside_use::leave_standard_number(*c);
+}
+
+void disconnected(Connection& c) {
+    int taken = 0; // the connection is not ended before the last: it would be recycled
+    table::for_each_connection([&](int fd, Connection& one) {
+        if (&one != &c || table::take(fd) != reinterpret_cast<uintptr_t>(&c)) {
+            return;
+        }
+        if (taken++ == 0) {
+            explain::record(c, fd);
+        }
+        made_sockets::note(fd, true);
+        if (c.numbers.load() > 1) {
+            made_sockets::note_duplicated(fd, fd);
+        }
+        table::for_each_set([&](int, EpollSet& set) {
+            if (set.note_disconnected(fd)) {
+                made_sockets::note_watched(fd);
+            }
+        });
+    });
+    wakeup::wake_own(c.guarded.load());
+    for (; taken != 0; --taken) {
+        if (c.numbers.fetch_sub(1) == 1) {
+            end(c);
+        }
     }
 }
 
@@ -376,6 +355,7 @@ void duplicate(int fd, int made) {
     } else if (Connection* c = table::connection(fd); c != nullptr) {
         c->numbers.fetch_add(1);
         put(made, reinterpret_cast<uintptr_t>(c));
+        outside_use::note_number(*c, made);
     }
 }
 
@@ -415,6 +395,8 @@ bool in_vfork_child() {
     return known != 0 && static_cast<pid_t>(sys::call(SYS_getpid)) != known;
 }
 
+namespace {
+
 // Children share connections: one more process holds each. Counted by one fd each: several may refer to one.
 void before_fork() {
     table::for_each_set([](int, EpollSet& set) {
@@ -429,20 +411,23 @@ void before_fork() {
             }
             c.state.load()->open.fetch_add(1);
             c.state.load()->holders.fetch_add(1);
+            c.forks.fetch_add(1);
         }
     });
 }
 
 void after_fork_in_parent(bool made) {
     table::for_each_set([](int, EpollSet& set) { set.after_fork_in_parent(); });
-    if (!made) {
-        table::for_each_connection([](int fd, Connection& c) {
-            if (c.fd.load() == fd) {
-                c.state.load()->open.fetch_sub(1);
-                c.state.load()->holders.fetch_sub(1);
-            }
-        });
-    }
+    table::for_each_connection([&](int fd, Connection& c) {
+        if (c.fd.load() != fd || c.forks.load() == 0) { // it has begun since
+            return;
+        }
+        c.forks.fetch_sub(1);
+        if (!made) {
+            c.state.load()->open.fetch_sub(1);
+            c.state.load()->holders.fetch_sub(1);
+        }
+    });
 }
 
 void after_fork_in_child() {
@@ -460,6 +445,7 @@ void after_fork_in_child() {
             auto& c = *reinterpret_cast<Connection*>(what);
             c.requested = 0;
             c.used = false;
+            c.forks = 0;
             if (c.left.exchange(false)) { // another thread of the parent was about to close it
                 (void)stream::undo_close(c);
             }
@@ -488,6 +474,8 @@ void leave_to_others() {
         finish(c, fd, leave(c));
     });
 }
+
+} // namespace
 
 void leave_inheritable_sets() {
     const sys::ErrnoKept kept;
@@ -527,15 +515,21 @@ __attribute__((destructor)) void at_exit() {
     leave_process();
 }
 
+// Whether the calling thread is in forked(), which learns whether there is a child: these handlers do not.
+thread_local bool learns_result = false;
+
 void atfork_before() {
     before_fork();
     numbers::Using::begin(in_vfork_child);
 }
 void atfork_parent() {
     numbers::Using::end();
-    after_fork_in_parent(true);
+    if (!learns_result) { // libc's own, in forkpty(3)
+        after_fork_in_parent(true);
+    }
 }
 void atfork_child() {
+    learns_result = false;
     numbers::after_fork_in_child();
     after_fork_in_child();
 }
@@ -543,31 +537,36 @@ void atfork_child() {
 __attribute__((constructor(102))) void prepare() {
     owner = getpid();
     pthread_atfork(atfork_before, atfork_parent, atfork_child);
-    // Standard input and output of a server that inetd starts, and a few more fds that programs pass on.
-    constexpr int looked_at = 32;
-    std::array<ino_t, looked_at> inodes{};
-    for (int fd = 0; fd < looked_at; ++fd) {
-        adopt(fd);
-        struct stat info {};
-        if (table::connection(fd) == nullptr || fstat(fd, &info) != 0) {
-            continue;
-        }
-        inodes[static_cast<size_t>(fd)] = info.st_ino;
-        if (fd <= STDERR_FILENO && !settings::stdio_is_unused()) { // libc's streams write to them, past the library
-            table::connection(fd)->state.load()->reason = Reason::stdio;
-            table::connection(fd)->standard = true;
-            (void)gate::pin(*table::connection(fd)->state.load());
-        }
-        // One connection may have several fds.
-        for (int before = 0; before < fd; ++before) {
-            if (inodes[static_cast<size_t>(before)] == info.st_ino) {
-                duplicate(before, fd);
-                break;
-            }
-        }
-    }
+    at_quick_exit(at_exit);
+    adopt_inherited();
 }
 
 } // namespace
+
+void before_forking() {
+    const sys::ErrnoKept kept;
+    atfork_before();
+}
+
+void after_forking(long made) {
+    const sys::ErrnoKept kept;
+    if (made == 0) {
+        atfork_child();
+        return;
+    }
+    numbers::Using::end();
+    after_fork_in_parent(made > 0);
+}
+
+pid_t forked(pid_t (*make)()) {
+    const bool before = std::exchange(learns_result, true);
+    const pid_t child = make();
+    learns_result = before;
+    if (child != 0) {
+        const sys::ErrnoKept kept;
+        after_fork_in_parent(child > 0);
+    }
+    return child;
+}
 
 } // namespace preload::lifecycle

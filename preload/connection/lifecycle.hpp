@@ -16,18 +16,22 @@ namespace preload::lifecycle {
 Connection* began(int fd, Role role);
 // A descriptor from elsewhere (exec, SCM_RIGHTS): if it is a TCP socket, its bytes are counted from here on.
 void adopt(int fd);
+void adopt_inherited(); // when the program begins
 
 // Closes an fd with close_number(), which is called only after all preparations. Returns its result.
 template <class Close> int close(int fd, Close&& close_number);
 // The fd is about to refer to something else, or is closed: nothing but the table changes.
 void forget(int fd);
 void free_abandoned(Connection& c); // closed while the service worked on it
+// The socket was connected, and is not any more: its fds refer to an unconnected TCP socket.
+void disconnected(Connection& c);
 // `made` is a duplicate of fd.
 void duplicate(int fd, int made);
 
 struct Closing {
     Connection* connection = nullptr;
     bool locked = false;
+    int cancel_state = -1; // to be restored; cancelled between the two steps, the thread would leave a half-closed fd
 };
 // In two steps: the kernel's close comes in between.
 Closing before_close(int fd);
@@ -55,8 +59,10 @@ void leave_inheritable_sets();
 // This process ends, or executes another program: it gives up its connections.
 void leave_process();
 void stay_in_process(); // exec has failed
-void before_fork();
-void after_fork_in_parent(bool made);
-void after_fork_in_child();
+// Makes a child that shares the connections, by a call that runs the handlers of pthread_atfork(3).
+pid_t forked(pid_t (*make)());
+// The same in two steps, around a call that runs none. made: what it returned, in each process that it did in.
+void before_forking();
+void after_forking(long made);
 
 } // namespace preload::lifecycle

@@ -151,6 +151,7 @@ struct alignas(64) ConnectionState {
     std::atomic<bool> broken{false};      // the protocol was violated: ECONNRESET
     std::atomic<uint64_t> upgraded_ns{0}; // monotonic time of the first switch
     uint64_t began_ns = 0;
+    std::atomic<uint64_t> cookie{0}; // SO_COOKIE; 0: unknown
     uint64_t token = 0;
     // For a connection to another host. Under both locks, unless a comment names one.
     std::atomic<Recovery> recovery{Recovery::none};

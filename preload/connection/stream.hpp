@@ -116,6 +116,8 @@ void pin(Connection& c, int fd, Reason reason);
 // descriptor that goes to a holder that does not use the ring. False: the peer has not answered in time, and the
 // connection was reset.
 bool hand_over(Connection& c, int fd, Reason reason);
+// Whether bytes in memory are unread and the peer has ended: they cannot be handed over.
+bool has_last_bytes(Connection& c, int fd);
 // Handles the peer's requests to return or to resend, and sends frames that are due: called by the service for a busy
 // program.
 void attend(Connection& c, int fd);
@@ -133,6 +135,7 @@ bool finish_out(Connection& c, int fd);
 bool undo_close(Connection& c);
 // The fd is about to be closed: publishes a reset that the program wants (SO_LINGER), or that TCP would make.
 void note_reset(Connection& c, int fd);
+void undo_reset(Connection& c); // the close did not take place
 void prepare_shutdown(Connection& c, int fd, int how);
 // Leaves careful mode if nothing prevents it: both directions are the kernel's from then on.
 void settle(Connection& c, int fd);

@@ -108,6 +108,14 @@ void note_reset(Connection& c, int fd) {
     }
 }
 
+void undo_reset(Connection& c) {
+    if (c.segment.load() != nullptr && !c.state.load()->broken) {
+        c.out_ring().writer.resets = 0;
+        uint32_t aborted = path::MirrorFields::aborted;
+        c.shared().mirror.closed.compare_exchange_strong(aborted, path::MirrorFields::open);
+    }
+}
+
 namespace {
 
 // Whether TCP has space for what the peer has not read, even if it reads no more.

@@ -443,6 +443,12 @@ bool finish_out(Connection& c, int fd) {
     return false;
 }
 
+bool has_last_bytes(Connection& c, int fd) {
+    const ReadSection section(c, fd);
+    const ConnectionState& s = *c.state.load();
+    return section && (s.taken != 0 || c.in_ring().writer.head.load() != s.in.position) && peer_has_ended(fd);
+}
+
 bool hand_over(Connection& c, int fd, Reason reason) {
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;

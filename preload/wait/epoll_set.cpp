@@ -64,14 +64,7 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     const bool to_sleep = next != Next::look;
     events = 0;
     if (watch.inner != nullptr) {
-        // The event that the kernel reported may have been consumed by now.
-        pollfd one{watch.fd, POLLIN, 0};
-        const bool there =
-            watch.inner->ready(to_sleep) || (watch.kernel_in && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN);
-        watch.kernel_in = false;
-        soon_ = soon_ || (!there && watch.inner->looks_again_soon());
-        events = there ? EPOLLIN & watch.wanted.events : 0;
-        return events != 0;
+        return look_at_nested(watch, to_sleep, events);
     }
     if (watch.connection == nullptr || watch.removed) {
         return false;
@@ -144,6 +137,44 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     watch.kernel_in = false;
     events = told;
     return told != 0;
+}
+
+// By edge: if something has arrived since the last report, or the kernel reports other members of the nested set.
+bool EpollSet::look_at_nested(Watch& watch, bool to_sleep, uint32_t& events) {
+    if (watch.disabled || watch.removed) {
+        return false;
+    }
+    const uint64_t now = watch.inner->progress();
+    const bool in_memory = watch.inner->ready(to_sleep);
+    // The event that the kernel reported may have been consumed by now.
+    pollfd one{watch.fd, POLLIN, 0};
+    const bool there = in_memory || (watch.kernel_in && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN);
+    watch.kernel_in = false;
+    soon_ = soon_ || (!there && watch.inner->looks_again_soon());
+    const bool edge = (watch.wanted.events & EPOLLET) != 0;
+    const bool fresh =
+        !edge || !in_memory || watch.seen_ended == 0 || static_cast<int64_t>(now - watch.seen_arrived) > 0;
+    if (!there || fresh) {
+        watch.seen_arrived = now;
+        watch.seen_ended = there ? 1 : 0;
+    }
+    events = there && fresh ? EPOLLIN & watch.wanted.events : 0;
+    return events != 0;
+}
+
+// Grows with what happens to its connections.
+uint64_t EpollSet::progress() {
+    const LocalLock::Hold hold(lock_);
+    uint64_t sum = 0;
+    for (Watch* bucket : table_) {
+        for (const Watch* watch = hold ? bucket : nullptr; watch != nullptr; watch = watch->next) {
+            if (watch->connection != nullptr && watch->connection->segment.load() != nullptr) {
+                const ConnectionState& s = *watch->connection->state.load();
+                sum += arrived(*watch->connection) + s.blocked.load(std::memory_order_relaxed) + (s.ended ? 1 : 0);
+            }
+        }
+    }
+    return sum;
 }
 
 // With the lock. A call unrelated to the set has consumed the frame that a member waited for.
@@ -457,6 +488,27 @@ bool EpollSet::ready(bool to_sleep) {
         }
     }
     return there;
+}
+
+// Added anew, since the kernel watches a converted member differently.
+bool EpollSet::note_disconnected(int fd) {
+    epoll_event wanted{};
+    int epfd = -1;
+    bool removed = false;
+    {
+        const LocalLock::Hold hold(lock_);
+        const Watch* watch = hold ? find(fd) : nullptr;
+        if (watch == nullptr || watch->connection == nullptr) {
+            return watch != nullptr;
+        }
+        epfd = number;
+        wanted = watch->wanted;
+        removed = watch->removed;
+        wanted.events &= watch->disabled ? EPOLLONESHOT | EPOLLET : UINT32_MAX;
+    }
+    (void)forget(fd);
+    sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
+    return !removed && control(epfd, EPOLL_CTL_ADD, fd, &wanted) == 0;
 }
 
 } // namespace preload

@@ -84,6 +84,8 @@ class EpollSet {
     void convert_number(int fd);
     // A member that was not a connection has become one. False: the lock cannot be taken.
     bool note_connected(int fd);
+    // The reverse. False: it is not a member.
+    bool note_disconnected(int fd);
     // is_new: the program has just added or changed it.
     void convert(Watch& watch, int epfd, bool wakes, bool is_new = false);
     void activate(Watch& watch);
@@ -152,6 +154,8 @@ class EpollSet {
     // which needs frames.
     enum class Next : uint8_t { look, sleep, sleep_elsewhere };
     bool look_at(Watch& watch, Next next, uint32_t& events);
+    bool look_at_nested(Watch& watch, bool to_sleep, uint32_t& events);
+    uint64_t progress();
     int take_kernel_events(epoll_event* events, int count);
     int ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
 

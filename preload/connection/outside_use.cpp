@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+#include "preload/connection/outside_use.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/lifecycle.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/stats/settings.hpp"
+
+namespace preload::outside_use {
+
+namespace {
+
+bool is_standard(int fd) { return fd >= STDIN_FILENO && fd <= STDERR_FILENO; }
+
+// A child of vfork may have put something else under the number.
+bool is_same_socket(const Connection& c, int fd) {
+    const uint64_t wanted = c.state.load()->cookie.load();
+    uint64_t cookie = 0;
+    socklen_t length = sizeof(cookie);
+    return wanted == 0 || (sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 && cookie == wanted);
+}
+
+void hand_over_to_program(Connection& c, int fd) {
+    if (c.role != Role::listen && is_same_socket(c, fd)) {
+        (void)stream::hand_over(c, fd, Reason::executed);
+    }
+}
+
+} // namespace
+
+void hand_over_inheritable(bool executes) {
+    const sys::ErrnoKept kept;
+    table::for_each_connection([&](int fd, Connection& c) {
+        const long flags = sys::call(SYS_fcntl, fd, F_GETFD, 0);
+        if (flags < 0 || (flags & FD_CLOEXEC) != 0) {
+            return;
+        }
+        // The program could not get unread bytes of a peer that has ended, but this process can still read them, and
+        // most programs inherit what they do not use.
+        const bool goes_on = !executes || c.state.load()->holders.load() > 1;
+        if (!is_standard(fd) && goes_on && stream::has_last_bytes(c, fd)) {
+            return;
+        }
+        // Also one that is not careful yet: its upgrade may be agreed on already, by this process or by its parent, and
+        // would take effect while the program uses it.
+        hand_over_to_program(c, fd);
+    });
+}
+
+void hand_over_duplicated(int fd) {
+    if (Connection* c = table::connection(fd); c != nullptr && lifecycle::in_vfork_child()) {
+        const sys::ErrnoKept kept;
+        hand_over_to_program(*c, fd);
+    }
+}
+
+void note_number(Connection& c, int fd) {
+    if (!is_standard(fd) || c.role == Role::listen || settings::stdio_is_unused()) {
+        return;
+    }
+    Reason none = Reason::none;
+    if (c.state.load()->reason.compare_exchange_strong(none, Reason::stdio)) {
+        c.standard = true;
+    }
+    (void)stream::hand_over(c, fd, Reason::stdio);
+}
+
+// A server that was started with the connection as fd 0 may have moved it to another fd.
+void leave_standard_number(Connection& c) {
+    if (!c.standard || table::connection(STDIN_FILENO) == &c || table::connection(STDOUT_FILENO) == &c ||
+        table::connection(STDERR_FILENO) == &c) {
+        return;
+    }
+    c.standard = false;
+    ConnectionState& s = *c.state.load();
+    Reason stdio = Reason::stdio;
+    if (s.reason.compare_exchange_strong(stdio, Reason::none)) {
+        s.gate.fetch_and(~gate::pinned);
+    }
+}
+
+} // namespace preload::outside_use

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// How many processes hold a connection: one that is left alone with it is upgraded, and its upgraded connections go on
+// without frames, however the others have ended, or if they never began. holders_test.sh runs it.
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "preload/test/pair.hpp"
+#include "rsockets/test/asleep.hpp"
+
+namespace {
+
+using preload_test::Connected;
+using preload_test::Pair;
+using preload_test::path_of;
+
+void exchange(const Connected& both) {
+    for (const auto& [from, to] : {std::pair{both.a, both.b}, std::pair{both.b, both.a}}) {
+        char byte = 'x';
+        EXPECT_EQ(send(from, &byte, 1, 0), 1);
+        EXPECT_EQ(recv(to, &byte, 1, 0), 1);
+    }
+}
+
+// Whether a connection that nobody else has is upgraded before long.
+bool is_upgraded(const Connected& both) {
+    constexpr int patience = 3000;
+    for (int i = 0; i < patience && (path_of(both.a) != 3 || path_of(both.b) != 3); ++i) {
+        exchange(both);
+        usleep(1000);
+    }
+    return path_of(both.a) == 3 && path_of(both.b) == 3;
+}
+
+void await_end(pid_t child) {
+    int status = -1;
+    EXPECT(child > 0);
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+template <class Body> void in_child(Body&& body) {
+    const pid_t child = fork();
+    if (child == 0) {
+        _exit(body());
+    }
+    await_end(child);
+}
+
+void test_a_fork_that_fails_makes_no_holder() {
+    in_child([] {
+        constexpr uid_t nobody = 65534; // no limit applies to root
+        if (geteuid() == 0 && (setresgid(nobody, nobody, nobody) != 0 || setresuid(nobody, nobody, nobody) != 0)) {
+            return 1;
+        }
+        const Pair before; // the library's thread is there from now on
+        const Connected young;
+        const rlimit none{0, 0};
+        if (setrlimit(RLIMIT_NPROC, &none) != 0) {
+            return 2;
+        }
+        const pid_t child = fork();
+        if (child == 0) {
+            _exit(0);
+        }
+        if (child > 0) {
+            return 3;
+        }
+        return is_upgraded(young) ? 0 : 4;
+    });
+}
+
+void test_the_parent_of_a_daemon_is_no_holder() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        const Connected both;
+        if (daemon(1, 1) != 0) {
+            _exit(1);
+        }
+        const char good = is_upgraded(both) ? 'y' : 'n';
+        (void)!write(ends[1], &good, 1);
+        _exit(0);
+    }
+    close(ends[1]);
+    await_end(child);
+    char good = 0;
+    EXPECT_EQ(read(ends[0], &good, 1), 1);
+    EXPECT_EQ(good, 'y');
+    close(ends[0]);
+}
+
+void test_a_child_that_quits_at_once_is_no_holder() {
+    const Connected both;
+    const pid_t child = fork();
+    if (child == 0) {
+        quick_exit(0);
+    }
+    await_end(child);
+    EXPECT(is_upgraded(both));
+}
+
+// Until the process has ended, or was asleep in many looks in a row: it may sleep for a lock on its way.
+void await_asleep(pid_t process) {
+    constexpr int looks = 20;
+    for (int asleep = 0; asleep < looks;) {
+        std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+        const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+        const size_t at = text.rfind(')');
+        if (at == std::string::npos || text.size() <= at + 2 || text[at + 2] == 'Z') {
+            return;
+        }
+        asleep = text[at + 2] == 'S' ? asleep + 1 : 0;
+        usleep(1000); // nothing tells of it
+    }
+}
+
+// Children that no handler of pthread_atfork(3) runs for: the last holder of a connection goes on with it.
+template <class Make> void go_on_in_child(Make&& make) {
+    Pair pair;
+    const pid_t child = make();
+    if (child == 0) {
+        close(pair.a);
+        char byte = 0;
+        _exit(recv(pair.b, &byte, 1, 0) == 1 && byte == 'y' && send(pair.b, "z", 1, 0) == 1 ? 0 : 1);
+    }
+    await_asleep(child);
+    close(std::exchange(pair.b, -1));
+    EXPECT_EQ(send(pair.a, "y", 1, 0), 1);
+    char byte = 0;
+    EXPECT_EQ(recv(pair.a, &byte, 1, 0), 1);
+    EXPECT_EQ(byte, 'z');
+    await_end(child);
+    EXPECT_EQ(recv(pair.a, &byte, 1, 0), 0);
+}
+
+void test_a_child_of_raw_fork_goes_on_with_a_connection() {
+    go_on_in_child([] { return _Fork(); });
+    go_on_in_child([] { return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)); });
+}
+
+void test_a_child_of_clone_goes_on_with_a_connection() {
+    Pair pair;
+    std::vector<char> stack(size_t{64} << 10);
+    const auto run = [](void* of) {
+        const auto* both = static_cast<const Pair*>(of);
+        close(both->a);
+        char byte = 0;
+        return recv(both->b, &byte, 1, 0) == 1 && byte == 'y' && send(both->b, "z", 1, 0) == 1 ? 0 : 1;
+    };
+    const pid_t child = clone(run, stack.data() + stack.size(), SIGCHLD, &pair);
+    await_asleep(child);
+    close(std::exchange(pair.b, -1));
+    EXPECT_EQ(send(pair.a, "y", 1, 0), 1);
+    char byte = 0;
+    EXPECT_EQ(recv(pair.a, &byte, 1, 0), 1);
+    EXPECT_EQ(byte, 'z');
+    await_end(child);
+    EXPECT_EQ(recv(pair.a, &byte, 1, 0), 0);
+}
+
+struct Receiver {
+    int fd;
+    std::atomic<long> thread{0};
+};
+
+// The call that it is cancelled in moves no bytes any more.
+void test_a_thread_that_is_canceled_in_recv_lets_its_connection_upgrade() {
+    const Connected both;
+    Receiver receiver{both.b};
+    pthread_t thread{};
+    const auto receive = [](void* argument) -> void* {
+        auto* own = static_cast<Receiver*>(argument);
+        char byte = 0;
+        own->thread = gettid();
+        (void)recv(own->fd, &byte, 1, 0);
+        return nullptr;
+    };
+    EXPECT_EQ(pthread_create(&thread, nullptr, receive, &receiver), 0);
+    while (receiver.thread == 0) {
+        sched_yield();
+    }
+    await_thread_asleep(receiver.thread);
+    EXPECT_EQ(pthread_cancel(thread), 0);
+    void* result = nullptr;
+    EXPECT_EQ(pthread_join(thread, &result), 0);
+    EXPECT(result == PTHREAD_CANCELED);
+    EXPECT(is_upgraded(both));
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+// A sanitizer does not survive that a process with threads forks.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        FABTEST(test_a_fork_that_fails_makes_no_holder),
+        FABTEST(test_the_parent_of_a_daemon_is_no_holder),
+        FABTEST(test_a_child_that_quits_at_once_is_no_holder),
+        FABTEST(test_a_child_of_raw_fork_goes_on_with_a_connection),
+        FABTEST(test_a_child_of_clone_goes_on_with_a_connection),
+#endif
+        FABTEST(test_a_thread_that_is_canceled_in_recv_lets_its_connection_upgrade),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

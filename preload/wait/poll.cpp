@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <span>
 
 #include <sys/mman.h>
 
@@ -89,6 +90,7 @@ class Poll {
 
   private:
     int merge();
+    bool use_free_entries(pollfd*& mine, pollfd*& piped);
 
     pollfd* fds_;
     nfds_t count_;
@@ -217,6 +219,20 @@ Poll::Takers Poll::takers() const {
     return takers;
 }
 
+// The program has as many entries as RLIMIT_NOFILE allows: ours go where it has no descriptor. False: there is no
+// place.
+bool Poll::use_free_entries(pollfd*& mine, pollfd*& piped) {
+    for (pollfd** ours : {&mine, &piped}) {
+        pollfd* place = std::find_if(shadow_, shadow_ + count_, [](const pollfd& one) { return one.fd < 0; });
+        if (place == shadow_ + count_) {
+            return (*ours)->fd < 0; // it is not needed
+        }
+        *place = **ours;
+        *ours = place;
+    }
+    return true;
+}
+
 // undo: called if the thread is cancelled.
 template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own, Undo&& undo) {
     constexpr int64_t pause_ns = stream::give_back_pause_ms * 1000000;
@@ -224,18 +240,27 @@ template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, 
     timeout_ns = shortened ? pause_ns : timeout_ns;
     const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
     const uint64_t begin = sys::now_ns();
-    shadow_[count_] = {wakeup::descriptor(own), POLLIN, 0};
-    shadow_[count_ + 1] = {pipe_, POLLIN, 0};
-    const nfds_t asked = count_ + (own == 0 ? 0 : pipe_ < 0 ? 1 : 2);
-    int n = cancellable([&] { return real::ppoll(shadow_, asked, timeout_ns < 0 ? nullptr : &time, mask); }, undo);
+    pollfd* mine = shadow_ + count_;
+    pollfd* piped = mine + 1;
+    *mine = {wakeup::descriptor(own), POLLIN, 0};
+    *piped = {pipe_, POLLIN, 0};
+    const nfds_t added = own == 0 ? 0 : pipe_ < 0 ? 1 : 2;
+    const auto ask = [&](nfds_t asked) {
+        return cancellable([&] { return real::ppoll(shadow_, asked, timeout_ns < 0 ? nullptr : &time, mask); }, undo);
+    };
+    int n = ask(count_ + added);
+    if (n < 0 && errno == EINVAL && added != 0 && use_free_entries(mine, piped)) {
+        n = ask(count_);
+    }
     const int error = errno;
-    if (n > 0 && own != 0 && shadow_[count_].revents != 0) {
+    if (n > 0 && own != 0 && mine->revents != 0) {
         uint64_t wakes = 0;
         sys::call(SYS_read, wakeup::descriptor(own), &wakes, sizeof(wakes));
     }
-    if (n > 0 && asked == count_ + 2 && shadow_[count_ + 1].revents != 0) {
+    if (n > 0 && added == 2 && piped->revents != 0) {
         wakeup::drain(own);
     }
+    *mine = *piped = {-1, 0, 0};
     asked_kernel_ns = sys::now_ns();
     spin::slept(begin, asked_kernel_ns, own != 0 ? wakeup::notified_at(own) : 0);
     errno = error;
@@ -400,9 +425,24 @@ int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_n
                                           ((one.events & POLLPRI) != 0 ? POLLPRI : 0) | POLLNVAL));
         return told;
     };
-    const int n = poll_careful(list.get(), used, timeout_ns, mask);
-    if (n < 0) {
-        return n;
+    const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
+    int64_t left = timeout_ns;
+    for (;;) {
+        const int n = poll_careful(list.get(), used, left, mask);
+        if (n < 0) {
+            return n;
+        }
+        const auto counts = [&](const pollfd& one) { return wanted(one) != 0; };
+        if (n == 0 || std::any_of(list.get(), list.get() + used, counts)) {
+            break;
+        }
+        // Connections that have ended, of which the program wants exceptions only: nothing more comes from them.
+        for (pollfd& one : std::span(list.get(), used)) {
+            one.fd = one.revents != 0 && one.fd >= 0 ? ~one.fd : one.fd;
+        }
+        if (timeout_ns > 0) {
+            left = std::max<int64_t>(timeout_ns - static_cast<int64_t>(sys::now_ns() - begin), 0);
+        }
     }
     const pollfd* bad =
         std::find_if(list.get(), list.get() + used, [](const pollfd& one) { return (one.revents & POLLNVAL) != 0; });
@@ -422,7 +462,7 @@ int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_n
                 if ((told & signs) != 0) {
                     ++result;
                 } else {
-                    clear(set, one.fd);
+                    clear(set, one.fd < 0 ? ~one.fd : one.fd);
                 }
             }
         };

@@ -248,6 +248,90 @@ void test_trywait_says_no_once_there_is_room_again() {
     }
 }
 
+// Blocks the client's sends, then lets the server receive: there will be space.
+void block_and_make_space(Pair& pair) {
+    Pattern pattern(1);
+    std::vector<char> bytes(fill_up(*pair.client, pattern));
+    EXPECT_RESULT(send(*pair.client, "x", 1), -FI_EAGAIN);
+    EXPECT(recv(*pair.server, bytes.data(), bytes.size()) > 0);
+}
+
+// Another thread was told of the space meanwhile.
+void test_trywait_says_no_once_there_is_room_although_another_thread_sends() {
+    for (const bool peek : {false, true}) {
+        auto pair = connected();
+        block_and_make_space(pair);
+        Threads threads;
+        threads.start([&] {
+            const auto start = Clock::now();
+            while ((peek ? peek_send(*pair.client) : send(*pair.client, "x", 1)) <= 0) {
+                EXPECT(milliseconds_since(start) < patience(10000));
+            }
+        });
+        threads.join();
+        EXPECT_RESULT(try_wait(*pair.own_host, &pair.client->ep->fid), -FI_EAGAIN);
+        EXPECT(peek_send(*pair.client) > 0);
+        await_idle(pair, *pair.client);
+    }
+}
+
+void test_trywait_says_no_once_there_is_room_although_a_call_sent_nothing() {
+    auto pair = connected();
+    block_and_make_space(pair);
+    EXPECT_RESULT(send(*pair.client, nullptr, 0), 0);
+    const auto start = Clock::now();
+    while (status_of(*pair.client).writable == 0) {
+        EXPECT(milliseconds_since(start) < patience(10000));
+        (void)try_wait(*pair.own_host, &pair.client->ep->fid);
+    }
+    for (int i = 0; i < 5; ++i) { // not only for activity of the core
+        EXPECT_RESULT(try_wait(*pair.own_host, &pair.client->ep->fid), -FI_EAGAIN);
+    }
+    EXPECT(peek_send(*pair.client) > 0);
+    await_idle(pair, *pair.client);
+}
+
+void test_trywait_says_no_for_an_end_that_only_another_thread_was_told_of() {
+    auto pair = connected();
+    char byte = 0;
+    EXPECT_RESULT(recv(*pair.server, &byte, 1), -FI_EAGAIN);
+    pair.client->send_all("x", 1);
+    EXPECT_RESULT(fi_shutdown(pair.client->get(), FI_RSTREAM_SHUT_WR), 0);
+    Threads threads;
+    threads.start([&] {
+        char other = 0;
+        EXPECT_RESULT(pair.server->recv_some(&other, 1), 1);
+        EXPECT_RESULT(pair.server->recv_some(&other, 1), 0);
+    });
+    threads.join();
+    EXPECT_RESULT(try_wait(*pair.own_host, &pair.server->ep->fid), -FI_EAGAIN);
+    EXPECT_RESULT(recv(*pair.server, &byte, 1), 0);
+    await_idle(pair, *pair.server);
+}
+
+// It found nothing to receive once, and serves other connections since.
+void test_a_thread_that_moved_on_keeps_nobody_awake() {
+    auto pair = connected();
+    Threads threads;
+    threads.start([&] {
+        char byte = 0;
+        EXPECT_RESULT(recv(*pair.server, &byte, 1), -FI_EAGAIN);
+    });
+    threads.join();
+    EXPECT_RESULT(fi_shutdown(pair.client->get(), FI_RSTREAM_SHUT_WR), 0);
+    char byte = 0;
+    EXPECT_RESULT(pair.server->recv_some(&byte, 1), 0);
+    Pattern pattern(1);
+    fill_up(*pair.server, pattern);
+    const auto start = Clock::now();
+    for (int wakes = 0; milliseconds_since(start) < 500; ++wakes) {
+        EXPECT(wakes < 20);
+        if (try_wait(*pair.own_host, &pair.server->ep->fid) == 0) {
+            (void)readable(wait_fd(&pair.server->ep->fid), 100);
+        }
+    }
+}
+
 void test_trywait_takes_a_mix_of_endpoints_and_queues() {
     auto pair = connected();
     await_idle(pair, *pair.client);
@@ -374,6 +458,10 @@ int main() {
         FABTEST(test_trywait_says_no_until_the_end_behind_bytes_told_of_was_told),
         FABTEST(test_trywait_says_no_until_the_loss_was_told),
         FABTEST(test_trywait_says_no_once_there_is_room_again),
+        FABTEST(test_trywait_says_no_once_there_is_room_although_another_thread_sends),
+        FABTEST(test_trywait_says_no_once_there_is_room_although_a_call_sent_nothing),
+        FABTEST(test_trywait_says_no_for_an_end_that_only_another_thread_was_told_of),
+        FABTEST(test_a_thread_that_moved_on_keeps_nobody_awake),
         FABTEST(test_trywait_takes_a_mix_of_endpoints_and_queues),
         FABTEST(test_trywait_refuses_what_cannot_be_waited_for),
         FABTEST(test_an_enabled_endpoint_has_a_descriptor_of_its_own),

@@ -21,7 +21,10 @@
 #include <atomic>
 #include <cstddef>
 
-#include "prov/rstream/stream/blocked_threads.hpp"
+#include <rdma/fi_errno.h>
+#include <sys/types.h>
+
+#include "prov/rstream/stream/blocked_calls.hpp"
 #include "prov/rstream/wire/atomics.hpp"
 
 namespace rstream {
@@ -29,38 +32,44 @@ namespace rstream {
 class Readiness {
   public:
     // ---- the program's calls
-    void on_send(bool blocked) { wire::put(send_blocked_, blocked); }
+    // The result of a send or peek. What accepts and shows nothing, as a call with invalid arguments, changes nothing.
+    void on_send(ssize_t result) {
+        if (result == -FI_EAGAIN) {
+            sends_.on_blocked();
+        } else if (result != 0 && result != -FI_EINVAL) {
+            sends_.on_told();
+        }
+        receives_.on_other_call();
+    }
     // Before a receive: bytes shown by a peek no longer count.
     void begin_recv() { wire::put(shown_, size_t{0}); }
     // A receive or peek checks the stream.
-    void on_poll() { wire::put(polled_, true); }
-    void on_recv_blocked() {
-        if (blocked_.enter() || !recv_blocked()) {
-            blocks_.fetch_add(1);
-        }
+    void on_poll() {
+        wire::put(polled_, true);
+        sends_.on_other_call();
     }
+    void on_recv_blocked() { receives_.on_blocked(); }
     void on_recv(size_t left) {
         wire::put(left_, left);
         wire::put(received_, true);
-        blocked_.leave();
-        wire::put(told_, blocks_.load());
+        receives_.on_told();
     }
     // A peek shows that many bytes. True if the last one showed as many: the program has consumed none and needs more.
     bool on_peek(size_t readable) {
         const bool same = shown_.exchange(readable) == readable;
         received_.store(false);
-        on_told();
+        receives_.on_told();
         return same;
     }
     void on_end_reported() {
         end_reported_.store(true);
-        on_told();
+        receives_.on_told();
     }
     // Closing: the program has no call left to repeat.
     void on_close() {
         polled_.store(true);
-        send_blocked_.store(false);
-        told_.store(blocks_.load());
+        sends_.drop();
+        receives_.drop();
         shown_.store(0);
         received_.store(false);
     }
@@ -74,11 +83,10 @@ class Readiness {
     template <class Source> [[nodiscard]] bool wakes(const Source& source) const {
         const bool ended = source.ended();
         const size_t shown = shown_.load();
-        return ((recv_blocked() || !polled_.load()) && (source.readable() != 0 || ended)) ||
+        return ((receives_.unsettled() || !polled_.load()) && (source.readable() != 0 || ended)) ||
                (received_.load() && (source.readable() > left_.load() || news(ended))) ||
-               (shown != 0 && (source.readable() > shown || news(ended))) ||
-               (send_blocked_.load() && (source.space() != 0 || source.lost())) || source.iomap_answered() ||
-               (completion_awaited_.load() && (source.all_completed() || source.lost())) ||
+               (shown != 0 && (source.readable() > shown || news(ended))) || (sends_.unsettled() && can_send(source)) ||
+               source.iomap_answered() || (completion_awaited_.load() && (source.all_completed() || source.lost())) ||
                (peer_close_awaited_.load() && (source.peer_closed() || source.lost()));
     }
 
@@ -86,26 +94,31 @@ class Readiness {
     // bytes are readable.
     template <class Source> [[nodiscard]] bool ready(const Source& source) const {
         return source.readable() != shown_.load() || news(source.ended()) ||
-               (send_blocked_.load() && (source.space() != 0 || source.lost())) || source.iomap_answered();
+               (sends_.unreported() && can_send(source)) || source.iomap_answered();
+    }
+
+    // fi_trywait: the same, after the calling thread is noted as one that may sleep; and what it is blocked for may be
+    // there, although another thread has been told of that.
+    template <class Source> [[nodiscard]] bool may_sleep(const Source& source) {
+        const bool receives = receives_.may_sleep([&] { return source.readable() != 0 || source.ended(); });
+        const bool sends = sends_.may_sleep([&] { return can_send(source); });
+        if (receives && sends && !ready(source)) {
+            return true;
+        }
+        cancel_wait();
+        return false;
+    }
+    void cancel_wait() {
+        receives_.cancel_wait();
+        sends_.cancel_wait();
     }
 
   private:
-    // A receive or peek found no bytes, and since then no thread was told of any, or of an end.
-    [[nodiscard]] bool recv_blocked() const { return blocks_.load() != told_.load(); }
-    // The calling thread knows what there is. As long as another one may sleep for it, it wakes. One that finds nothing
-    // meanwhile is counted, and so not told.
-    void on_told() {
-        blocked_.leave();
-        if (const uint64_t blocks = blocks_.load(); blocks != told_.load() && !blocked_.others()) {
-            told_.store(blocks);
-        }
-    }
     [[nodiscard]] bool news(bool ended) const { return ended && !end_reported_.load(); }
+    template <class Source> static bool can_send(const Source& source) { return source.space() != 0 || source.lost(); }
 
-    std::atomic<bool> send_blocked_{false}; // the last send or peek found no space
-    std::atomic<uint64_t> blocks_{0};       // receives or peeks that found no bytes, but not each in a row
-    std::atomic<uint64_t> told_{0};         // those whose thread knows better by now
-    BlockedThreads blocked_;
+    BlockedCalls receives_;                 // or peeks, that found no bytes
+    BlockedCalls sends_;                    // or peeks, that found no space
     std::atomic<bool> polled_{false};       // the program has received or peeked at all
     std::atomic<size_t> shown_{0};          // bytes that a peek has shown and no receive has consumed
     std::atomic<bool> received_{false};     // the program has received since it last peeked,

@@ -74,7 +74,7 @@ ssize_t Stream::write_map(const void* buffer, size_t length, uint64_t offset, bo
         progress();
         written = transmit_.write(iomap_.wire(), from, length, offset, more);
     }
-    readiness_.on_send(written == -FI_EAGAIN);
+    readiness_.on_send(written);
     return written;
 }
 

@@ -113,14 +113,18 @@ int Stream::try_wait() {
         resize_ring();
     }
     wait_set_.arm();
-    if (readiness_.ready(*this)) {
+    if (!readiness_.may_sleep(*this)) {
         return -FI_EAGAIN;
     }
     wait_set_.retract([this] { return readiness_.wakes(*this); });
     if (lost()) {
         return 0; // a lost connection's queue reports nothing new
     }
-    return try_wait_core();
+    const int ret = try_wait_core();
+    if (ret != 0) {
+        readiness_.cancel_wait();
+    }
+    return ret;
 }
 
 // ---- keepalive

@@ -22,18 +22,19 @@ ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
     if (left.resize) {
         transmit_.resize();
     }
-    readiness_.on_send(sent == -FI_EAGAIN);
+    readiness_.on_send(sent);
     return sent;
 }
 
 ssize_t Stream::peek_send() {
     progress();
-    if (const int error = transmit_.error(); error != 0) {
-        return error;
+    ssize_t result = transmit_.error();
+    if (result == 0) {
+        const size_t space = link_.space();
+        result = space != 0 ? static_cast<ssize_t>(space) : -FI_EAGAIN;
     }
-    const size_t space = link_.space();
-    readiness_.on_send(space == 0);
-    return space != 0 ? static_cast<ssize_t>(space) : -FI_EAGAIN;
+    readiness_.on_send(result);
+    return result;
 }
 
 ssize_t Stream::recv(const iovec* iov, size_t count) {

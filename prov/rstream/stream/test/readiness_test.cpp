@@ -32,6 +32,13 @@ struct Source {
     [[nodiscard]] bool peer_closed() const { return closed; }
 };
 
+// What another thread, which has ended by then, finds.
+template <class Call> bool elsewhere(const Call& call) {
+    bool result = false;
+    std::thread([&] { result = call(); }).join();
+    return result;
+}
+
 // A program that has found nothing to receive.
 void block_in_recv(Readiness& readiness) {
     readiness.begin_recv();
@@ -134,7 +141,10 @@ void test_a_program_that_was_told_is_not_woken_again(void**) {
 // Two threads receive. What one of them is told does not reach the other, which sleeps.
 void test_a_thread_is_woken_though_another_one_was_told(void**) {
     Readiness readiness;
-    std::thread([&] { block_in_recv(readiness); }).join();
+    assert_true(elsewhere([&] {
+        block_in_recv(readiness);
+        return readiness.may_sleep(Source{});
+    }));
     block_in_recv(readiness);
     readiness.on_poll();
     assert_false(readiness.on_peek(5));
@@ -143,29 +153,143 @@ void test_a_thread_is_woken_though_another_one_was_told(void**) {
     assert_true(readiness.wakes(Source{.bytes = 5, .end = true}));
 }
 
-void test_many_threads_are_woken_though_one_was_told(void**) {
-    constexpr int many = 10;
+void test_a_thread_is_woken_though_another_one_received(void**) {
+    Readiness readiness;
+    assert_true(elsewhere([&] {
+        block_in_recv(readiness);
+        return readiness.may_sleep(Source{});
+    }));
+    receive(readiness, 5);
+    assert_true(readiness.wakes(Source{.bytes = 5})); // it may want what is left
+    receive(readiness, 0);
+    assert_false(readiness.wakes(Source{}));
+    readiness.on_end_reported();
+    assert_true(readiness.wakes(Source{.end = true}));
+}
+
+// The other one was told between this one's receive and its fi_trywait.
+void test_a_thread_does_not_sleep_though_another_one_was_told(void**) {
+    Readiness readiness;
+    block_in_recv(readiness);
+    assert_true(elsewhere([&] {
+        receive(readiness, 0);
+        readiness.on_end_reported();
+        return readiness.may_sleep(Source{.end = true});
+    }));
+    assert_false(readiness.may_sleep(Source{.end = true}));
+    // Once: it may want something else by now.
+    assert_true(readiness.may_sleep(Source{.end = true}));
+    assert_false(readiness.wakes(Source{.end = true}));
+}
+
+// A thread that found nothing once, and serves other connections since.
+void test_a_thread_that_does_not_sleep_is_not_woken(void**) {
     Readiness readiness;
     std::vector<std::thread> threads;
-    std::atomic<int> blocked{0};
     std::atomic<bool> over{false};
-    for (int i = 0; i < many; ++i) {
+    for (size_t i = 0; i < 2 * BlockedThreads::max_known; ++i) {
+        std::atomic<bool> blocked{false};
         threads.emplace_back([&] {
             block_in_recv(readiness);
-            ++blocked;
+            readiness.on_send(-FI_EAGAIN);
+            blocked = true;
+            blocked.notify_all();
             over.wait(false);
         });
-    }
-    while (blocked != many) {
-        std::this_thread::yield();
+        blocked.wait(false);
     }
     readiness.on_poll();
-    (void)readiness.on_peek(5);
-    assert_true(readiness.wakes(Source{.bytes = 5}));
+    readiness.on_end_reported();
+    readiness.on_send(1);
+    const bool wakes = readiness.wakes(Source{.room = 1, .end = true});
+    const bool may_sleep = readiness.may_sleep(Source{.room = 1, .end = true});
     over = true;
     over.notify_all();
     for (std::thread& thread : threads) {
         thread.join();
+    }
+    assert_false(wakes);
+    assert_true(may_sleep);
+}
+
+// A thread that slept, and uses the endpoint for something else now.
+void test_a_thread_that_is_awake_again_is_not_woken(void**) {
+    Readiness readiness;
+    readiness.on_poll();
+    assert_true(elsewhere([&] {
+        block_in_recv(readiness);
+        const bool sleeps = readiness.may_sleep(Source{});
+        std::thread([&] { readiness.on_end_reported(); }).join();
+        const bool wakes = readiness.wakes(Source{.end = true});
+        readiness.on_send(-FI_EAGAIN);
+        return sleeps && wakes;
+    }));
+    assert_true(readiness.may_sleep(Source{.end = true}));
+    assert_false(readiness.wakes(Source{.end = true}));
+}
+
+void test_many_threads_are_woken_though_one_was_told(void**) {
+    Readiness readiness;
+    std::vector<std::thread> threads;
+    std::atomic<size_t> blocked{0};
+    std::atomic<bool> over{false};
+    for (size_t i = 0; i < 2 * BlockedThreads::max_known; ++i) {
+        threads.emplace_back([&] {
+            block_in_recv(readiness);
+            (void)readiness.may_sleep(Source{});
+            ++blocked;
+            over.wait(false);
+        });
+    }
+    while (blocked != threads.size()) {
+        std::this_thread::yield();
+    }
+    readiness.on_poll();
+    (void)readiness.on_peek(5);
+    const bool wakes = readiness.wakes(Source{.bytes = 5});
+    over = true;
+    over.notify_all();
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+    assert_true(wakes);
+}
+
+// Two threads send.
+void test_a_sender_is_woken_though_another_one_has_sent(void**) {
+    Readiness readiness;
+    readiness.on_poll();
+    assert_true(elsewhere([&] {
+        readiness.on_send(-FI_EAGAIN);
+        return readiness.may_sleep(Source{});
+    }));
+    readiness.on_send(1);
+    assert_true(readiness.wakes(Source{.room = 1}));
+    assert_true(readiness.may_sleep(Source{.room = 1})); // it knows
+    assert_true(readiness.wakes(Source{.room = 1}));
+}
+
+void test_a_sender_does_not_sleep_though_another_one_has_sent(void**) {
+    Readiness readiness;
+    readiness.on_send(-FI_EAGAIN);
+    std::thread([&] { readiness.on_send(1); }).join();
+    assert_false(readiness.may_sleep(Source{.room = 1}));
+    readiness.on_send(-FI_EAGAIN);
+    std::thread([&] { readiness.on_send(1); }).join();
+    assert_true(readiness.may_sleep(Source{})); // and now there is none again
+    assert_true(readiness.wakes(Source{.room = 1}));
+}
+
+void test_a_send_that_does_nothing_leaves_a_blocked_one_blocked(void**) {
+    Readiness readiness;
+    readiness.on_poll();
+    for (const ssize_t nothing : {0, -FI_EINVAL}) {
+        readiness.on_send(-FI_EAGAIN);
+        readiness.on_send(nothing);
+        assert_true(readiness.wakes(Source{.room = 1}));
+        assert_true(readiness.ready(Source{.room = 1}));
+        readiness.on_send(-FI_ECONNRESET);
+        assert_false(readiness.ready(Source{.room = 1}));
     }
 }
 
@@ -173,12 +297,12 @@ void test_a_blocked_send_is_woken_by_space_or_a_loss(void**) {
     Readiness readiness;
     readiness.on_poll();
     assert_false(readiness.wakes(Source{.room = 1}));
-    readiness.on_send(true);
+    readiness.on_send(-FI_EAGAIN);
     assert_false(readiness.wakes(Source{}));
     assert_true(readiness.wakes(Source{.room = 1}));
     assert_true(readiness.wakes(Source{.gone = true}));
     assert_true(readiness.ready(Source{.room = 1}));
-    readiness.on_send(false);
+    readiness.on_send(1);
     assert_false(readiness.wakes(Source{.room = 1}));
     assert_false(readiness.ready(Source{.room = 1}));
 }
@@ -193,7 +317,7 @@ void test_an_answered_unmap_wakes(void**) {
 void test_a_close_is_woken_by_completion_alone(void**) {
     Readiness readiness;
     receive(readiness, 0);
-    readiness.on_send(true);
+    readiness.on_send(-FI_EAGAIN);
     readiness.on_close();
     assert_false(readiness.wakes(Source{.bytes = 1, .room = 1, .end = true, .completed = true}));
     readiness.await_completion(true);
@@ -241,8 +365,15 @@ int main() {
         cmocka_unit_test(test_an_end_wakes_until_it_was_reported),
         cmocka_unit_test(test_a_program_that_was_told_is_not_woken_again),
         cmocka_unit_test(test_a_thread_is_woken_though_another_one_was_told),
+        cmocka_unit_test(test_a_thread_is_woken_though_another_one_received),
+        cmocka_unit_test(test_a_thread_does_not_sleep_though_another_one_was_told),
+        cmocka_unit_test(test_a_thread_that_does_not_sleep_is_not_woken),
+        cmocka_unit_test(test_a_thread_that_is_awake_again_is_not_woken),
         cmocka_unit_test(test_many_threads_are_woken_though_one_was_told),
         cmocka_unit_test(test_a_blocked_send_is_woken_by_space_or_a_loss),
+        cmocka_unit_test(test_a_sender_is_woken_though_another_one_has_sent),
+        cmocka_unit_test(test_a_sender_does_not_sleep_though_another_one_has_sent),
+        cmocka_unit_test(test_a_send_that_does_nothing_leaves_a_blocked_one_blocked),
         cmocka_unit_test(test_an_answered_unmap_wakes),
         cmocka_unit_test(test_a_close_is_woken_by_completion_alone),
         cmocka_unit_test(test_a_close_is_woken_by_the_end_of_what_it_waits_for),

@@ -17,6 +17,7 @@
 #include "preload/rendezvous/holders.hpp"
 #include "preload/rendezvous/passing.hpp"
 #include "preload/rendezvous/service.hpp"
+#include "preload/rendezvous/users.hpp"
 #include "preload/rules/decide.hpp"
 
 namespace preload::rendezvous {
@@ -121,6 +122,9 @@ Outcome examine(Connection& c, Upgrade& out) {
     case Owner::unknown:
         return failure(Reason::sandboxed, true);
     case Owner::found:
+        if (may_be_anyone(out.user)) {
+            return failure(Reason::other_user, true); // a stranger at the meeting would have the same id
+        }
         out.remote = policy::test_fabric() && may_take_fabric(c);
         break;
     }

@@ -27,7 +27,8 @@ constexpr auto longest_inside = std::chrono::seconds(1);
 constexpr auto longest_park = std::chrono::seconds(1);
 constexpr timespec park_turn{0, 10000000};
 
-enum Place : int { outside, inside, asleep };
+// resting: asleep within a close, but counted as inside: what it closes must outlast its sleep.
+enum Place : int { outside, inside, asleep, resting };
 
 struct Thread {
     int place = outside;
@@ -146,7 +147,7 @@ void Call::begin_exit() {
 bool Call::others_are_out() {
     const auto limit = Clock::now() + longest_inside;
     for (;;) {
-        int count = self.place == inside ? -1 : 0;
+        int count = self.place == inside || self.place == resting ? -1 : 0;
         for (const Stripe& stripe : threads_inside) {
             count += stripe.count.load();
         }
@@ -167,7 +168,7 @@ void Call::after_fork() {
     for (Stripe& stripe : threads_inside) {
         stripe.count.store(0);
     }
-    if (self.place == inside) {
+    if (self.place == inside || self.place == resting) {
         count_of_this_thread().store(1);
     }
     exit_begun.store(false); // the parent's: its exit handlers may fork a child to work in
@@ -248,10 +249,11 @@ int HeldSignals::sleep(pollfd* fds, nfds_t count, const timespec* time, const si
 }
 
 int HeldSignals::sleep_uncancelled(pollfd* fds, nfds_t count, const timespec* time) const {
-    leave(asleep); // handlers may call
+    const int place = self.place;
+    self.place = place == inside ? resting : place; // handlers may call
     const int ret = ::ppoll(fds, count, time, &before_);
     const int error = errno;
-    enter();
+    self.place = place;
     return ret < 0 ? -error : ret;
 }
 

@@ -249,12 +249,11 @@ void Connection::wait_a_moment() {
 }
 
 int Connection::wait_a_moment(const HeldSignals& signals) {
-    if (!may_sleep()) {
-        return 0;
-    }
-    pollfd fd{wait_fd_, POLLIN, 0};
     constexpr timespec moment{0, 10000000};
-    return signals.sleep_uncancelled(&fd, 1, &moment);
+    constexpr timespec turn{0, 100000};
+    pollfd fd{wait_fd_, POLLIN, 0};
+    // If it may not sleep on the descriptor, what there is may also be nothing to this close.
+    return may_sleep() ? signals.sleep_uncancelled(&fd, 1, &moment) : signals.sleep_uncancelled(nullptr, 0, &turn);
 }
 
 int Connection::abort() { return fi_shutdown(ep_.get(), FI_RSTREAM_ABORT); }

@@ -322,7 +322,9 @@ uint32_t EpollSet::events_of(Interest& interest) {
         return 0;
     }
     if (interest.nested_ != nullptr) {
-        return !interest.object_->closed() && interest.nested_->ready() ? wanted & (EPOLLIN | EPOLLRDNORM) : 0;
+        return !interest.object_->closed() && interest.nested_->ready((wanted & EPOLLET) != 0)
+                   ? wanted & (EPOLLIN | EPOLLRDNORM)
+                   : 0;
     }
     return static_cast<uint16_t>(interest.socket_->events(static_cast<short>(wanted & 0xffff))) & wanted;
 }
@@ -357,6 +359,10 @@ bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
     if ((interest.wanted_.events & EPOLLET) == 0) {
         return events != 0;
     }
+    if (events == 0) {
+        interest.told_ = 0; // whatever comes is new
+        return false;
+    }
     const Socket::Progress now = progress_of(interest);
     const bool fresh = (events & ~interest.told_) != 0 || now.moves != interest.seen_.moves ||
                        (now.ended & ~interest.seen_.ended) != 0 ||
@@ -366,7 +372,7 @@ bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
         interest.told_ = events;
         interest.seen_ = now;
     }
-    return fresh && events != 0;
+    return fresh;
 }
 
 // An event of `kernel_` for an interest.
@@ -451,13 +457,18 @@ int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
     return count;
 }
 
-bool EpollSet::ready() {
+bool EpollSet::ready(bool all) {
     const Guard lock(mutex_);
     take_heard();
+    bool found = false;
     for (Interest* interest : std::vector(candidates_)) {
         const auto look = look_at(*interest);
         if (edge(*interest, events_of(*interest), false)) {
-            return true;
+            found = true;
+            if (!all) {
+                return true;
+            }
+            continue;
         }
         if (interest->nested_ == nullptr && arm(*interest)) {
             interest->candidate_ = false;
@@ -467,7 +478,6 @@ bool EpollSet::ready() {
     // Reading the kernel's events does not consume those of our sockets: their descriptors are level-triggered.
     std::array<epoll_event, 64> kernel;
     const int count = epoll_wait(kernel_.get(), kernel.data(), kernel.size(), 0);
-    bool found = false;
     for (int i = 0; i < count; ++i) {
         const uint64_t id = kernel[static_cast<size_t>(i)].data.u64;
         if (id == others_id) {

@@ -38,8 +38,9 @@ class EpollSet final : public Object {
     int control(int set_fd, int operation, int fd, const epoll_event* event);
     int wait(epoll_event* events, int most, const Deadline& deadline, const sigset_t* mask);
 
-    // Whether `wait` would find events now, for threads that poll the set. It consumes none.
-    bool ready();
+    // Whether `wait` would find events now, for threads that poll the set. It consumes none. all: each socket is polled
+    // that may have something, so that `progress` knows of it.
+    bool ready(bool all = false);
     // A number that changes with what happens to its sockets, for edges of a set that this one is nested in.
     uint64_t progress();
     bool has_others(); // descriptors that are not ours are, or were, members

@@ -65,7 +65,8 @@ enum class Kind : uint8_t { poll, select };
 
 class Poll {
   public:
-    Poll(pollfd* fds, nfds_t count, Kind kind) : kind_(kind), fds_(fds), count_(count), objects_(count, &memory_) {
+    Poll(pollfd* fds, nfds_t count, Kind kind)
+        : kind_(kind), fds_(fds), count_(count), objects_(count, &memory_), hidden_(count, &memory_) {
         kernel_.reserve(count);
         for (nfds_t i = 0; i < count; ++i) {
             objects_[i] = fd_table::find(fds[i].fd);
@@ -86,13 +87,13 @@ class Poll {
         }
         int ready = 0;
         size_t next = 0;
-        hidden_ = false;
         for (nfds_t i = 0; i < count_; ++i) {
             const short wanted = shown(fds_[i].events);
             if (objects_[i]) {
-                fds_[i].revents = static_cast<short>(of(*objects_[i].get(), fds_[i].events) & wanted);
+                const short found = of(*objects_[i].get(), fds_[i].events);
+                hidden_[i] = (found & ~wanted & (POLLHUP | POLLERR)) != 0;
+                fds_[i].revents = static_cast<short>(found & wanted);
             } else if (of_kernel(i)) {
-                hidden_ = hidden_ || (kernel_[next].revents & ~wanted) != 0;
                 fds_[i].revents = static_cast<short>(kernel_[next++].revents & wanted);
             } else {
                 fds_[i].revents = 0;
@@ -110,11 +111,10 @@ class Poll {
         }
     }
 
-    // False also if the kernel would report at once what is not to be reported.
     bool may_sleep() {
-        bool may = !hidden_;
-        for (const Use& object : objects_) {
-            if (auto* socket = object.as<Socket>()) {
+        bool may = true;
+        for (nfds_t i = 0; i < count_; ++i) {
+            if (auto* socket = objects_[i].as<Socket>(); socket != nullptr && !hidden_[i]) {
                 may = socket->may_sleep() && may;
             }
         }
@@ -124,13 +124,14 @@ class Poll {
     int sleep(const Sleeper& sleeper, const HeldSignals& signals, const timespec* time, const sigset_t* mask) {
         waited_.assign(kernel_.begin(), kernel_.end());
         for (pollfd& one : waited_) {
-            one.fd = (one.revents & ~shown(one.events)) != 0 ? -1 : one.fd; // it would end the sleep at once
+            // What has ended, and is in exceptfds alone, would end the sleep at once. Nothing more comes from it.
+            one.fd = (one.revents & ~shown(one.events)) != 0 ? -1 : one.fd;
         }
         waited_.push_back({sleeper.fd(), POLLIN, 0});
-        for (const Use& object : objects_) {
-            if (auto* socket = object.as<Socket>(); socket != nullptr && socket->wait_fd() >= 0) {
+        for (nfds_t i = 0; i < count_; ++i) {
+            if (auto* socket = objects_[i].as<Socket>(); socket != nullptr && socket->wait_fd() >= 0 && !hidden_[i]) {
                 waited_.push_back({socket->wait_fd(), POLLIN, 0});
-            } else if (auto* set = object.as<EpollSet>(); set != nullptr) {
+            } else if (auto* set = objects_[i].as<EpollSet>(); set != nullptr) {
                 waited_.push_back({set->wait_fd(), POLLIN, 0});
             }
         }
@@ -168,7 +169,7 @@ class Poll {
     std::pmr::vector<pollfd> kernel_{&memory_}; // those that are not ours
     std::pmr::vector<pollfd> waited_{&memory_}; // kernel_, and descriptors that signal ours
     bool ours_ = false;
-    bool hidden_ = false; // a kernel's descriptor has events that are not to be reported
+    std::pmr::vector<char> hidden_; // sockets that have ended, of which select(2) does not report that
 };
 
 // poll(2) checks the number of entries against RLIMIT_NOFILE.
@@ -179,7 +180,7 @@ bool too_many(nfds_t count) {
 }
 
 int poll(pollfd* fds, nfds_t count, Kind kind, const Deadline& deadline, const sigset_t* mask) {
-    if (too_many(count)) {
+    if (kind == Kind::poll && too_many(count)) {
         return -EINVAL;
     }
     Poll poll(fds, count, kind);

@@ -31,8 +31,8 @@ int close_one(int fd) {
             return real::close(fd);
         }
     }
-    if (table::find(fd) == table::internal && !lifecycle::in_vfork_child()) {
-        errno = EBADF; // the program has no such fd
+    if (table::find(fd) == table::internal) { // also in a child of vfork, which uses them until it executes a program
+        errno = EBADF;                        // the program has no such fd
         return -1;
     }
     pthread_testcancel(); // the kernel's call comes too late for it
@@ -54,8 +54,12 @@ template <class Range> int for_ranges(unsigned first, unsigned last, Range&& ran
 }
 
 int close_many(unsigned first, unsigned last, int flags) {
-    if (first > last || lifecycle::in_vfork_child()) {
-        return real::close_range(first, last, flags);
+    const auto close = [&](unsigned from, unsigned to) { return real::close_range(from, to, flags); };
+    if (first > last) {
+        return close(first, last);
+    }
+    if (lifecycle::in_vfork_child()) {
+        return for_ranges(first, last, close);
     }
     if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
         table::for_each([&](int fd, uintptr_t what) {
@@ -65,7 +69,7 @@ int close_many(unsigned first, unsigned last, int flags) {
         });
     }
     const numbers::Using now(lifecycle::in_vfork_child);
-    return for_ranges(first, last, [&](unsigned from, unsigned to) { return real::close_range(from, to, flags); });
+    return for_ranges(first, last, close);
 }
 
 // make() returns the lowest fd that is free, even while the library opens its own.

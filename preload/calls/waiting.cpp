@@ -241,6 +241,9 @@ PRELOAD_EXPORT int epoll_ctl(int epfd, int operation, int fd, struct epoll_event
     const bool known = unconnected || table::connection(fd) != nullptr || table::set(fd) != nullptr;
     EpollSet* set = known ? known_set(epfd) : set_of(epfd);
     if (set == nullptr || (!known && operation != EPOLL_CTL_DEL) || epfd == fd) [[likely]] {
+        if (set != nullptr && operation == EPOLL_CTL_ADD) {
+            set->note_others();
+        }
         return real::epoll_ctl(epfd, operation, fd, event);
     }
     const int result = set->control(epfd, operation, fd, event);

@@ -25,30 +25,49 @@ bool is_same_socket(const Connection& c, int fd) {
     return wanted == 0 || (sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 && cookie == wanted);
 }
 
-void hand_over_to_program(Connection& c, int fd) {
+void hand_over_to_program(Connection& c, int fd, uint64_t goes_on_at = 0) {
     if (c.role != Role::listen && is_same_socket(c, fd)) {
-        (void)stream::hand_over(c, fd, Reason::executed);
+        (void)stream::hand_over(c, fd, Reason::executed, goes_on_at);
     }
+}
+
+bool is_inheritable(int fd) {
+    const long flags = sys::call(SYS_fcntl, fd, F_GETFD, 0);
+    return flags >= 0 && (flags & FD_CLOEXEC) == 0;
+}
+
+// More than a program would mean to give to another one: it has them without FD_CLOEXEC because it does not care.
+constexpr size_t max_meant = 16;
+
+bool are_leaked() {
+    size_t count = 0;
+    table::for_each_connection([&](int fd, Connection& c) {
+        count += !is_standard(fd) && c.segment.load() != nullptr && is_inheritable(fd) ? 1 : 0;
+    });
+    return count > max_meant;
 }
 
 } // namespace
 
 void hand_over_inheritable(bool executes) {
+    constexpr uint64_t longest_delay_ns = 250000000; // of all together: peers may be stopped
     const sys::ErrnoKept kept;
+    const bool leaked = are_leaked();
+    const uint64_t goes_on_at = sys::now_ns() + longest_delay_ns;
     table::for_each_connection([&](int fd, Connection& c) {
-        const long flags = sys::call(SYS_fcntl, fd, F_GETFD, 0);
-        if (flags < 0 || (flags & FD_CLOEXEC) != 0) {
+        if (!is_inheritable(fd)) {
             return;
         }
         // The program could not get unread bytes of a peer that has ended, but this process can still read them, and
         // most programs inherit what they do not use.
         const bool goes_on = !executes || c.state.load()->holders.load() > 1;
-        if (!is_standard(fd) && goes_on && stream::has_last_bytes(c, fd)) {
+        const bool may_be_unused = !is_standard(fd) && goes_on;
+        if (may_be_unused && (leaked || stream::has_last_bytes(c, fd))) {
             return;
         }
         // Also one that is not careful yet: its upgrade may be agreed on already, by this process or by its parent, and
         // would take effect while the program uses it.
-        hand_over_to_program(c, fd);
+        hand_over_to_program(c, fd, may_be_unused ? goes_on_at : 0);
     });
 }
 

@@ -114,8 +114,9 @@ int inq_hint(Connection& c, int fd);
 void pin(Connection& c, int fd, Reason reason);
 // The same, and waits until nothing of the stream is in the ring: unread bytes there come by the kernel again. For a
 // descriptor that goes to a holder that does not use the ring. False: the peer has not answered in time, and the
-// connection was reset.
-bool hand_over(Connection& c, int fd, Reason reason);
+// connection was reset. goes_on_at: by then (sys::now_ns) the call returns false instead, and the service goes on; for
+// a holder that may not use the connection at all. 0: not.
+bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at = 0);
 // Whether bytes in memory are unread and the peer has ended: they cannot be handed over.
 bool has_last_bytes(Connection& c, int fd);
 // Handles the peer's requests to return or to resend, and sends frames that are due: called by the service for a busy

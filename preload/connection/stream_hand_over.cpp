@@ -322,7 +322,8 @@ bool gives_back(Connection& c, int fd) {
         }
         (void)ask_seldom(c); // a busy service may have missed a request
     }
-    if (static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(timeout_ns)) {
+    if (!s.handed_over && // else the service goes on, as long as the peer is there
+        static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(timeout_ns)) {
         s.giving_back = false;
         (void)violation(c, fd);
     }
@@ -449,7 +450,7 @@ bool has_last_bytes(Connection& c, int fd) {
     return section && (s.taken != 0 || c.in_ring().writer.head.load() != s.in.position) && peer_has_ended(fd);
 }
 
-bool hand_over(Connection& c, int fd, Reason reason) {
+bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at) {
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;
     s.reason.compare_exchange_strong(none, reason);
@@ -458,7 +459,7 @@ bool hand_over(Connection& c, int fd, Reason reason) {
     }
     s.hold = true;
     s.handed_over = true;
-    const uint64_t end = sys::now_ns() + timeout_ns;
+    const uint64_t end = goes_on_at != 0 ? goes_on_at : sys::now_ns() + timeout_ns;
     for (;;) {
         const ssize_t step = hand_over_step(c, fd);
         if (step == 0 || step == gone) {
@@ -467,7 +468,11 @@ bool hand_over(Connection& c, int fd, Reason reason) {
         if (step == elsewhere) {
             return io::foreign(c, fd);
         }
-        if ((step != -EAGAIN && step != interrupted) || sys::now_ns() > end) {
+        const bool late = sys::now_ns() > end;
+        if (late && goes_on_at != 0 && (step == -EAGAIN || step == interrupted)) {
+            return false; // the service goes on with it
+        }
+        if ((step != -EAGAIN && step != interrupted) || late) {
             // The new holder would read frames as bytes: the connection is reset instead.
             const sockaddr none_at_all{AF_UNSPEC, {}};
             s.broken = true;

@@ -139,21 +139,31 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     return told != 0;
 }
 
-// By edge: if something has arrived since the last report, or the kernel reports other members of the nested set.
+// By edge: if something has arrived since the last report, or the kernel reports a member whose bytes it moves. An
+// event too many is better than one too few.
 bool EpollSet::look_at_nested(Watch& watch, bool to_sleep, uint32_t& events) {
     if (watch.disabled || watch.removed) {
         return false;
     }
-    const uint64_t now = watch.inner->progress();
-    const bool in_memory = watch.inner->ready(to_sleep);
+    EpollSet& inner = *watch.inner;
+    const bool edge = (watch.wanted.events & EPOLLET) != 0;
+    uint64_t now =
+        edge ? inner.progress() : 0; // before the check: what comes meanwhile is reported now or the next time
+    const bool in_memory = inner.ready(to_sleep);
     // The event that the kernel reported may have been consumed by now.
     pollfd one{watch.fd, POLLIN, 0};
-    const bool there = in_memory || (watch.kernel_in && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN);
+    const bool in_kernel =
+        watch.kernel_in && (!in_memory || inner.has_others()) && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN;
     watch.kernel_in = false;
-    soon_ = soon_ || (!there && watch.inner->looks_again_soon());
-    const bool edge = (watch.wanted.events & EPOLLET) != 0;
-    const bool fresh =
-        !edge || !in_memory || watch.seen_ended == 0 || static_cast<int64_t>(now - watch.seen_arrived) > 0;
+    const bool there = in_memory || in_kernel;
+    soon_ = soon_ || (!there && inner.looks_again_soon());
+    bool fresh = !edge || in_kernel || watch.seen_ended == 0 || now != watch.seen_arrived;
+    if (there && !fresh && to_sleep) {
+        inner.arm_active(); // ready() arms only those that have nothing
+        const uint64_t armed = inner.progress();
+        fresh = armed != now;
+        now = armed;
+    }
     if (!there || fresh) {
         watch.seen_arrived = now;
         watch.seen_ended = there ? 1 : 0;
@@ -162,7 +172,16 @@ bool EpollSet::look_at_nested(Watch& watch, bool to_sleep, uint32_t& events) {
     return events != 0;
 }
 
-// Grows with what happens to its connections.
+void EpollSet::arm_active() {
+    const LocalLock::Hold hold(lock_);
+    for (const Watch* watch = hold ? active_ : nullptr; watch != nullptr; watch = watch->next_active) {
+        if (watch->connection != nullptr && !watch->removed && watch->connection->segment.load() != nullptr) {
+            stream::arm(*watch->connection, POLLIN, path::by_frame);
+        }
+    }
+}
+
+// Changes with what happens to its connections.
 uint64_t EpollSet::progress() {
     const LocalLock::Hold hold(lock_);
     uint64_t sum = 0;

@@ -118,6 +118,7 @@ class EpollSet {
     static int without_own(epoll_event* events, int count);
     static bool has_own(const epoll_event* events, int count);
 
+    void note_others() { others_.store(true); } // a member that the library does not track
     static EpollSet* make();
     void add_number() { numbers_.fetch_add(1); }
     void drop_number(); // the last one frees it
@@ -155,7 +156,9 @@ class EpollSet {
     enum class Next : uint8_t { look, sleep, sleep_elsewhere };
     bool look_at(Watch& watch, Next next, uint32_t& events);
     bool look_at_nested(Watch& watch, bool to_sleep, uint32_t& events);
+    [[nodiscard]] bool has_others() const { return others_.load() || members_.load() > converted_.load(); }
     uint64_t progress();
+    void arm_active(); // the peers of members with events tell of more by a frame
     int take_kernel_events(epoll_event* events, int count);
     int ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
 
@@ -183,9 +186,10 @@ class EpollSet {
     uint32_t told_count_ = 0;
     std::array<Watch*, max_told> told_{};
     std::atomic<uint32_t> converted_{0};
-    std::atomic<uint32_t> members_{0};
-    uint32_t nested_ = 0;  // nested sets among them
-    uint32_t removed_ = 0; // Watch::removed
+    std::atomic<uint32_t> members_{0}; // sockets and sets
+    std::atomic<bool> others_{false};  // something else is, or was, a member
+    uint32_t nested_ = 0;              // nested sets among them
+    uint32_t removed_ = 0;             // Watch::removed
     std::atomic<uint32_t> sleepers_{0};
     std::atomic<int> numbers_{0};
     bool soon_ = false;               // a member must be checked again, see stream::gives_back()

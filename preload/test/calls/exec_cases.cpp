@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include <spawn.h>
 #include <sys/ioctl.h>
@@ -136,6 +137,26 @@ CALLS_CASE(a_child_of_system_uses_what_it_inherited) {
     say_received(one.client);
     say_echo(one.client, one.server);
     close_all(one);
+}
+
+// A program that sets FD_CLOEXEC nowhere; what it runs uses none of its connections.
+CALLS_CASE(a_process_that_leaks_many_runs_a_program) {
+    std::vector<Pair> pairs;
+    for (int i = 0; i < 20; ++i) {
+        pairs.push_back(pair_with_leak());
+    }
+    SAY(write(pairs[3].client, "unread", 6));
+    SAY(system("true"));
+    for (const Pair& one : pairs) {
+        say_echo(one.server, one.client);
+    }
+    char text[8] = {};
+    SAY(read(pairs[3].server, text, 6));
+    say("%s", text);
+    for (const Pair& one : pairs) {
+        say_echo(one.client, one.server);
+        close_all(one);
+    }
 }
 
 CALLS_CASE(a_child_of_popen_uses_what_it_inherited) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "prov/rstream/stream/blocked_threads.hpp"
@@ -26,7 +27,7 @@ class BlockedCalls {
     void on_told() {
         threads_.leave();
         raise(reported_, blocks_.load());
-        settle();
+        settle(reported_.load());
     }
     // A call of the other kind.
     void on_other_call() { threads_.awake(); }
@@ -42,6 +43,8 @@ class BlockedCalls {
     // a change after that sees the mark. A thread that is blocked, and finds that there is something, is told to repeat
     // its calls, but only once: it may not be interested any more.
     template <class There> bool may_sleep(const There& there) {
+        // What another thread is told from here on is not settled by this one: that is what it may sleep for.
+        const uint64_t reported = reported_.load();
         threads_.sleep();
         bool free = true;
         if (threads_.contain_caller()) {
@@ -55,7 +58,10 @@ class BlockedCalls {
                 free = false;
             }
         }
-        settle();
+        settle(reported);
+        if (free) {
+            forget_sleepers_in_time();
+        }
         return free;
     }
     void cancel_wait() { threads_.awake(); }
@@ -66,9 +72,26 @@ class BlockedCalls {
     [[nodiscard]] bool unsettled() const { return blocks_.load() != settled_.load(); }
 
   private:
-    void settle() {
-        if (const uint64_t reported = reported_.load(); reported != settled_.load() && !threads_.others_sleep()) {
+    void settle(uint64_t reported) {
+        if (reported > settled_.load() && !threads_.others_sleep()) {
             raise(settled_, reported);
+        }
+    }
+    // A thread may never come back: it was cancelled, or has left the endpoint to others. Its signal would keep those
+    // awake for good. Whoever sleeps has heard of it after so long.
+    void forget_sleepers_in_time() {
+        const uint64_t reported = reported_.load();
+        if (reported == settled_.load() || unreported()) {
+            kept_for_.store(0, std::memory_order_relaxed);
+            return;
+        }
+        const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+        if (kept_for_.exchange(reported, std::memory_order_relaxed) != reported) {
+            kept_since_.store(now, std::memory_order_relaxed);
+        } else if (now - kept_since_.load(std::memory_order_relaxed) >
+                   std::chrono::steady_clock::duration(longest_signal).count()) {
+            threads_.wake_all();
+            settle(reported);
         }
     }
     static void raise(std::atomic<uint64_t>& number, uint64_t to) {
@@ -76,10 +99,14 @@ class BlockedCalls {
         }
     }
 
+    static constexpr std::chrono::seconds longest_signal{1};
+
     std::atomic<uint64_t> blocks_{0};   // calls that were blocked, but not each in a row
     std::atomic<uint64_t> reported_{0}; // those before a thread was told
     std::atomic<uint64_t> settled_{0};  // those of which no thread sleeps any more
     BlockedThreads threads_;
+    std::atomic<uint64_t> kept_for_{0}; // the reported calls for which other threads are signalled; 0: none
+    std::atomic<int64_t> kept_since_{0};
 };
 
 } // namespace rstream

@@ -55,6 +55,15 @@ class BlockedThreads {
     // The calling thread may sleep from here on, or is awake.
     void sleep() { (void)replace_own(self() | sleeping); }
     void awake() { (void)replace_own(self()); }
+    // None counts as asleep any more.
+    void wake_all() {
+        for (std::atomic<uintptr_t>& one : threads_) {
+            if (uintptr_t found = one.load(); asleep(found)) {
+                (void)one.compare_exchange_strong(found, found & ~sleeping);
+            }
+        }
+        unknown_.store(false);
+    }
     [[nodiscard]] bool others_sleep() const {
         const uintptr_t own = self();
         return unknown_.load() || std::any_of(threads_.begin(), threads_.end(), [own](const auto& one) {
@@ -91,7 +100,7 @@ class BlockedThreads {
     std::array<std::atomic<uintptr_t>, max_known> threads_{};
     std::atomic<size_t> known_{0}; // entries in use: for most streams there are none
     std::atomic<size_t> next_{0};
-    std::atomic<bool> unknown_{false}; // more of them sleep than are known here; for good
+    std::atomic<bool> unknown_{false}; // more of them sleep than are known here
 };
 
 } // namespace rstream

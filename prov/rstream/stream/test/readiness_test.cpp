@@ -5,6 +5,7 @@
 #include "prov/rstream/stream/readiness.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -327,6 +328,51 @@ void test_a_close_is_woken_by_completion_alone(void**) {
     assert_false(readiness.wakes(Source{.completed = true}));
 }
 
+// The other thread is told while this one, on its way to sleep, has found nothing.
+void test_a_thread_on_its_way_to_sleep_keeps_its_signal(void**) {
+    BlockedCalls calls;
+    calls.on_blocked();
+    const bool may = calls.may_sleep([&] {
+        std::thread([&] { calls.on_told(); }).join();
+        return false;
+    });
+    assert_true(may);
+    assert_true(calls.unsettled());
+}
+
+// More than can be told apart, of which none ever comes back.
+void test_threads_that_never_come_back_do_not_signal_for_good(void**) {
+    BlockedCalls calls;
+    std::vector<std::thread> threads;
+    std::atomic<size_t> asleep{0};
+    std::atomic<bool> over{false};
+    const size_t many = BlockedThreads::max_known + 1;
+    for (size_t i = 0; i < many; ++i) {
+        threads.emplace_back([&] {
+            calls.on_blocked();
+            (void)calls.may_sleep([] { return false; });
+            ++asleep;
+            over.wait(false);
+        });
+    }
+    while (asleep != many) {
+        std::this_thread::yield();
+    }
+    calls.on_told();
+    assert_true(calls.unsettled());
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (calls.unsettled() && std::chrono::steady_clock::now() < until) {
+        (void)calls.may_sleep([] { return false; });
+        std::this_thread::yield();
+    }
+    assert_false(calls.unsettled());
+    over = true;
+    over.notify_all();
+    for (std::thread& thread : threads) {
+        thread.join();
+    }
+}
+
 // Or it sleeps to the end of the linger time, if another thread has taken that from the core.
 void test_a_close_is_woken_by_the_end_of_what_it_waits_for(void**) {
     Readiness readiness;
@@ -370,6 +416,8 @@ int main() {
         cmocka_unit_test(test_a_thread_that_does_not_sleep_is_not_woken),
         cmocka_unit_test(test_a_thread_that_is_awake_again_is_not_woken),
         cmocka_unit_test(test_many_threads_are_woken_though_one_was_told),
+        cmocka_unit_test(test_a_thread_on_its_way_to_sleep_keeps_its_signal),
+        cmocka_unit_test(test_threads_that_never_come_back_do_not_signal_for_good),
         cmocka_unit_test(test_a_blocked_send_is_woken_by_space_or_a_loss),
         cmocka_unit_test(test_a_sender_is_woken_though_another_one_has_sent),
         cmocka_unit_test(test_a_sender_does_not_sleep_though_another_one_has_sent),

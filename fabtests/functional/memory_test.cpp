@@ -159,6 +159,9 @@ void first_wait_without_descriptors(const std::vector<std::string>& arguments) {
 
 void test_a_first_wait_without_descriptors_is_a_pause() {
     need_core("tcp");
+    if (sanitized) {
+        throw Skip("the sanitizer needs descriptors itself"); // its check of an object's type makes a pipe
+    }
     for (const char* state : {"bound", "listens"}) {
         run_in_child("first_wait_without_descriptors", {}, {state});
     }

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -296,6 +298,12 @@ class Server {
         const std::lock_guard lock(mutex_);
         killed_.insert(process);
     }
+    // Until a connection of that process is there: one that is killed before it connects proves nothing.
+    void await(uint32_t process) {
+        std::unique_lock lock(mutex_);
+        heard_changed_.wait_for(lock, std::chrono::milliseconds(patience(20000)),
+                                [&] { return heard_.contains(process); });
+    }
     void stop() { stopping_.store(true); }
 
     void serve() {
@@ -382,6 +390,11 @@ class Server {
             }
             if ((flow.told += static_cast<size_t>(n)) == sizeof(Plan)) {
                 EXPECT_EQ(flow.plan.mark, Plan().mark);
+                {
+                    const std::lock_guard lock(mutex_);
+                    heard_.insert(flow.plan.process);
+                }
+                heard_changed_.notify_all();
                 flow.receiving.begin(flow.plan.seed);
                 flow.sending.begin(other_seed(flow.plan.seed), flow.plan.down);
             }
@@ -440,6 +453,8 @@ class Server {
     std::mutex mutex_;
     std::map<int, std::shared_ptr<Flow>> flows_;
     std::set<uint32_t> killed_;
+    std::set<uint32_t> heard_; // processes that have connected
+    std::condition_variable heard_changed_;
 };
 
 // Runs all for a time; one process after another is killed and started anew.
@@ -459,8 +474,11 @@ void soak(Server& server, uint32_t& process, int milliseconds) {
         numbers.push_back(process);
     }
     const int pause = std::max(milliseconds / 8, 300);
-    for (size_t victim = 0; left() > 2 * pause; victim = (victim + 1) % processes) {
+    bool any = false;
+    for (size_t victim = 0; !any || left() > 2 * pause; victim = (victim + 1) % processes) {
         usleep(static_cast<useconds_t>(1000 * pause));
+        server.await(numbers[victim]);
+        any = true;
         server.will_be_killed(numbers[victim]);
         children[victim]->kill();
         children[victim] = begin(std::max(1, left()));
@@ -610,7 +628,7 @@ void test_connecting_and_closing_leaves_nothing_behind() {
 int main(int argc, char** argv) {
     signal(SIGPIPE, SIG_IGN);
     // On a machine that is slow, a connection is not refused because its handshake was.
-    setenv("FI_RSTREAM_HANDSHAKE_TIMEOUT", std::to_string(patience(1000)).c_str(), 0);
+    setenv("FI_RSTREAM_HANDSHAKE_TIMEOUT", std::to_string(patience(15000)).c_str(), 0);
     const Role roles[] = {{"connects", role_connects}};
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;

@@ -11,7 +11,9 @@ namespace preload::outside_use {
 
 // A program that inherits all fds without FD_CLOEXEC is about to be executed: by this process, which may be a child of
 // vfork, or by a child that it makes for that. Whether the program uses them cannot be known. executes: the process
-// itself becomes that program.
+// itself becomes that program. Otherwise the program may not use them at all: it takes a quarter of a second at most,
+// for all of them together, none is reset for it, and where there are more than 16, they are taken to be leaked and
+// stay.
 void hand_over_inheritable(bool executes);
 // A child of vfork is about to duplicate it for the program that it executes; the table is its parent's.
 void hand_over_duplicated(int fd);

@@ -69,15 +69,19 @@ bool Handshakes::list(std::vector<Member>& out) {
     return true;
 }
 
+void Handshakes::open_held() {
+    if (held_.get() < 0) {
+        held_ = base::Descriptor(epoll_create1(EPOLL_CLOEXEC));
+    }
+}
+
 // False: the core can read it now, or it cannot be removed from the core's set.
 bool Handshakes::hold(const Member& member, Time now, std::vector<Handshake>& out) {
     const int fd = member.watched.fd;
     if (is_whole(fd)) {
         return false;
     }
-    if (held_.get() < 0) {
-        held_ = base::Descriptor(epoll_create1(EPOLL_CLOEXEC));
-    }
+    open_held();
     epoll_event event{};
     event.events = EPOLLIN | EPOLLRDHUP | EPOLLET; // wake for new bytes only
     event.data.fd = fd;
@@ -166,6 +170,7 @@ Handshakes::Found Handshakes::look(Time now) {
         } else if (is_epoll_set(fd)) {
             sets_.emplace_back(fd);
             inner = true;
+            open_held(); // at the first look, so that a listener's fds do not get more later
         }
     }
     handshakes_ = std::move(present);

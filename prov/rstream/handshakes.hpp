@@ -52,7 +52,8 @@ class Handshakes {
 
     [[nodiscard]] size_t count() const { return handshakes_.size(); }
     [[nodiscard]] bool listening() const { return listener_ >= 0; }
-    // Readable when a socket that was removed from the core's set has to be checked; -1 until there has been one.
+    // Readable when a socket that was removed from the core's set has to be checked; -1 if the core's sockets are not in
+    // a nested set.
     [[nodiscard]] int held_fd() const { return held_.get(); }
     // The earliest deadline; none without handshakes.
     [[nodiscard]] std::optional<Time> deadline() const;
@@ -73,6 +74,7 @@ class Handshakes {
 
     bool list(std::vector<Member>& out);
     void end(Handshake& handshake);
+    void open_held();
     bool hold(const Member& member, Time now, std::vector<Handshake>& out);
     void give_back(Handshake& handshake);
     // Adds sockets whose request is complete back to the core's set. True if there were any.

@@ -4,7 +4,31 @@
 
 #include <algorithm>
 
+#include "prov/rstream/core_descriptors.hpp"
+
 namespace rstream {
+
+namespace {
+
+// libfabric 1.19 and later: a domain of tcp has descriptors of its own, which can be found only as members of a queue
+// of that domain. Those of connections are handled when they are connected, but a program that listens may execute
+// another one before it has any.
+void close_domain_on_exec(fid_domain* domain) {
+    fi_cq_attr attr{};
+    attr.size = 1;
+    attr.format = FI_CQ_FORMAT_DATA;
+    attr.wait_obj = FI_WAIT_FD;
+    fid_cq* cq = nullptr;
+    if (fi_cq_open(domain, &attr, &cq, nullptr) != 0) {
+        return; // no connection of this domain can be made, either
+    }
+    const Owned<fid_cq> queue(cq);
+    if (int fd = -1; fi_control(&cq->fid, FI_GETWAIT, &fd) == 0) {
+        close_queue_on_exec(fd);
+    }
+}
+
+} // namespace
 
 CoreDomains::Place::~Place() {
     if (domains_ != nullptr) {
@@ -15,7 +39,10 @@ CoreDomains::Place::~Place() {
 int CoreDomains::open_domain(Owned<fid_domain>& out) const {
     fid_domain* domain = nullptr;
     const int ret = fi_domain(fabric_, info_.get(), &domain, nullptr);
-    out.reset(ret == 0 ? domain : nullptr);
+    if (ret == 0) {
+        out.reset(domain);
+        close_domain_on_exec(domain);
+    }
     return ret;
 }
 

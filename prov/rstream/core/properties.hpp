@@ -57,8 +57,8 @@ struct CoreProperties {
     // The core does not validate data from peers: a peer that breaks its protocol can crash this process.
     bool trusts_peers = true;
 
-    // Max connections on one domain; 0: unlimited. See core/domains.hpp.
-    uint32_t max_domain_connections = 0;
+    // Max connections on one domain; 0: unlimited. See core/domains.hpp, and table.cpp for the default.
+    uint32_t max_domain_connections = 16;
 
     // The network loses frames and the adapter retransmits them, so that long messages may wait for a timeout.
     bool loses_frames = true;

@@ -35,7 +35,7 @@ constexpr CoreProperties kernel_tcp{
 constexpr CoreProperties kernel_tcp_in_one_set = [] {
     CoreProperties properties = kernel_tcp;
     properties.queue_members_fixed = true;
-    properties.max_domain_connections = 16;
+    properties.max_domain_connections = CoreProperties().max_domain_connections;
     return properties;
 }();
 

@@ -6,7 +6,6 @@
 #include "prov/rstream/core/endpoint.hpp"
 
 #include <memory>
-#include <optional>
 
 #include "prov/rstream/test/wire_test.hpp"
 
@@ -19,7 +18,7 @@ struct Scene {
     Owned<fid_fabric> fabric;
     Owned<fid_eq> events;
     CoreDomains domains;
-    std::optional<CoreEndpoint> endpoint;
+    std::unique_ptr<CoreEndpoint> endpoint;
 };
 
 int set_up_with(void** state, bool queue_shows_end) {
@@ -40,7 +39,7 @@ int set_up_with(void** state, bool queue_shows_end) {
     scene->events.reset(events);
     CoreProperties properties;
     properties.queue_shows_end = queue_shows_end;
-    scene->endpoint.emplace(fabric, CoreTraits(*scene->info, true), properties);
+    scene->endpoint = std::make_unique<CoreEndpoint>(fabric, CoreTraits(*scene->info, true), properties);
     *state = scene.get();
     Scene& made = *scene.release(); // until tear_down
     const int ret = made.domains.open(fabric, *made.info);

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <optional>
 
 #include "prov/rstream/fabric.hpp"
 #include "prov/rstream/test/wire_test.hpp"
@@ -24,7 +23,7 @@ struct Scene {
     Owned<fid_eq> queue;
     AnyFid endpoint{};
     int context = 0;
-    std::optional<EndpointEvents> events;
+    std::unique_ptr<EndpointEvents> events;
 };
 
 int set_up(void** state) {
@@ -44,7 +43,7 @@ int set_up(void** state) {
     }
     scene->queue.reset(queue);
     scene->endpoint.context = &scene->context;
-    scene->events.emplace(*object_of<EventQueue>(queue), &scene->endpoint);
+    scene->events = std::make_unique<EndpointEvents>(*object_of<EventQueue>(queue), &scene->endpoint);
     *state = scene.release();
     return 0;
 }

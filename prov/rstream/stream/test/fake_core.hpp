@@ -45,7 +45,7 @@ class FakeCore {
         info->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
         info->tx_attr->inject_size = inject_size;
         info->ep_attr->max_msg_size = size_t{1} << 20;
-        endpoint_.emplace(&fabric_, CoreTraits(*info, true), properties);
+        endpoint_ = std::make_unique<CoreEndpoint>(&fabric_, CoreTraits(*info, true), properties);
         opened_ = domains_.open(&fabric_, *info) == 0 && endpoint_->open_queue(domains_, *info, 64) == 0 &&
                   endpoint_->open(&events_, nullptr) == 0;
     }
@@ -242,7 +242,7 @@ class FakeCore {
     uint64_t keys_ = 0;
     bool opened_ = false;
     CoreDomains domains_;
-    std::optional<CoreEndpoint> endpoint_;
+    std::unique_ptr<CoreEndpoint> endpoint_;
 };
 
 } // namespace rstream

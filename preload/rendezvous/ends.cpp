@@ -71,12 +71,22 @@ socklen_t Ends::meeting_name(sockaddr_un& out) const {
     return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
 }
 
-Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received) {
-    const int fd = descriptors::make(
-        [] { return sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG); });
-    if (fd < 0) {
-        return Owner::unknown;
+namespace {
+
+// A TCP socket of this thread's network namespace, as the kernel describes it (sock_diag(7)).
+struct Described {
+    inet_diag_msg socket{};
+    uint64_t received = 0;
+
+    [[nodiscard]] uint64_t cookie() const {
+        return uint64_t{socket.id.idiag_cookie[1]} << 32 | socket.id.idiag_cookie[0];
     }
+};
+
+enum class Asked : uint8_t { found, absent, failed };
+
+// The socket whose own end is ends.own. `device`: the index of the one that it is bound to; 0: none.
+Asked describe(int netlink, const Ends& ends, uint32_t device, Described& out) {
     struct {
         nlmsghdr header;
         inet_diag_req_v2 request;
@@ -91,48 +101,99 @@ Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received) {
     r.idiag_ext = 1 << (INET_DIAG_INFO - 1);
     r.idiag_states = ~0U;
     const size_t skip = ipv4 ? mapped_prefix.size() : 0;
-    memcpy(r.id.idiag_src, ends.peer.bytes.data() + skip, ends.peer.bytes.size() - skip);
-    memcpy(r.id.idiag_dst, ends.own.bytes.data() + skip, ends.own.bytes.size() - skip);
-    r.id.idiag_sport = htons(ends.peer.port);
-    r.id.idiag_dport = htons(ends.own.port);
+    memcpy(r.id.idiag_src, ends.own.bytes.data() + skip, ends.own.bytes.size() - skip);
+    memcpy(r.id.idiag_dst, ends.peer.bytes.data() + skip, ends.peer.bytes.size() - skip);
+    r.id.idiag_sport = htons(ends.own.port);
+    r.id.idiag_dport = htons(ends.peer.port);
+    r.id.idiag_if = device;
     r.id.idiag_cookie[0] = r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-    alignas(nlmsghdr) std::array<char, 1024> answer{};
-    Owner owner = Owner::unknown;
     // The kernel answers within the send call.
-    if (sys::send(fd, &question, sizeof(question), 0) > 0) {
-        const long n = sys::recv(fd, answer.data(), answer.size(), 0);
-        nlmsghdr header{};
-        if (n >= static_cast<long>(sizeof(header))) {
-            memcpy(&header, answer.data(), sizeof(header));
-        }
-        if (header.nlmsg_type == NLMSG_ERROR && n >= static_cast<long>(NLMSG_LENGTH(sizeof(nlmsgerr)))) {
-            nlmsgerr error{};
-            memcpy(&error, answer.data() + NLMSG_HDRLEN, sizeof(error));
-            owner = error.error == -ENOENT ? Owner::absent : Owner::unknown;
-        } else if (header.nlmsg_type == SOCK_DIAG_BY_FAMILY &&
-                   n >= static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg)))) {
-            inet_diag_msg found{};
-            memcpy(&found, answer.data() + NLMSG_HDRLEN, sizeof(found));
-            user = found.idiag_uid;
-            // Without an inode, no process has it yet, or has it any more.
-            constexpr uint8_t established = 1; // TCP states of the kernel
-            constexpr uint8_t syn_received = 3;
-            const bool open = found.idiag_state == established || found.idiag_state == syn_received;
-            owner = found.idiag_inode != 0 ? Owner::found : open ? Owner::unaccepted : Owner::closed;
-            const auto* attribute =
-                reinterpret_cast<const rtattr*>(answer.data() + NLMSG_LENGTH(sizeof(inet_diag_msg)));
-            auto left = static_cast<unsigned>(n - static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg))));
-            for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
-                constexpr size_t wanted = offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
-                if (attribute->rta_type == INET_DIAG_INFO && RTA_PAYLOAD(attribute) >= wanted) {
-                    tcp_info info{};
-                    memcpy(&info, RTA_DATA(attribute), std::min<size_t>(sizeof(info), RTA_PAYLOAD(attribute)));
-                    received = info.tcpi_bytes_received;
-                }
-            }
+    alignas(nlmsghdr) std::array<char, 1024> answer{};
+    if (sys::send(netlink, &question, sizeof(question), 0) <= 0) {
+        return Asked::failed;
+    }
+    const long n = sys::recv(netlink, answer.data(), answer.size(), 0);
+    nlmsghdr header{};
+    if (n >= static_cast<long>(sizeof(header))) {
+        memcpy(&header, answer.data(), sizeof(header));
+    }
+    if (header.nlmsg_type == NLMSG_ERROR && n >= static_cast<long>(NLMSG_LENGTH(sizeof(nlmsgerr)))) {
+        nlmsgerr error{};
+        memcpy(&error, answer.data() + NLMSG_HDRLEN, sizeof(error));
+        return error.error == -ENOENT ? Asked::absent : Asked::failed;
+    }
+    if (header.nlmsg_type != SOCK_DIAG_BY_FAMILY || n < static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg)))) {
+        return Asked::failed;
+    }
+    memcpy(&out.socket, answer.data() + NLMSG_HDRLEN, sizeof(out.socket));
+    const auto* attribute = reinterpret_cast<const rtattr*>(answer.data() + NLMSG_LENGTH(sizeof(inet_diag_msg)));
+    auto left = static_cast<unsigned>(n - static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg))));
+    for (; RTA_OK(attribute, left); attribute = RTA_NEXT(attribute, left)) {
+        constexpr size_t wanted = offsetof(tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
+        if (attribute->rta_type == INET_DIAG_INFO && RTA_PAYLOAD(attribute) >= wanted) {
+            tcp_info info{};
+            memcpy(&info, RTA_DATA(attribute), std::min<size_t>(sizeof(info), RTA_PAYLOAD(attribute)));
+            out.received = info.tcpi_bytes_received;
         }
     }
-    descriptors::close(fd);
+    return Asked::found;
+}
+
+// Whether the namespace in which this thread asks is that of fd. Another one can have a connection of somebody else's
+// with the same addresses, which would answer for this one's peer.
+Asked is_here(int netlink, int fd, const Ends& ends) {
+    uint64_t cookie = 0;
+    socklen_t length = sizeof(cookie);
+    if (sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) != 0) {
+        return Asked::failed;
+    }
+    int device = 0;
+    length = sizeof(device);
+    if (sys::getsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &device, &length) != 0) {
+        device = 0;
+    }
+    Described own;
+    const Asked asked = describe(netlink, ends, static_cast<uint32_t>(device), own);
+    return asked == Asked::found && own.cookie() != cookie ? Asked::absent : asked;
+}
+
+Owner ask(int netlink, int fd, const Ends& ends, uid_t& user, uint64_t& received) {
+    switch (is_here(netlink, fd, ends)) {
+    case Asked::found:
+        break;
+    case Asked::absent:
+        return Owner::elsewhere;
+    case Asked::failed:
+        return Owner::unknown;
+    }
+    Described peer;
+    switch (describe(netlink, ends.reversed(), 0, peer)) {
+    case Asked::found:
+        break;
+    case Asked::absent:
+        return Owner::absent;
+    case Asked::failed:
+        return Owner::unknown;
+    }
+    user = peer.socket.idiag_uid;
+    received = peer.received;
+    // Without an inode, no process has it yet, or has it any more.
+    constexpr uint8_t established = 1; // TCP states of the kernel
+    constexpr uint8_t syn_received = 3;
+    const bool open = peer.socket.idiag_state == established || peer.socket.idiag_state == syn_received;
+    return peer.socket.idiag_inode != 0 ? Owner::found : open ? Owner::unaccepted : Owner::closed;
+}
+
+} // namespace
+
+Owner peer_owner(int fd, const Ends& ends, uid_t& user, uint64_t& received) {
+    const int netlink = descriptors::make(
+        [] { return sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG); });
+    if (netlink < 0) {
+        return Owner::unknown;
+    }
+    const Owner owner = ask(netlink, fd, ends, user, received);
+    descriptors::close(netlink);
     return owner;
 }
 

@@ -38,11 +38,12 @@ struct Ends {
     socklen_t meeting_name(sockaddr_un& out) const;
 };
 
-enum class Owner : uint8_t { found, absent, unaccepted, closed, unknown };
+enum class Owner : uint8_t { found, absent, elsewhere, unaccepted, closed, unknown };
 
-// The owner of the socket at the other end, from NETLINK_SOCK_DIAG (sock_diag(7)). absent: there is no such socket in
-// this network namespace. unaccepted: the connection waits in a listener's backlog, and no process has it yet. closed:
-// its program has closed it. unknown: the kernel cannot be queried. received: bytes that it has received so far.
-Owner peer_owner(const Ends& ends, uid_t& user, uint64_t& received);
+// The owner of the socket at the other end of fd, from NETLINK_SOCK_DIAG (sock_diag(7)). absent: there is no such
+// socket in this network namespace. elsewhere: fd itself is not of the namespace of this thread. unaccepted: the
+// connection waits in a listener's backlog, and no process has it yet. closed: its program has closed it. unknown: the
+// kernel cannot be queried. received: bytes that it has received so far.
+Owner peer_owner(int fd, const Ends& ends, uid_t& user, uint64_t& received);
 
 } // namespace preload::rendezvous

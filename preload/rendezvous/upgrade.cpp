@@ -105,7 +105,12 @@ Outcome examine(Connection& c, Upgrade& out) {
     if (!before.established) {
         return failure(Reason::half_closed, true);
     }
-    switch (peer_owner(out.ends, out.user, peer_received)) {
+    switch (peer_owner(out.fd, out.ends, out.user, peer_received)) {
+    case Owner::elsewhere: // also once it is closed
+        if (!read_positions(out.fd, after) || !after.established) {
+            return failure(Reason::young, true);
+        }
+        return failure(Reason::other_netns, true);
     case Owner::absent: // also after a reset
         if (!read_positions(out.fd, after) || !after.established) {
             return failure(Reason::young, true);

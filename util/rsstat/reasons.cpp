@@ -57,6 +57,8 @@ constexpr Known known[] = {
      "nothing, unless a device should have the address: look at rdma link, and at FI_RSTREAM_CORE"},
     {Reason::port_taken, "port_taken",
      "nothing: other connections have other ports; over the tcp core, close idle ones"},
+    {Reason::other_netns, "other_netns",
+     "nothing, or run the program within the network namespace of its connections (ip netns exec)"},
     {Reason::unread, "unread", "nothing, or let the reader read before it sends"},
 };
 

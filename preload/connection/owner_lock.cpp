@@ -3,7 +3,9 @@
 #include "preload/connection/owner_lock.hpp"
 
 #include <cerrno>
+#include <csignal>
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -53,7 +55,27 @@ bool is_alive(uint64_t word) {
     return alive;
 }
 
-uintptr_t frame() { return reinterpret_cast<uintptr_t>(__builtin_frame_address(0)); }
+// Whether the calling thread has left the section that it has acquired with the frame `section`, by longjmp, and not
+// just interrupted it, by a signal handler. Both calls are acquire()'s: two of one caller have equal frames. On one
+// stack, a handler runs below the frame that it has interrupted. Frames of two stacks say nothing: if in doubt, the
+// section is interrupted, since it would otherwise continue without the lock.
+bool is_left(uintptr_t section, uintptr_t caller) {
+    stack_t alternate{};
+    sys::call(SYS_sigaltstack, nullptr, &alternate);
+    const auto begin = reinterpret_cast<uintptr_t>(alternate.ss_sp);
+    const bool caller_handles = caller - begin < alternate.ss_size;
+    const bool section_handled = section - begin < alternate.ss_size;
+    if (caller_handles != section_handled) {
+        return section_handled; // by a handler that has not returned, and is not running either
+    }
+    // A handler with SS_AUTODISARM finds no alternate stack. The thread's own stack ends with its local storage, which
+    // pthread_self() refers to.
+    const auto end = static_cast<uintptr_t>(pthread_self());
+    return section <= caller && !(section < end && end <= caller);
+}
+
+// Whether the calling thread, whose word names this process, is in a child that shares its parent's memory (vfork).
+bool shares_memory(uint64_t word) { return sys::call(SYS_getpid) != static_cast<long>(word >> 32); }
 
 constexpr int spins = 200;
 constexpr int yields = 100; // before each check whether the owner is alive
@@ -63,20 +85,23 @@ constexpr int yields = 100; // before each check whether the owner is alive
 pid_t thread_id() { return static_cast<pid_t>(own_word() & 0xffffffff); }
 void forget_thread_id() { self.word = 0; }
 
-bool OwnerLock::try_acquire() {
+bool OwnerLock::try_acquire(uintptr_t frame) {
     uint64_t none = 0;
     if (!word_.compare_exchange_strong(none, own_word(), std::memory_order_acquire, std::memory_order_relaxed)) {
         return false;
     }
-    frame_ = frame();
+    frame_ = frame;
     return true;
 }
 
+bool OwnerLock::try_acquire() { return try_acquire(reinterpret_cast<uintptr_t>(__builtin_frame_address(0))); }
+
 bool OwnerLock::acquire() {
-    if (try_acquire()) [[likely]] {
+    const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+    if (try_acquire(frame)) [[likely]] {
         return true;
     }
-    return wait();
+    return wait(frame);
 }
 
 void OwnerLock::give_way() {
@@ -84,22 +109,20 @@ void OwnerLock::give_way() {
     sched_yield();
 }
 
-bool OwnerLock::wait() {
+bool OwnerLock::wait(uintptr_t frame) {
     for (int round = 0;; ++round) {
         uint64_t owner = word_.load(std::memory_order_relaxed);
         if (owner == 0) {
-            if (try_acquire()) {
+            if (try_acquire(frame)) {
                 return true;
             }
             continue;
         }
         if (owner == own_word()) {
-            // A handler runs below the frame it has interrupted, or on a stack of its own. A section whose frame is
-            // below the caller's was left by longjmp.
-            if (frame_ >= frame()) {
+            if (!is_left(frame_, frame) || shares_memory(owner)) {
                 return false;
             }
-            frame_ = frame();
+            frame_ = frame;
             return true;
         }
         waited_.store(1, std::memory_order_relaxed);
@@ -113,7 +136,7 @@ bool OwnerLock::wait() {
         }
         if (!is_alive(owner)) {
             if (word_.compare_exchange_strong(owner, own_word(), std::memory_order_acquire)) {
-                frame_ = frame();
+                frame_ = frame;
                 return true;
             }
             continue;

@@ -36,12 +36,13 @@ class OwnerLock {
     }
 
   private:
-    bool wait();
+    bool try_acquire(uintptr_t frame);
+    bool wait(uintptr_t frame);
     void give_way();
 
     std::atomic<uint64_t> word_{0};   // process id << 32 | thread id of the owner
     std::atomic<uint32_t> waited_{0}; // a thread waits: the owner yields after release, to let it go first
-    uintptr_t frame_ = 0;             // the owner's stack frame
+    uintptr_t frame_ = 0;             // the owner's stack frame in acquire()
 };
 
 } // namespace preload

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The lock that processes share: what becomes of it when its owner ends without releasing it.
+// The lock that processes share: what becomes of it when its owner ends, or is interrupted, without releasing it.
+#include <climits>
+#include <csetjmp>
+#include <csignal>
 #include <new>
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -72,6 +76,140 @@ void test_a_lock_of_a_process_that_nobody_has_waited_for_is_taken() {
     EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A thread whose alternate signal stack lies directly above its own stack, or directly below.
+class TwoStacks {
+  public:
+    TwoStacks()
+        : memory_(static_cast<char*>(
+              mmap(nullptr, 3 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0))) {
+        EXPECT(memory_ != MAP_FAILED);
+    }
+    TwoStacks(const TwoStacks&) = delete;
+    TwoStacks& operator=(const TwoStacks&) = delete;
+    ~TwoStacks() { munmap(memory_, 3 * size); }
+
+    // Runs it on the middle third.
+    void run(void* (*body)(void*), bool above, int flags) {
+        alternate_.ss_sp = memory_ + (above ? 2 * size : 0);
+        alternate_.ss_size = size;
+        alternate_.ss_flags = flags;
+        body_ = body;
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        EXPECT_EQ(pthread_attr_setstack(&attributes, memory_ + size, size), 0);
+        pthread_t thread{};
+        const auto begin = [](void* of) -> void* {
+            auto* own = static_cast<TwoStacks*>(of);
+            return sigaltstack(&own->alternate_, nullptr) == 0 ? own->body_(nullptr) : nullptr;
+        };
+        EXPECT_EQ(pthread_create(&thread, &attributes, begin, this), 0);
+        EXPECT_EQ(pthread_join(thread, nullptr), 0);
+        pthread_attr_destroy(&attributes);
+    }
+
+  private:
+    static constexpr size_t size = size_t{256} << 10;
+    char* memory_;
+    stack_t alternate_{};
+    void* (*body_)(void*) = nullptr;
+};
+
+// For the functions below, which are handlers or left by longjmp.
+OwnerLock* under_test = nullptr;
+volatile sig_atomic_t got = -1;
+sigjmp_buf out;
+
+constexpr int autodisarm = INT_MIN; // SS_AUTODISARM of <linux/signal.h>, which conflicts with <csignal>
+
+void handle(void (*handler)(int), int flags) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    action.sa_flags = flags;
+    EXPECT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+}
+
+void acquire_in_handler(int /*signal*/) {
+    got = under_test->acquire() ? 1 : 0;
+    if (got == 1) {
+        under_test->release();
+    }
+}
+
+void* interrupted_section(void* /*unused*/) {
+    if (under_test->acquire()) {
+        raise(SIGUSR1);
+        under_test->release();
+    }
+    return nullptr;
+}
+
+void test_a_handler_does_not_take_the_lock_of_the_section_that_it_has_interrupted() {
+    SharedLock lock;
+    under_test = lock.operator->();
+    TwoStacks stacks;
+    for (const bool above : {true, false}) {
+        for (const int flags : {0, autodisarm}) {
+            for (const int handled_on : {0, SA_ONSTACK}) {
+                handle(acquire_in_handler, handled_on);
+                got = -1;
+                stacks.run(interrupted_section, above, flags);
+                EXPECT_EQ(static_cast<int>(got), 0);
+            }
+        }
+    }
+    signal(SIGUSR1, SIG_DFL);
+    EXPECT(lock->acquire());
+    lock->release();
+}
+
+// Two calls of it have the same frame.
+__attribute__((noinline)) bool enter(bool leaves) {
+    const bool entered = under_test->acquire();
+    if (entered && leaves) {
+        siglongjmp(out, 1);
+    }
+    return entered;
+}
+
+void enter_in_handler(int /*signal*/) { (void)enter(true); }
+
+void* left_section(void* in_handler) {
+    if (sigsetjmp(out, 1) == 0) {
+        in_handler != nullptr ? static_cast<void>(raise(SIGUSR1)) : static_cast<void>(enter(true));
+    }
+    got = enter(false) ? 1 : 0;
+    if (got == 1) {
+        under_test->release();
+    }
+    return nullptr;
+}
+
+void test_a_lock_of_a_section_that_was_left_by_longjmp_is_taken() {
+    SharedLock lock;
+    under_test = lock.operator->();
+    TwoStacks stacks;
+    got = -1;
+    stacks.run(left_section, true, 0);
+    EXPECT_EQ(static_cast<int>(got), 1);
+}
+
+void test_a_lock_of_a_handler_that_was_left_by_longjmp_is_taken() {
+    SharedLock lock;
+    under_test = lock.operator->();
+    TwoStacks stacks;
+    for (const bool above : {true, false}) {
+        for (const int handled_on : {0, SA_ONSTACK}) {
+            handle(enter_in_handler, handled_on);
+            got = -1;
+            stacks.run([](void*) { return left_section(&out); }, above, 0);
+            EXPECT_EQ(static_cast<int>(got), 1);
+        }
+    }
+    signal(SIGUSR1, SIG_DFL);
+}
+#endif
+
 } // namespace
 
 int main() {
@@ -79,6 +217,12 @@ int main() {
         FABTEST(test_one_owner_at_a_time),
         FABTEST(test_a_lock_of_a_process_that_is_gone_is_taken),
         FABTEST(test_a_lock_of_a_process_that_nobody_has_waited_for_is_taken),
+// A sanitizer defers signals, and has its own view of stacks.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        FABTEST(test_a_handler_does_not_take_the_lock_of_the_section_that_it_has_interrupted),
+        FABTEST(test_a_lock_of_a_section_that_was_left_by_longjmp_is_taken),
+        FABTEST(test_a_lock_of_a_handler_that_was_left_by_longjmp_is_taken),
+#endif
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -60,6 +60,27 @@ std::string Address::text() const {
     return family() == AF_INET ? fmt::format("{}:{}", host(), port()) : fmt::format("[{}]:{}", host(), port());
 }
 
+namespace {
+
+// AF_UNSPEC: a name.
+int numeric_family(const std::string& node) {
+    addrinfo hints{};
+    hints.ai_flags = AI_NUMERICHOST;
+    addrinfo* list = nullptr;
+    if (node.empty() || getaddrinfo(node.c_str(), nullptr, &hints, &list) != 0) {
+        return AF_UNSPEC;
+    }
+    const int family = list->ai_family;
+    freeaddrinfo(list);
+    return family;
+}
+
+} // namespace
+
+int server_family(const std::string& server, const std::string& local) {
+    return numeric_family(server) == AF_UNSPEC ? numeric_family(local) : AF_UNSPEC;
+}
+
 Address resolve_address(const std::string& option, const std::string& node, uint16_t port, AddressFormat format,
                         int family) {
     if (format == AddressFormat::gid) {

@@ -48,4 +48,8 @@ class Address {
 Address resolve_address(const std::string& option, const std::string& node, uint16_t port,
                         AddressFormat format = AddressFormat::any, int family = AF_UNSPEC);
 
+// The family in which a client looks for its server: that of the local address that it uses, if that is numeric and the
+// server's is a name, which may have addresses of both families. Else AF_UNSPEC.
+int server_family(const std::string& server, const std::string& local);
+
 } // namespace util

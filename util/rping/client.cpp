@@ -60,7 +60,8 @@ class Client {
 };
 
 Client::Client(const Options& options) : options_(options) {
-    remote_ = util::resolve_address("-a", options.address, options.port);
+    remote_ = util::resolve_address("-a", options.address, options.port, util::AddressFormat::any,
+                                    util::server_family(options.address, options.source));
     if (!options.source.empty()) {
         local_ = util::resolve_address("-I", options.source, 0, util::AddressFormat::any, remote_.family());
     }

@@ -76,7 +76,8 @@ void Session::tell_header() const {
 }
 
 int Session::run_client() {
-    const Address remote = resolve("-s", options_.server, options_.port, AF_UNSPEC, false);
+    const Address remote =
+        resolve("-s", options_.server, options_.port, util::server_family(options_.server, options_.bind), false);
     std::optional<Address> local;
     if (!options_.bind.empty()) {
         local = resolve("-b", options_.bind, 0, remote.family(), true);

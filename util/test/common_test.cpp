@@ -71,6 +71,15 @@ void test_a_format_excludes_the_others() {
     EXPECT(failure_of([] { resolve_address("-a", "", 1); }).starts_with("-a ''"));
 }
 
+// On many machines, localhost is ::1 first.
+void test_a_local_address_chooses_the_family_of_a_named_server() {
+    EXPECT_EQ(server_family("localhost", "127.0.0.1"), AF_INET);
+    EXPECT_EQ(server_family("localhost", "::1"), AF_INET6);
+    EXPECT_EQ(server_family("localhost", ""), AF_UNSPEC);
+    EXPECT_EQ(server_family("localhost", "a.name"), AF_UNSPEC);
+    EXPECT_EQ(server_family("::1", "127.0.0.1"), AF_UNSPEC); // the complaint is about the local address
+}
+
 void test_a_gid_is_sixteen_bytes() {
     const Address gid = resolve_address("-s", "fe80::2:c903:0:1", 7471, AddressFormat::gid);
     EXPECT(gid.is_gid());
@@ -179,6 +188,7 @@ int main() {
         FABTEST(test_suffixes_multiply_and_do_not_overflow),
         FABTEST(test_addresses_have_host_port_and_kind),
         FABTEST(test_a_format_excludes_the_others),
+        FABTEST(test_a_local_address_chooses_the_family_of_a_named_server),
         FABTEST(test_a_gid_is_sixteen_bytes),
         FABTEST(test_a_histogram_of_nothing_is_zero),
         FABTEST(test_small_values_are_exact),

@@ -60,7 +60,7 @@ void test_every_format_of_address() {
     } cases[] = {{"name", "localhost"}, {"name", "127.0.0.1"}, {"ip", "127.0.0.1"}, {"IP", "127.0.0.1"}};
     for (const auto& one : cases) {
         Server server({"-f", one.format}, one.address);
-        Client client(server.port, {"-f", one.format, "-b", "127.0.0.1"}, one.address);
+        Client client(server.port, {"-f", one.format, "-b", one.address}, one.address);
         expect_success(client);
         expect_success(server);
     }

@@ -37,7 +37,8 @@ Test::Test(const Options& options) : options_(options) {
     check_memory();
     raise_descriptor_limit();
     if (options.is_client()) {
-        remote_ = util::resolve_address("-s", options.server, options.port, options.format);
+        remote_ = util::resolve_address("-s", options.server, options.port, options.format,
+                                        util::server_family(options.server, options.bind));
         if (!options.bind.empty()) {
             local_ = util::resolve_address("-b", options.bind, 0, options.format, remote_->family());
         }

@@ -17,7 +17,9 @@ namespace preload::numbers {
 
 inline constinit std::atomic<uint32_t> makers{0};
 inline constinit std::atomic<uint32_t> users{0};
-inline constinit std::atomic<bool> are_slow{false}; // a wait for users has timed out, and is not repeated
+// A wait for users, or for makers, has timed out, and is not repeated as long as there are some.
+inline constinit std::atomic<bool> are_slow{false};
+inline constinit std::atomic<bool> makers_are_slow{false};
 
 // Calls done(), which yields, until it returns true or the time is over.
 template <class Done> void wait_for(uint64_t timeout_ns, Done&& done) {
@@ -60,13 +62,18 @@ class Using {
     static void begin(bool (*is_foreign)()) {
         constexpr uint64_t timeout_ns = 100000000;
         users.fetch_add(1);
-        if (makers.load() != 0 && !is_foreign()) [[unlikely]] {
+        if (makers.load() == 0) [[likely]] {
+            if (makers_are_slow.load(std::memory_order_relaxed)) [[unlikely]] {
+                makers_are_slow.store(false, std::memory_order_relaxed);
+            }
+        } else if (!makers_are_slow.load(std::memory_order_relaxed) && !is_foreign()) {
             wait_for(timeout_ns, [] {
                 users.fetch_sub(1); // a Making must not wait for this one
                 sys::call(SYS_sched_yield);
                 users.fetch_add(1);
                 return makers.load() == 0;
             });
+            makers_are_slow.store(makers.load() != 0, std::memory_order_relaxed);
         }
     }
     static void end() { users.fetch_sub(1); }
@@ -77,6 +84,7 @@ inline void after_fork_in_child() {
     makers = 0;
     users = 0;
     are_slow = false;
+    makers_are_slow = false;
 }
 
 } // namespace preload::numbers

@@ -32,8 +32,8 @@ template <class T> unsigned long word(T value) {
 }
 
 #if defined(__x86_64__)
-inline long invoke(long number, unsigned long a = 0, unsigned long b = 0, unsigned long c = 0, unsigned long d = 0,
-                   unsigned long e = 0, unsigned long f = 0) {
+[[gnu::always_inline]] inline long invoke(long number, unsigned long a = 0, unsigned long b = 0, unsigned long c = 0,
+                                          unsigned long d = 0, unsigned long e = 0, unsigned long f = 0) {
     long result = 0;
     register unsigned long r10 __asm__("r10") = d;
     register unsigned long r8 __asm__("r8") = e;
@@ -45,8 +45,8 @@ inline long invoke(long number, unsigned long a = 0, unsigned long b = 0, unsign
     return result;
 }
 #else
-inline long invoke(long number, unsigned long a = 0, unsigned long b = 0, unsigned long c = 0, unsigned long d = 0,
-                   unsigned long e = 0, unsigned long f = 0) {
+[[gnu::always_inline]] inline long invoke(long number, unsigned long a = 0, unsigned long b = 0, unsigned long c = 0,
+                                          unsigned long d = 0, unsigned long e = 0, unsigned long f = 0) {
     const int saved = errno;
     const long result = real::syscall(number, a, b, c, d, e, f);
     const long negative = result == -1 ? -static_cast<long>(errno) : result;

@@ -104,6 +104,7 @@ void Worker::notify(const Notice& notice) {
         WakeupWanted message;
         message.token = notice.token;
         message.id = notice.id;
+        message.service = name_;
         result = rendezvous::send_to(inbox_, notice.service, message);
     }
     if (result == -EAGAIN && std::find(unsent_.begin(), unsent_.end(), notice) == unsent_.end()) {
@@ -283,13 +284,10 @@ void Worker::read_inbox() {
 // Returns the number of messages.
 unsigned Worker::read_messages() {
     for (unsigned count = 0;; ++count) {
-        std::array<uint8_t, sizeof(WakeupGiven) + 1> bytes{};
-        sockaddr_un from{};
+        std::array<uint8_t, rendezvous::inbox_bytes> bytes{};
         iovec part{bytes.data(), bytes.size()};
         rendezvous::Control control{};
         msghdr header{};
-        header.msg_name = &from;
-        header.msg_namelen = sizeof(from);
         header.msg_iov = &part;
         header.msg_iovlen = 1;
         header.msg_control = control.bytes;
@@ -300,7 +298,7 @@ unsigned Worker::read_messages() {
         }
         auto [fd, board] = rendezvous::passed_descriptors(header);
         const bool own_user = rendezvous::is_from_own_user(header);
-        const std::span<const uint8_t> received(bytes.data(), static_cast<size_t>(n));
+        const auto received = rendezvous::delivered({bytes.data(), static_cast<size_t>(n)}, name_);
         if (const auto attended = rendezvous::parse<Attend>(received); attended) {
             if (Link* link = find(attended->token); link != nullptr) {
                 (void)link->take_asked();
@@ -312,8 +310,8 @@ unsigned Worker::read_messages() {
                 WakeupGiven given;
                 given.token = wanted->token;
                 given.id = wanted->id;
-                (void)rendezvous::send_with(inbox_, &given, sizeof(given), wakeup::descriptor(wanted->id), &from,
-                                            header.msg_namelen, wakeup::board_file());
+                (void)rendezvous::give_wakeup(inbox_, wanted->service, given, wakeup::descriptor(wanted->id),
+                                              wakeup::board_file());
             }
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given && own_user && fd >= 0) {
             if (find(given->token) != nullptr && rendezvous::is_eventfd(fd)) {

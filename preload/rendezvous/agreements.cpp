@@ -12,6 +12,7 @@
 #include "preload/connection/lifecycle.hpp"
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/loop.hpp"
+#include "preload/rendezvous/passing.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/stats/page.hpp"
@@ -205,7 +206,7 @@ void Agreements::keep_socket(Meeting& meeting) {
     }
     const int socket = meeting.take_socket();
     if (!descriptors::is_spare(socket) || !channels_.add(socket, meeting.peer_service(), meeting.upgrade())) {
-        descriptors::close(socket);
+        close_of_user(socket, meeting.upgrade().user);
         return;
     }
     const uint64_t now = sys::now_ns();

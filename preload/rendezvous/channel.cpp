@@ -32,7 +32,7 @@ Channel::Received Channel::receive(Proposal& out, int& fd) {
     header.msg_control = control.bytes;
     header.msg_controllen = sizeof(control.bytes);
     Passed passed{};
-    const long n = receive_with(fd_, header, passed);
+    const long n = receive_with(fd_, header, passed, user_);
     if (n == -EAGAIN || n == -EINTR) {
         return Received::nothing;
     }
@@ -91,7 +91,7 @@ void Channels::close(Channel& channel) {
             one.channel = nullptr;
         }
     }
-    descriptors::close(channel.fd_);
+    close_of_user(channel.fd_, channel.user_);
     channel = Channel();
 }
 

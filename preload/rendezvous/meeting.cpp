@@ -8,6 +8,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/rendezvous/descriptors.hpp"
+#include "preload/rendezvous/discard.hpp"
 #include "preload/rendezvous/loop.hpp"
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
@@ -21,6 +22,7 @@ constexpr uint64_t millisecond = 1000000;
 constexpr uint64_t listening_time = 10000 * millisecond; // the peer's upgrade is due after the same bytes, but late
 constexpr uint64_t connecting_time = 300 * millisecond;
 constexpr uint64_t answering_time = 1000 * millisecond;
+constexpr unsigned max_strangers = 16; // each costs a process
 
 int make_socket() {
     return descriptors::make(
@@ -31,9 +33,28 @@ int make_socket() {
 
 bool Meeting::watch(int fd) { return rendezvous::watch(epoll_, fd, EPOLLIN, reinterpret_cast<uint64_t>(this)); }
 
-void Meeting::end() {
+void Meeting::close_socket() {
+    if (socket_ >= 0) {
+        close_of_user(socket_, upgrade_->user);
+        socket_ = -1;
+    }
+}
+
+// Others may have connected, and have sent what they like.
+void Meeting::close_listener() {
+    if (listener_ < 0) {
+        return;
+    }
+    sys::call(SYS_shutdown, listener_, SHUT_RDWR); // refuses further ones
+    for (int left = take_connected(); left >= 0; left = take_connected()) {
+        descriptors::discard(left);
+    }
     descriptors::close(listener_);
-    descriptors::close(socket_);
+}
+
+void Meeting::end() {
+    close_listener();
+    close_socket();
     path::unmap_segment(segment_);
     *this = Meeting();
 }
@@ -93,7 +114,7 @@ Outcome Meeting::connect_to_peer() {
         return going_on;
     }
     if (!is_owner(made)) {
-        descriptors::close(made);
+        descriptors::discard(made);
         return failure(Reason::other_user);
     }
     socket_ = made;
@@ -120,16 +141,20 @@ Outcome Meeting::connect_to_peer() {
     return going_on;
 }
 
-Outcome Meeting::accept_stranger(uint64_t now) {
-    const int made = descriptors::make(
+int Meeting::take_connected() const {
+    return descriptors::make(
         [&] { return sys::call(SYS_accept4, listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+}
+
+Outcome Meeting::accept_stranger(uint64_t now) {
+    const int made = take_connected();
     if (made < 0) {
         return going_on;
     }
     if (!is_owner(made)) {
-        descriptors::close(made); // not the owner: it gets no data, and the owner may still connect
+        descriptors::discard(made); // not the owner: it gets no data, and the owner may still connect
         why_ = Reason::other_user;
-        return going_on;
+        return ++strangers_ < max_strangers ? going_on : failure(why_);
     }
     socket_ = made;
     if (!watch(socket_)) {
@@ -149,7 +174,7 @@ Outcome Meeting::take_hello() {
     message.msg_control = control.bytes;
     message.msg_controllen = sizeof(control.bytes);
     Passed passed{};
-    const long n = receive_with(socket_, message, passed);
+    const long n = receive_with(socket_, message, passed, upgrade_->user);
     if (n == -EAGAIN || n == -EINTR) {
         return going_on;
     }
@@ -181,7 +206,18 @@ Outcome Meeting::take_hello() {
 
 Outcome Meeting::take_answer() {
     std::array<uint8_t, sizeof(Answer) + 1> bytes{};
-    const long n = sys::recv(socket_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    iovec part{bytes.data(), bytes.size()};
+    Control control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof(control.bytes);
+    Passed passed{};
+    const long n = receive_with(socket_, message, passed, upgrade_->user);
+    for (const int fd : passed) { // none is expected
+        descriptors::close(fd);
+    }
     if (n == -EAGAIN || n == -EINTR) {
         return going_on;
     }
@@ -213,8 +249,7 @@ Outcome Meeting::on_time(uint64_t now) {
         return connect_to_peer();
     }
     if (upgrade_->ends.is_first() && socket_ >= 0 && now < give_up_) {
-        descriptors::close(socket_); // it was silent: another process may connect
-        socket_ = -1;
+        close_socket(); // it was silent: another process may connect
         deadline_ = give_up_;
         return going_on;
     }

@@ -38,6 +38,9 @@ class Meeting {
     Outcome take_answer();
     Outcome accept_stranger(uint64_t now);
     [[nodiscard]] bool is_owner(int socket) const;
+    [[nodiscard]] int take_connected() const; // by a process that waits at the listener; -1: none does
+    void close_socket();
+    void close_listener();
     bool watch(int fd);
 
     const Upgrade* upgrade_ = nullptr;
@@ -50,7 +53,8 @@ class Meeting {
     uint64_t token_ = 0;
     uint64_t peer_service_ = 0;
     path::Segment* segment_ = nullptr; // second end: until the first one has answered
-    Reason why_ = Reason::none;        // a process of another user has connected
+    unsigned strangers_ = 0;           // processes of other users that have connected
+    Reason why_ = Reason::none;        // one has
 };
 
 } // namespace preload::rendezvous

@@ -15,7 +15,7 @@
 
 namespace preload::rendezvous {
 
-inline constexpr uint32_t protocol_version = 5;
+inline constexpr uint32_t protocol_version = 6;
 
 // From the second end to the first, carrying the memory file.
 struct Hello {
@@ -54,7 +54,8 @@ struct Proposal {
     uint32_t bytes = 0; // of an offer: size of the memory file
 };
 
-// To a service at any time: attend to the connection of this token. 0: to all pending work.
+// To a service at any time, as are the following ones, behind the service's number (rendezvous/inbox.hpp): attend to
+// the connection of this token. 0: to all pending work.
 struct Attend {
     static constexpr uint64_t expected_magic = 0x646e6574'74417372; // "rsAttend"
     uint64_t magic = expected_magic;
@@ -68,6 +69,7 @@ struct WakeupWanted {
     uint64_t magic = expected_magic;
     uint64_t token = 0; // of a connection that both have
     uint64_t id = 0;
+    uint64_t service = 0; // the sender's, for the answer
 };
 
 // The answer, carrying the descriptor and its board's (see wait/board.hpp), or, to another user's process, the write

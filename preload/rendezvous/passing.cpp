@@ -8,6 +8,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/rendezvous/descriptors.hpp"
+#include "preload/rendezvous/discard.hpp"
 #include "preload/rules/decide.hpp"
 
 namespace preload::rendezvous {
@@ -56,10 +57,38 @@ Passed passed_descriptors(msghdr& message) {
     return passed;
 }
 
-long receive_with(int socket, msghdr& message, Passed& passed) {
+namespace {
+
+// As recvmsg. What does not fit into msg_control is closed by the kernel, before the call returns.
+long receive_message(int socket, msghdr& message, int flags) {
+    return sys::call(SYS_recvmsg, socket, &message, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+}
+
+} // namespace
+
+long receive_with(int socket, msghdr& message, Passed& passed, std::optional<uid_t> peer) {
     passed.fill(-1);
+    // Without space for descriptors, the kernel only reports that there are some.
+    msghdr without = message;
+    without.msg_controllen = peer ? 0 : CMSG_SPACE(sizeof(ucred));
+    const long seen = receive_message(socket, without, MSG_PEEK);
+    if (seen < 0) {
+        return seen;
+    }
+    const bool has_some = (without.msg_flags & MSG_CTRUNC) != 0;
+    std::optional<descriptors::Inspection> inspection;
+    if (has_some) {
+        const std::optional<uid_t> sender = peer ? peer : sender_of(without);
+        if (!sender || !is_trusted(*sender)) {
+            inspection.emplace(socket);
+        }
+    }
+    if (!has_some || (inspection && !inspection->harmless())) {
+        message.msg_controllen = peer ? 0 : CMSG_SPACE(sizeof(ucred));
+        return receive_message(socket, message, 0);
+    }
     const numbers::Making making;
-    const long n = sys::call(SYS_recvmsg, socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const long n = receive_message(socket, message, 0);
     if (n >= 0) { // an empty message may carry descriptors, too
         passed = passed_descriptors(message);
         for (int& fd : passed) {
@@ -74,6 +103,14 @@ bool is_own_user(uid_t user) {
 }
 
 bool is_trusted(uid_t user) { return is_own_user(user) && !policy::test_strangers(); }
+
+void close_of_user(int socket, uid_t user) {
+    if (is_trusted(user)) {
+        descriptors::close(socket);
+    } else {
+        descriptors::discard(socket);
+    }
+}
 
 std::optional<uid_t> sender_of(msghdr& message) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {

@@ -29,11 +29,14 @@ bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr
 using Passed = std::array<int, max_passed>;
 Passed passed_descriptors(msghdr& message);
 // recvmsg(2), nonblocking, for a process that shares its fd numbers with the program: the descriptors are kept
-// (rendezvous/descriptors.hpp).
-long receive_with(int socket, msghdr& message, Passed& passed);
+// (rendezvous/descriptors.hpp). From a user who is not trusted, only those that can be closed without a delay; they are
+// missing if there is one that cannot. peer: the sender, on a connected socket; otherwise the socket has SO_PASSCRED.
+long receive_with(int socket, msghdr& message, Passed& passed, std::optional<uid_t> peer);
 bool is_own_user(uid_t user); // is this process's real and effective user
 // Whether descriptors may be passed to that user's processes.
 bool is_trusted(uid_t user);
+// Closes a kept socket to that user's process, without a delay (rendezvous/discard.hpp).
+void close_of_user(int socket, uid_t user);
 // The user of the process that a message comes from, on a socket with SO_PASSCRED.
 std::optional<uid_t> sender_of(msghdr& message);
 bool is_from_own_user(msghdr& message);

@@ -18,6 +18,7 @@
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/agreements.hpp"
 #include "preload/rendezvous/descriptors.hpp"
+#include "preload/rendezvous/discard.hpp"
 #include "preload/rendezvous/inbox.hpp"
 #include "preload/rendezvous/loop.hpp"
 #include "preload/rendezvous/message.hpp"
@@ -87,7 +88,7 @@ bool may_have_descriptors(msghdr& header) { return rendezvous::is_from_own_user(
 
 // The requester has the connection's token, so it is one of its two ends. Only processes of the same user get the
 // eventfd and the board.
-void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t length, bool same_user) {
+void give_wakeup(const WakeupWanted& wanted, bool same_user) {
     if (!wakeup::is_own(wanted.id) || !with_connection(wanted.token, [](int, Connection&) {})) {
         return;
     }
@@ -96,7 +97,7 @@ void give_wakeup(const WakeupWanted& wanted, const sockaddr_un& to, socklen_t le
     given.token = wanted.token;
     given.id = wanted.id;
     const int fd = same_user ? wakeup::descriptor(wanted.id) : wakeup::pipe_writer(wanted.id);
-    (void)rendezvous::send_with(inbox, &given, sizeof(given), fd, &to, length, same_user ? wakeup::board_file() : -1);
+    (void)rendezvous::give_wakeup(inbox, wanted.service, given, fd, same_user ? wakeup::board_file() : -1);
 }
 
 // Takes ownership of fd.
@@ -235,27 +236,24 @@ void Thread::read_inbox() {
 // Returns the number of messages.
 unsigned Thread::read_messages() {
     for (unsigned count = 0;; ++count) {
-        std::array<uint8_t, sizeof(WakeupGiven) + 1> bytes{};
-        sockaddr_un from{};
+        std::array<uint8_t, rendezvous::inbox_bytes> bytes{};
         iovec part{bytes.data(), bytes.size()};
         rendezvous::Control control{};
         msghdr header{};
-        header.msg_name = &from;
-        header.msg_namelen = sizeof(from);
         header.msg_iov = &part;
         header.msg_iovlen = 1;
         header.msg_control = control.bytes;
         header.msg_controllen = sizeof(control.bytes);
         rendezvous::Passed passed{};
-        const long n = rendezvous::receive_with(inbox, header, passed);
+        const long n = rendezvous::receive_with(inbox, header, passed, std::nullopt);
         if (n < 0) {
             return count;
         }
-        const std::span<const uint8_t> received(bytes.data(), static_cast<size_t>(n));
+        const auto received = rendezvous::delivered({bytes.data(), static_cast<size_t>(n)}, name);
         if (const auto asked = rendezvous::parse<Attend>(received); asked) {
             with_connection(asked->token, [&](int number, Connection& c) { attend(number, c); });
         } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted) {
-            give_wakeup(*wanted, from, header.msg_namelen, may_have_descriptors(header));
+            give_wakeup(*wanted, may_have_descriptors(header));
         } else if (rendezvous::parse<rendezvous::SetsShared>(received) && rendezvous::is_from_own_user(header)) {
             table::for_each_set([](int, EpollSet& set) { set.note_several(); });
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given) {
@@ -523,6 +521,7 @@ void note_token(uint64_t token, Connection& c) { token_index->note(token, c); }
 
 void tell_of_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared(), long_ns); }
 
+    message.service = own_name();
 void guard(Connection& c) {
     Guard none = Guard::none;
     if (inbox.load() >= 0 && c.guard.compare_exchange_strong(none, Guard::asked)) {
@@ -571,3 +570,4 @@ void after_fork_in_child() {
 }
 
 } // namespace preload::service
+        descriptors::forget_children();

@@ -7,6 +7,7 @@
 #include "preload/connection/lifecycle.hpp"
 #include "preload/connection/outside_use.hpp"
 #include "preload/connection/stream.hpp"
+#include "preload/rendezvous/raised_limit.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/stats/explain.hpp"
 #include "preload/wait/epoll_set.hpp"
@@ -114,11 +115,13 @@ PRELOAD_EXPORT int execle(const char* path, const char* first, ...) noexcept { E
 PRELOAD_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                                const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
     before_spawn();
+    const raised_limit::Pause pause;
     return real::posix_spawn(pid, path, actions, attributes, argv, envp);
 }
 PRELOAD_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                                 const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
     before_spawn();
+    const raised_limit::Pause pause;
     return real::posix_spawnp(pid, file, actions, attributes, argv, envp);
 }
 
@@ -126,11 +129,13 @@ PRELOAD_EXPORT int system(const char* command) {
     if (command != nullptr) {
         before_spawn();
     }
+    const raised_limit::Pause pause;
     return real::system(command);
 }
 
 PRELOAD_EXPORT FILE* popen(const char* command, const char* type) {
     before_spawn();
+    const raised_limit::Pause pause;
     return real::popen(command, type);
 }
 

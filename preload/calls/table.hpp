@@ -34,6 +34,7 @@
     X(fdopen)                                                                                                          \
     X(fexecve)                                                                                                         \
     X(fork)                                                                                                            \
+    X(getrlimit)                                                                                                       \
     X(getsockopt)                                                                                                      \
     X(ioctl)                                                                                                           \
     X(listen)                                                                                                          \
@@ -45,6 +46,7 @@
     X(ppoll)                                                                                                           \
     X(prctl)                                                                                                           \
     X(preadv2)                                                                                                         \
+    X(prlimit)                                                                                                         \
     X(pselect)                                                                                                         \
     X(pwritev2)                                                                                                        \
     X(read)                                                                                                            \
@@ -59,6 +61,7 @@
     X(sendmmsg)                                                                                                        \
     X(sendmsg)                                                                                                         \
     X(sendto)                                                                                                          \
+    X(setrlimit)                                                                                                       \
     X(setsockopt)                                                                                                      \
     X(shutdown)                                                                                                        \
     X(socket)                                                                                                          \
@@ -102,9 +105,12 @@
     X(execv)                                                                                                           \
     X(execvp)                                                                                                          \
     X(fcntl64)                                                                                                         \
+    X(getrlimit64)                                                                                                     \
     X(preadv64v2)                                                                                                      \
+    X(prlimit64)                                                                                                       \
     X(pwritev64v2)                                                                                                     \
     X(sendfile64)                                                                                                      \
+    X(setrlimit64)                                                                                                     \
     X(vfork)
 
 #endif

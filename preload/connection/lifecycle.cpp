@@ -16,6 +16,7 @@
 #include "preload/connection/made_sockets.hpp"
 #include "preload/connection/outside_use.hpp"
 #include "preload/connection/stream.hpp"
+#include "preload/rendezvous/raised_limit.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/stats/explain.hpp"
@@ -521,8 +522,10 @@ thread_local bool learns_result = false;
 void atfork_before() {
     before_fork();
     numbers::Using::begin(in_vfork_child);
+    raised_limit::begin_pause();
 }
 void atfork_parent() {
+    raised_limit::end_pause();
     numbers::Using::end();
     if (!learns_result) { // libc's own, in forkpty(3)
         after_fork_in_parent(true);
@@ -531,6 +534,7 @@ void atfork_parent() {
 void atfork_child() {
     learns_result = false;
     numbers::after_fork_in_child();
+    raised_limit::after_fork_in_child();
     after_fork_in_child();
 }
 
@@ -554,6 +558,7 @@ void after_forking(long made) {
         atfork_child();
         return;
     }
+    raised_limit::end_pause();
     numbers::Using::end();
     after_fork_in_parent(made > 0);
 }

@@ -9,6 +9,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/connection/table.hpp"
+#include "preload/rendezvous/raised_limit.hpp"
 
 namespace preload::descriptors {
 
@@ -35,19 +36,13 @@ rlim_t first_spare(rlim_t soft) {
 
 int duplicate(int fd, bool spare) {
     rlimit limit{};
-    if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0) {
+    if (!raised_limit::read(limit)) {
         return spare ? -1 : duplicate_above(fd, 3);
     }
     const rlim_t soft = limit.rlim_cur;
     if (!all_own && limit.rlim_max > soft && soft <= max_first) {
-        rlimit raised = limit;
-        raised.rlim_cur = std::min(limit.rlim_max, soft + extra);
-        if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &raised, nullptr) == 0) {
-            const int made = duplicate_above(fd, soft);
-            sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &limit, nullptr);
-            if (made >= 0) {
-                return made;
-            }
+        if (const int made = raised_limit::duplicate_above(fd, soft, extra); made >= 0) {
+            return made;
         }
     }
     rlim_t first = first_spare(soft);
@@ -92,7 +87,7 @@ int keep_spare(int fd) { return move_away(fd, true); }
 
 bool is_spare(int fd) {
     rlimit limit{};
-    if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0) {
+    if (!raised_limit::read(limit)) {
         return false;
     }
     const auto number = static_cast<rlim_t>(fd);

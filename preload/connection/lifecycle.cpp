@@ -398,8 +398,12 @@ bool in_vfork_child() {
 
 namespace {
 
+// Whether the calling thread is forking in a signal handler that has interrupted it while it holds a connection's lock.
+thread_local bool forks_inside = false;
+
 // Children share connections: one more process holds each. Counted by one fd each: several may refer to one.
 void before_fork() {
+    forks_inside = false;
     table::for_each_set([](int, EpollSet& set) {
         set.leave_wakeup();
         set.share();
@@ -410,9 +414,13 @@ void before_fork() {
             if (c.mirrored) {
                 c.shared().mirror.shared = 1;
             }
-            c.state.load()->open.fetch_add(1);
-            c.state.load()->holders.fetch_add(1);
+            ConnectionState& s = *c.state.load();
+            s.open.fetch_add(1);
+            s.holders.fetch_add(1);
             c.forks.fetch_add(1);
+            const bool reads = s.read_lock.note_fork();
+            const bool writes = s.write_lock.note_fork();
+            forks_inside = forks_inside || reads || writes;
         }
     });
 }
@@ -435,6 +443,9 @@ void after_fork_in_child() {
     owner = getpid();
     lock.forget();
     forget_thread_id();
+    if (forks_inside) {
+        note_interrupted_parent();
+    }
     states_after_fork();
     stats::after_fork_in_child();
     watches_after_fork();

@@ -19,18 +19,27 @@ namespace preload {
 
 namespace {
 
-struct Self {
-    uint64_t word = 0;
-};
-thread_local Self self;
+// An owner: `forks`, and the ids of process and thread, which are below 2^22 (PID_MAX_LIMIT of the kernel).
+constexpr uint64_t forks = uint64_t{1} << 63; // has made a child since it holds the lock
+constexpr unsigned process_at = 32;
+constexpr uint64_t id_mask = 0x7fffffff;
+
+pid_t process_of(uint64_t word) { return static_cast<pid_t>(word >> process_at & id_mask); }
+pid_t thread_of(uint64_t word) { return static_cast<pid_t>(word & id_mask); }
+
+thread_local uint64_t self = 0;
 
 uint64_t own_word() {
-    if (self.word == 0) [[unlikely]] {
-        const auto process = static_cast<uint32_t>(getpid());
-        self.word = uint64_t{process} << 32 | static_cast<uint32_t>(real::syscall(SYS_gettid));
+    if (self == 0) [[unlikely]] {
+        self = static_cast<uint64_t>(getpid()) << process_at | static_cast<uint64_t>(real::syscall(SYS_gettid));
     }
-    return self.word;
+    return self;
 }
+
+// Of a child of an interrupted thread, which may wait for the child in its signal handler: the child does not wait long
+// for that thread. A thread that does not wait continues within microseconds.
+constinit std::atomic<bool> parent_is_interrupted{false};
+constinit std::atomic<bool> parent_waits{false}; // it was given up once
 
 // A process that has ended exists until its parent has waited for it, and the parent may wait for the lock.
 bool has_ended(pid_t process) {
@@ -47,9 +56,8 @@ bool has_ended(pid_t process) {
 
 bool is_alive(uint64_t word) {
     const int saved = errno;
-    const auto process = static_cast<pid_t>(word >> 32);
-    const bool exists =
-        real::syscall(SYS_tgkill, process, static_cast<pid_t>(word & 0xffffffff), 0) == 0 || errno != ESRCH;
+    const pid_t process = process_of(word);
+    const bool exists = real::syscall(SYS_tgkill, process, thread_of(word), 0) == 0 || errno != ESRCH;
     const bool alive = exists && !has_ended(process);
     errno = saved;
     return alive;
@@ -75,15 +83,26 @@ bool is_left(uintptr_t section, uintptr_t caller) {
 }
 
 // Whether the calling thread, whose word names this process, is in a child that shares its parent's memory (vfork).
-bool shares_memory(uint64_t word) { return sys::call(SYS_getpid) != static_cast<long>(word >> 32); }
+bool shares_memory(uint64_t word) { return sys::call(SYS_getpid) != process_of(word); }
 
 constexpr int spins = 200;
 constexpr int yields = 100; // before each check whether the owner is alive
+// For an owner that a handler has interrupted. It may handle the same signal every few milliseconds.
+constexpr uint64_t patience_ns = 2000000;
 
 } // namespace
 
-pid_t thread_id() { return static_cast<pid_t>(own_word() & 0xffffffff); }
-void forget_thread_id() { self.word = 0; }
+pid_t thread_id() { return thread_of(own_word()); }
+void forget_thread_id() { self = 0; }
+void note_interrupted_parent() { parent_is_interrupted = true; }
+
+bool OwnerLock::note_fork() {
+    if ((word_.load(std::memory_order_relaxed) & ~forks) != own_word()) {
+        return false;
+    }
+    word_.fetch_or(forks, std::memory_order_relaxed);
+    return true;
+}
 
 bool OwnerLock::try_acquire(uintptr_t frame) {
     uint64_t none = 0;
@@ -110,6 +129,7 @@ void OwnerLock::give_way() {
 }
 
 bool OwnerLock::wait(uintptr_t frame) {
+    uint64_t gives_up_at = 0;
     for (int round = 0;; ++round) {
         uint64_t owner = word_.load(std::memory_order_relaxed);
         if (owner == 0) {
@@ -118,7 +138,7 @@ bool OwnerLock::wait(uintptr_t frame) {
             }
             continue;
         }
-        if (owner == own_word()) {
+        if ((owner & ~forks) == own_word()) {
             if (!is_left(frame_, frame) || shares_memory(owner)) {
                 return false;
             }
@@ -140,6 +160,14 @@ bool OwnerLock::wait(uintptr_t frame) {
                 return true;
             }
             continue;
+        }
+        if ((owner & forks) != 0 && parent_is_interrupted) {
+            const uint64_t now = sys::now_ns();
+            gives_up_at = gives_up_at != 0 ? gives_up_at : now + patience_ns;
+            if (parent_waits || now >= gives_up_at) {
+                parent_waits = true;
+                return false;
+            }
         }
         const timespec pause{0, 100000};
         sys::call(SYS_nanosleep, &pause, nullptr); // no cancellation point

@@ -3,7 +3,7 @@
 //
 // A lock in memory that a process shares with its children, for sections of some microseconds in which nothing sleeps.
 // It records its owner: a process that is killed in such a section does not block the others, and acquire() fails in a
-// signal handler that interrupts the owner, instead of a deadlock.
+// signal handler that interrupts the owner, and in its children, for which it may wait, instead of a deadlock.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,14 @@ namespace preload {
 // The calling thread's id, without a system call except the first time and after fork.
 pid_t thread_id();
 void forget_thread_id(); // in a child after fork
+// In a child after a fork in which OwnerLock::note_fork() has returned true.
+void note_interrupted_parent();
 
 class OwnerLock {
   public:
-    // False: the calling thread holds it already, in the code that the caller has interrupted.
+    // False: the calling thread holds it already, in the code that the caller has interrupted; or the owner has made
+    // this process, or one of its ancestors, in a signal handler that has interrupted it, and did not release the lock
+    // for some milliseconds.
     [[nodiscard]] bool acquire();
     // False: it is held.
     [[nodiscard]] bool try_acquire();
@@ -29,6 +33,8 @@ class OwnerLock {
             give_way();
         }
     }
+    // The calling thread is about to make a child. True: it holds the lock, so that it must be in a signal handler.
+    bool note_fork();
     // For the private copy in a child after fork.
     void forget() {
         word_.store(0, std::memory_order_relaxed);
@@ -40,7 +46,7 @@ class OwnerLock {
     bool wait(uintptr_t frame);
     void give_way();
 
-    std::atomic<uint64_t> word_{0};   // process id << 32 | thread id of the owner
+    std::atomic<uint64_t> word_{0};   // the owner, see owner_lock.cpp
     std::atomic<uint32_t> waited_{0}; // a thread waits: the owner yields after release, to let it go first
     uintptr_t frame_ = 0;             // the owner's stack frame in acquire()
 };

@@ -76,6 +76,45 @@ void test_a_lock_of_a_process_that_nobody_has_waited_for_is_taken() {
     EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
+// A signal handler that has interrupted the owner makes a child and waits for it.
+void test_a_child_does_not_wait_for_an_owner_that_waits_for_it() {
+    SharedLock lock;
+    EXPECT(!lock->note_fork());
+    EXPECT(lock->acquire());
+    EXPECT(lock->note_fork());
+    const pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        preload::forget_thread_id();
+        preload::note_interrupted_parent();
+        _exit(lock->acquire() ? 1 : 0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT(!lock->try_acquire());
+    lock->release();
+    EXPECT(!lock->note_fork());
+}
+
+// One that was made by another thread, or elsewhere, waits.
+void test_a_child_waits_for_an_owner_that_goes_on() {
+    SharedLock lock;
+    EXPECT(lock->acquire());
+    const pid_t child = fork();
+    EXPECT(child >= 0);
+    if (child == 0) {
+        preload::forget_thread_id();
+        preload::note_interrupted_parent();
+        _exit(lock->acquire() ? 0 : 1);
+    }
+    usleep(20000); // it gives up after a tenth of that, if it does
+    lock->release();
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // A thread whose alternate signal stack lies directly above its own stack, or directly below.
 class TwoStacks {
@@ -217,6 +256,8 @@ int main() {
         FABTEST(test_one_owner_at_a_time),
         FABTEST(test_a_lock_of_a_process_that_is_gone_is_taken),
         FABTEST(test_a_lock_of_a_process_that_nobody_has_waited_for_is_taken),
+        FABTEST(test_a_child_does_not_wait_for_an_owner_that_waits_for_it),
+        FABTEST(test_a_child_waits_for_an_owner_that_goes_on),
 // A sanitizer defers signals, and has its own view of stacks.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         FABTEST(test_a_handler_does_not_take_the_lock_of_the_section_that_it_has_interrupted),

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Signal handlers that interrupt the library in the middle of moving bytes, and use the same connection, or make
+// children and wait for them. interrupted_test.sh runs it under the preload library.
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "preload/test/pair.hpp"
+
+namespace {
+
+using preload_test::Pair;
+
+// A thread whose alternate signal stack lies directly above its own stack.
+class ThreadBelowStack {
+  public:
+    explicit ThreadBelowStack(std::function<void()> body)
+        : body_(std::move(body)), memory_(static_cast<char*>(mmap(nullptr, 2 * size, PROT_READ | PROT_WRITE,
+                                                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0))) {
+        EXPECT(memory_ != MAP_FAILED);
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        EXPECT_EQ(pthread_attr_setstack(&attributes, memory_, size), 0);
+        const auto begin = [](void* of) -> void* {
+            auto* own = static_cast<ThreadBelowStack*>(of);
+            stack_t alternate{};
+            alternate.ss_sp = own->memory_ + size;
+            alternate.ss_size = size;
+            sigaltstack(&alternate, nullptr);
+            own->body_();
+            return nullptr;
+        };
+        EXPECT_EQ(pthread_create(&thread_, &attributes, begin, this), 0);
+        pthread_attr_destroy(&attributes);
+    }
+    ThreadBelowStack(const ThreadBelowStack&) = delete;
+    ThreadBelowStack& operator=(const ThreadBelowStack&) = delete;
+    ~ThreadBelowStack() {
+        pthread_join(thread_, nullptr);
+        munmap(memory_, 2 * size);
+    }
+    [[nodiscard]] pthread_t id() const { return thread_; }
+
+  private:
+    static constexpr size_t size = size_t{256} << 10;
+    std::function<void()> body_;
+    char* memory_;
+    pthread_t thread_{};
+};
+
+// Counts what is received until EOF.
+class Reader {
+  public:
+    explicit Reader(int fd)
+        : thread_([this, fd] {
+              std::vector<char> bytes(size_t{64} << 10);
+              ssize_t n = 0;
+              while ((n = recv(fd, bytes.data(), bytes.size(), 0)) > 0) {
+                  const auto found = std::count(bytes.begin(), bytes.begin() + n, 'h');
+                  of_handlers += found;
+                  others += n - found;
+              }
+              error = n < 0 ? errno : 0;
+          }) {}
+    void join() { thread_.join(); }
+
+    long of_handlers = 0;
+    long others = 0;
+    int error = 0;
+
+  private:
+    std::thread thread_;
+};
+
+int used_fd = -1;
+std::atomic<int> handled{0};
+std::atomic<int> sent_by_handlers{0};
+std::atomic<int> refused{0};
+std::atomic<int> failed_children{0};
+
+class Handler {
+  public:
+    Handler(void (*handle)(int), int flags) {
+        handled = sent_by_handlers = refused = failed_children = 0;
+        struct sigaction action {};
+        action.sa_handler = handle;
+        action.sa_flags = flags;
+        EXPECT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+    }
+    Handler(const Handler&) = delete;
+    Handler& operator=(const Handler&) = delete;
+    ~Handler() { signal(SIGUSR1, SIG_DFL); }
+};
+
+// Writes to the connection until told to end, and does not sleep: a signal is to interrupt the library while it moves
+// bytes. Returns how many bytes, or -errno.
+long write_until(int fd, const std::atomic<bool>& over) {
+    const std::vector<char> bytes(size_t{32} << 10, 'w');
+    long written = 0;
+    while (!over) {
+        const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n > 0) {
+            written += n;
+        } else if (errno == EAGAIN) {
+            sched_yield();
+        } else {
+            return -errno;
+        }
+    }
+    return written;
+}
+
+// Interrupts the thread so many times, each time after the handler has returned.
+void interrupt(pthread_t thread, int times, const std::atomic<bool>& ended) {
+    for (int i = 0; i < times && !ended && failed_children == 0; ++i) {
+        const int before = handled;
+        pthread_kill(thread, SIGUSR1);
+        while (handled == before && !ended) {
+            sched_yield();
+        }
+        usleep(static_cast<useconds_t>(i) % 64); // anywhere in the call
+    }
+}
+
+void send_in_handler(int /*signal*/) {
+    const int saved = errno;
+    const char byte = 'h';
+    ++(send(used_fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? sent_by_handlers : refused);
+    ++handled;
+    errno = saved;
+}
+
+void test_a_handler_on_a_stack_above_sends_between_the_bytes_of_what_it_interrupts() {
+    constexpr int times = 10000;
+    Pair pair;
+    used_fd = pair.a;
+    const Handler handler(send_in_handler, SA_RESTART | SA_ONSTACK);
+    Reader reader(pair.b);
+    std::atomic<bool> over{false};
+    std::atomic<bool> failed{false};
+    long written = 0;
+    {
+        const ThreadBelowStack writer([&] {
+            written = write_until(pair.a, over);
+            failed = written < 0;
+            shutdown(pair.a, SHUT_WR);
+        });
+        interrupt(writer.id(), times, failed);
+        over = true;
+    }
+    reader.join();
+    EXPECT_EQ(reader.error, 0);
+    EXPECT_EQ(reader.others, written);
+    EXPECT_EQ(reader.of_handlers, sent_by_handlers.load());
+    EXPECT(refused.load() > 0); // it has interrupted the library
+}
+
+// A sanitizer does not survive that a process with threads forks.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// What a handler's child does; true: it executes a program then.
+bool (*before_execution)() = nullptr;
+
+// As of programs that run a debugger or a script when they get a signal.
+void run_in_handler(int /*signal*/) {
+    const int saved = errno;
+    const pid_t child = fork();
+    if (child == 0) {
+        signal(SIGALRM, SIG_DFL);
+        alarm(static_cast<unsigned>(fabtests::patience(10000)) / 1000); // a child that hangs is a failure, too
+        if (!before_execution()) {
+            _exit(0);
+        }
+        execl("/bin/true", "true", nullptr);
+        _exit(1);
+    }
+    int status = -1;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    }
+    failed_children += status == 0 ? 0 : 1;
+    ++handled;
+    errno = saved;
+}
+
+// Runs children in handlers that interrupt a thread which writes, on `rounds` connections after each other.
+void expect_children_end(int rounds, int times, bool inherited, bool (*before)()) {
+    before_execution = before;
+    for (int round = 0; round < rounds; ++round) {
+        Pair pair;
+        used_fd = pair.a;
+        if (inherited) {
+            fcntl(pair.a, F_SETFD, 0);
+        }
+        const Handler handler(run_in_handler, SA_RESTART);
+        Reader reader(pair.b);
+        std::atomic<bool> over{false};
+        std::atomic<bool> failed{false};
+        long written = 0;
+        std::thread writer([&] {
+            written = write_until(pair.a, over);
+            failed = written < 0;
+            shutdown(pair.a, SHUT_WR);
+        });
+        interrupt(writer.native_handle(), times, failed);
+        over = true;
+        writer.join();
+        reader.join();
+        EXPECT_EQ(failed_children.load(), 0);
+        EXPECT_EQ(reader.error, 0);
+        EXPECT_EQ(reader.others, written);
+    }
+}
+
+void test_a_child_of_a_handler_closes_the_connection_and_executes_a_program() {
+    expect_children_end(2, 30, false, [] {
+        for (int fd = 3; fd < 64; ++fd) {
+            close(fd);
+        }
+        return true;
+    });
+}
+
+void test_a_child_of_a_handler_executes_a_program_that_inherits_the_connection() {
+    expect_children_end(10, 3, true, [] { return true; }); // the connection returns to the kernel
+}
+
+void test_a_child_of_a_handler_exits() {
+    expect_children_end(2, 30, false, [] { return false; });
+}
+
+// It finds the lock of the interrupted section taken.
+void test_a_child_of_a_handler_sends_nothing_into_the_section_that_is_interrupted() {
+    expect_children_end(2, 30, false, [] {
+        const char byte = 'h';
+        (void)send(used_fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        return false;
+    });
+}
+#endif
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_a_handler_on_a_stack_above_sends_between_the_bytes_of_what_it_interrupts),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        FABTEST(test_a_child_of_a_handler_closes_the_connection_and_executes_a_program),
+        FABTEST(test_a_child_of_a_handler_executes_a_program_that_inherits_the_connection),
+        FABTEST(test_a_child_of_a_handler_exits),
+        FABTEST(test_a_child_of_a_handler_sends_nothing_into_the_section_that_is_interrupted),
+#endif
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

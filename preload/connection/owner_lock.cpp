@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <csignal>
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,19 +21,34 @@ namespace preload {
 
 namespace {
 
-// An owner: `forks`, and the ids of process and thread, which are below 2^22 (PID_MAX_LIMIT of the kernel).
+// An owner: `forks`, its PID namespace, and the ids of process and thread there, which are below 2^22 (PID_MAX_LIMIT of
+// the kernel).
 constexpr uint64_t forks = uint64_t{1} << 63; // has made a child since it holds the lock
-constexpr unsigned process_at = 32;
-constexpr uint64_t id_mask = 0x7fffffff;
+constexpr unsigned id_bits = 22;
+constexpr uint64_t id_mask = (uint64_t{1} << id_bits) - 1;
+constexpr uint64_t space_mask = (uint64_t{1} << (63 - 2 * id_bits)) - 1;
 
-pid_t process_of(uint64_t word) { return static_cast<pid_t>(word >> process_at & id_mask); }
+uint64_t space_of(uint64_t word) { return word >> 2 * id_bits & space_mask; }
+pid_t process_of(uint64_t word) { return static_cast<pid_t>(word >> id_bits & id_mask); }
 pid_t thread_of(uint64_t word) { return static_cast<pid_t>(word & id_mask); }
+
+// Distinguishes the PID namespace of this process from those of its ancestors and their children. 0: where the first
+// of those that share its locks began.
+constinit uint64_t space = 0;
+
+uint64_t space_of_namespace() {
+    struct stat found {};
+    const long failed = sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &found, 0);
+    const uint64_t got = (failed == 0 ? found.st_ino : sys::now_ns()) & space_mask;
+    return got != 0 && got != space ? got : (space + 1) & space_mask;
+}
 
 thread_local uint64_t self = 0;
 
 uint64_t own_word() {
     if (self == 0) [[unlikely]] {
-        self = static_cast<uint64_t>(getpid()) << process_at | static_cast<uint64_t>(real::syscall(SYS_gettid));
+        self = space << 2 * id_bits | static_cast<uint64_t>(getpid()) << id_bits |
+               static_cast<uint64_t>(real::syscall(SYS_gettid));
     }
     return self;
 }
@@ -55,6 +72,9 @@ bool has_ended(pid_t process) {
 }
 
 bool is_alive(uint64_t word) {
+    if (space_of(word) != space) {
+        return true; // its ids name another process here, or none
+    }
     const int saved = errno;
     const pid_t process = process_of(word);
     const bool exists = real::syscall(SYS_tgkill, process, thread_of(word), 0) == 0 || errno != ESRCH;
@@ -93,7 +113,14 @@ constexpr uint64_t patience_ns = 2000000;
 } // namespace
 
 pid_t thread_id() { return thread_of(own_word()); }
-void forget_thread_id() { self = 0; }
+bool forget_thread_id() {
+    self = 0;
+    const bool is_elsewhere = sys::call(SYS_getppid) == 0;
+    if (is_elsewhere) [[unlikely]] {
+        space = space_of_namespace();
+    }
+    return !is_elsewhere;
+}
 void note_interrupted_parent() { parent_is_interrupted = true; }
 
 bool OwnerLock::note_fork() {

@@ -15,7 +15,9 @@ namespace preload {
 
 // The calling thread's id, without a system call except the first time and after fork.
 pid_t thread_id();
-void forget_thread_id(); // in a child after fork
+// In a child after fork. False: it is in another PID namespace than its parent. Neither can see there whether the other
+// one has ended while it holds a lock, and would wait forever.
+bool forget_thread_id();
 // In a child after a fork in which OwnerLock::note_fork() has returned true.
 void note_interrupted_parent();
 

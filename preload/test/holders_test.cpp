@@ -3,6 +3,7 @@
 //
 // How many processes hold a connection: one that is left alone with it is upgraded, and its upgraded connections go on
 // without frames, however the others have ended, or if they never began. holders_test.sh runs it.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -179,6 +181,61 @@ void test_a_child_of_clone_goes_on_with_a_connection() {
     EXPECT_EQ(recv(pair.a, &byte, 1, 0), 0);
 }
 
+// A process in another PID namespace cannot see whether the owner of a lock has ended, nor be seen.
+template <class Make> void share_with_namespace(Make&& make) {
+    constexpr int times = 20000;
+    constexpr int no_namespace = 77;
+    const pid_t tester = fork();
+    if (tester == 0) {
+        const Pair pair;
+        std::atomic<long> of_child{0};
+        std::atomic<long> others{0};
+        std::thread reader([&] {
+            std::vector<char> bytes(size_t{64} << 10);
+            for (ssize_t n = 0; (n = recv(pair.b, bytes.data(), bytes.size(), 0)) > 0;) {
+                const auto found = std::count(bytes.begin(), bytes.begin() + n, 'c');
+                of_child += found;
+                others += n - found;
+            }
+        });
+        const pid_t child = make();
+        if (child < 0) {
+            _exit(no_namespace);
+        }
+        if (child == 0) {
+            int sent = 0;
+            while (sent < times && send(pair.a, "c", 1, 0) == 1) {
+                ++sent;
+            }
+            _exit(sent == times ? 0 : 1);
+        }
+        const std::vector<char> bytes(size_t{32} << 10, 'p');
+        long sent = 0;
+        int status = -1;
+        while (waitpid(child, &status, WNOHANG) == 0) {
+            sent += std::max(send(pair.a, bytes.data(), bytes.size(), 0), ssize_t{0});
+        }
+        const bool returned = path_of(pair.a) == 0 && path_of(pair.b) == 0;
+        shutdown(pair.a, SHUT_WR);
+        reader.join();
+        _exit(status != 0 ? 1 : of_child != times || others != sent ? 2 : returned ? 0 : 3);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(tester, &status, 0), tester);
+    EXPECT(WIFEXITED(status));
+    if (WEXITSTATUS(status) == no_namespace) {
+        throw fabtests::Skip("no PID namespace can be made");
+    }
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+void test_a_child_in_another_pid_namespace_returns_connections_to_the_kernel() {
+    share_with_namespace([] { return unshare(CLONE_NEWPID) == 0 ? fork() : -1; });
+    share_with_namespace([] {
+        return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD | CLONE_NEWPID, nullptr, nullptr, nullptr, nullptr));
+    });
+}
+
 #endif
 
 struct Receiver {
@@ -220,6 +277,7 @@ int main() {
         FABTEST(test_a_child_that_quits_at_once_is_no_holder),
         FABTEST(test_a_child_of_raw_fork_goes_on_with_a_connection),
         FABTEST(test_a_child_of_clone_goes_on_with_a_connection),
+        FABTEST(test_a_child_in_another_pid_namespace_returns_connections_to_the_kernel),
 #endif
         FABTEST(test_a_thread_that_is_canceled_in_recv_lets_its_connection_upgrade),
     };

@@ -2,12 +2,14 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The lock that processes share: what becomes of it when its owner ends, or is interrupted, without releasing it.
+#include <atomic>
 #include <climits>
 #include <csetjmp>
 #include <csignal>
 #include <new>
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,6 +115,65 @@ void test_a_child_waits_for_an_owner_that_goes_on() {
     int status = -1;
     EXPECT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
+}
+
+constexpr int no_namespace = 77;
+
+// In a child; its status.
+template <class Body> int in_child(Body&& body) {
+    const pid_t child = fork();
+    if (child == 0) {
+        preload::forget_thread_id();
+        _exit(body());
+    }
+    int status = -1;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// From now on, children of this process are in a PID namespace of their own.
+bool make_namespace() { return unshare(CLONE_NEWPID) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0; }
+
+// Whether a child in another namespace acquires a lock only when this process has released it.
+int await_release_in_namespace(SharedLock& lock) {
+    auto* released = static_cast<std::atomic<bool>*>(
+        mmap(nullptr, sizeof(bool), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    if (!make_namespace()) {
+        return no_namespace;
+    }
+    if (released == MAP_FAILED || !lock->acquire()) {
+        return 1;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        preload::forget_thread_id();
+        const bool acquired = lock->acquire();
+        _exit(!acquired ? 2 : *released ? 0 : 3);
+    }
+    usleep(50000); // it would take the lock of a process that has ended
+    *released = true;
+    lock->release();
+    int status = -1;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 4;
+}
+
+void test_a_lock_of_a_process_in_another_pid_namespace_is_not_taken() {
+    SharedLock lock;
+    const int result = in_child([&] { return await_release_in_namespace(lock); });
+    if (result == no_namespace) {
+        throw fabtests::Skip("no PID namespace can be made");
+    }
+    EXPECT_EQ(result, 0);
+}
+
+// The first process of a namespace and that of a namespace within it have the same ids.
+void test_a_lock_of_a_process_with_the_same_ids_is_not_taken() {
+    SharedLock lock;
+    const int result = in_child(
+        [&] { return make_namespace() ? in_child([&] { return await_release_in_namespace(lock); }) : no_namespace; });
+    if (result == no_namespace) {
+        throw fabtests::Skip("no PID namespace can be made");
+    }
+    EXPECT_EQ(result, 0);
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -258,6 +319,8 @@ int main() {
         FABTEST(test_a_lock_of_a_process_that_nobody_has_waited_for_is_taken),
         FABTEST(test_a_child_does_not_wait_for_an_owner_that_waits_for_it),
         FABTEST(test_a_child_waits_for_an_owner_that_goes_on),
+        FABTEST(test_a_lock_of_a_process_in_another_pid_namespace_is_not_taken),
+        FABTEST(test_a_lock_of_a_process_with_the_same_ids_is_not_taken),
 // A sanitizer defers signals, and has its own view of stacks.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         FABTEST(test_a_handler_does_not_take_the_lock_of_the_section_that_it_has_interrupted),

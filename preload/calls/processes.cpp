@@ -201,7 +201,8 @@ PRELOAD_EXPORT int prctl(int option, ...) noexcept {
     const auto c = va_arg(rest, unsigned long);
     const auto d = va_arg(rest, unsigned long);
     va_end(rest);
-    if (option == PR_SET_SECCOMP) {
+    // Without a program it is a probe, and fails.
+    if (option == PR_SET_SECCOMP && (a == SECCOMP_MODE_STRICT || (a == SECCOMP_MODE_FILTER && b != 0))) {
         lifecycle::leave_everything_to_the_kernel();
     }
     return real::prctl(option, a, b, c, d);

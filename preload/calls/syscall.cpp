@@ -11,6 +11,7 @@
 #include <cstdarg>
 
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <sys/syscall.h>
 
 #include "preload/base/system.hpp"
@@ -53,6 +54,12 @@ bool copies_memory(long number, const unsigned long* a) {
 #else
     return false;
 #endif
+}
+
+// Other uses of seccomp(2) are probes: without a program, it fails.
+bool installs_filter(const unsigned long* a) {
+    return (a[0] == SECCOMP_SET_MODE_STRICT && a[1] == 0 && a[2] == 0) ||
+           (a[0] == SECCOMP_SET_MODE_FILTER && a[2] != 0);
 }
 
 } // namespace
@@ -158,8 +165,12 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
         lifecycle::note_unseen_child();
         break;
     case SYS_seccomp:
-        lifecycle::leave_everything_to_the_kernel();
+        if (installs_filter(a)) {
+            lifecycle::leave_everything_to_the_kernel();
+        }
         break;
+    case SYS_prctl:
+        return ::prctl(static_cast<int>(a[0]), a[1], a[2], a[3], a[4]);
     case SYS_pidfd_getfd: {
         const long fd = real::syscall(number, a[0], a[1], a[2]);
         if (fd >= 0) {

@@ -360,27 +360,65 @@ void duplicate(int fd, int made) {
     }
 }
 
+namespace {
+
+// All at once: their peers may be slow, or stopped.
+void hand_over_all(Reason reason) {
+    constexpr uint64_t timeout_ns = 5000000000;
+    constexpr int pause_ms = 1;
+    const uint64_t end = sys::now_ns() + timeout_ns;
+    for (bool all = false; !all;) {
+        all = true;
+        const uint64_t now = sys::now_ns();
+        table::for_each_connection([&](int fd, Connection& c) {
+            ConnectionState& s = *c.state.load();
+            if (c.role != Role::listen && c.fd.load() == fd && (s.gate.load() & (gate::careful | gate::wanted)) != 0 &&
+                !s.broken.load()) {
+                if (stream::hand_over(c, fd, reason, now)) {
+                    return;
+                }
+                all = false;
+                if (now > end) { // the program would read frames as bytes
+                    const sockaddr none_at_all{AF_UNSPEC, {}};
+                    s.broken = true;
+                    c.out_ring().writer.resets = 1;
+                    sys::call(SYS_connect, fd, &none_at_all, sizeof(none_at_all));
+                }
+            }
+        });
+        if (!all) {
+            (void)sys::poll(nullptr, 0, pause_ms);
+        }
+    }
+}
+
+} // namespace
+
 void leave_everything_to_the_kernel() {
     if (in_vfork_child() || filtered.exchange(true)) {
         return;
     }
     const sys::ErrnoKept kept;
     explain::record_all();
-    service::stop();
+    service::refuse();
     table::for_each_connection([](int fd, Connection& c) {
         ConnectionState& s = *c.state.load();
         if (c.role == Role::listen || c.fd.load() != fd) {
             return;
         }
         s.uncounted = Uncounted::yes; // a later holder may upgrade it
-        if ((s.gate.load() & (gate::careful | gate::wanted)) != 0) {
-            (void)stream::hand_over(c, fd, Reason::sandboxed);
-        } else {
+        if ((s.gate.load() & (gate::careful | gate::wanted)) == 0) {
             (void)leave(c);
             s.holders.fetch_sub(1);
         }
     });
-    table::for_each([](int fd, uintptr_t) { (void)table::take(fd); });
+    hand_over_all(Reason::sandboxed);
+    service::stop(); // only now: it may serve the other end of a connection
+    table::for_each([](int fd, uintptr_t what) {
+        if (what != table::internal) { // open as before, and not the program's
+            (void)table::take(fd);
+        }
+    });
 }
 
 void note_unseen_child() { unseen_children = true; }
@@ -439,24 +477,10 @@ void after_fork_in_parent(bool made) {
     });
 }
 
-// In a child in another PID namespace: a process there that is killed while it holds a lock would block the others.
-void leave_shared_to_the_kernel() {
-    constexpr uint64_t longest_delay_ns = 250000000; // of all together: peers may be stopped
-    const uint64_t goes_on_at = sys::now_ns() + longest_delay_ns;
-    table::for_each_connection([&](int fd, Connection& c) {
-        const uint64_t flags = c.state.load()->gate.load();
-        const bool moves =
-            (flags & gate::careful) != 0 && c.segment.load() != nullptr && !stream::has_last_bytes(c, fd);
-        if (c.role != Role::listen && c.fd.load() == fd && (moves || (flags & gate::wanted) != 0)) {
-            (void)stream::hand_over(c, fd, Reason::several, goes_on_at);
-        }
-    });
-}
-
 void after_fork_in_child() {
     owner = getpid();
     lock.forget();
-    const bool sees_parent = forget_thread_id();
+    forget_thread_id();
     if (forks_inside) {
         note_interrupted_parent();
     }
@@ -484,9 +508,6 @@ void after_fork_in_child() {
         c->requested = 0;
     }
     service::after_fork_in_child();
-    if (!sees_parent) {
-        leave_shared_to_the_kernel();
-    }
 }
 
 // Connections that other processes of this end have, too, but only this one has the memory of, return to the kernel.

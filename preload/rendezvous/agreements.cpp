@@ -139,6 +139,15 @@ void Agreements::look_at(Pending& pending, uint64_t now) {
     }
 }
 
+void Agreements::close() {
+    for (Meeting& meeting : meetings_) {
+        if (meeting.in_use()) {
+            meeting.end();
+        }
+    }
+    channels_.close_all();
+}
+
 // Meetings.
 
 void Agreements::await_meeting(Pending& pending, bool awaits) {

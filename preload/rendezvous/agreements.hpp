@@ -39,6 +39,7 @@ class Agreements {
     void on_worker() { fabric_.on_worker(); }
     void on_time(uint64_t now); // at the deadline
     [[nodiscard]] uint64_t deadline() const { return deadline_; }
+    void close(); // the sockets to other services; nothing is agreed on any more
     // One of the connections was closed.
     void note_closed() {
         any_closed_ = true;

@@ -95,6 +95,14 @@ void Channels::close(Channel& channel) {
     channel = Channel();
 }
 
+void Channels::close_all() {
+    for (Channel& one : channels_) {
+        if (one.in_use()) {
+            close(one);
+        }
+    }
+}
+
 // A server's channel is found by its address. A client's is not, but the client finds the channel by the address to
 // which it has connected.
 Channels::Candidates Channels::candidates(const Upgrade& upgrade) {

@@ -56,6 +56,7 @@ class Channels {
     // Adds the socket of a meeting that has agreed on an upgrade. False: it could not be added, and stays the caller's.
     bool add(int socket, uint64_t service, const Upgrade& upgrade);
     void close(Channel& channel);
+    void close_all();
     Channel* at(uint64_t event) {
         const size_t index = event & ~channel_bits;
         return index < capacity && channels_[index].in_use() ? &channels_[index] : nullptr;

@@ -38,7 +38,7 @@ using rendezvous::WakeupWanted;
 
 constexpr size_t stack_bytes = size_t{256} << 10;
 
-enum class Stage : uint8_t { none, starting, running, impossible };
+enum class Stage : uint8_t { none, starting, running, paused, impossible };
 
 constinit std::atomic<Stage> stage{Stage::none};
 constinit std::atomic<uint64_t> name{0};
@@ -46,6 +46,8 @@ constinit std::atomic<uint64_t> promised{0}; // the name that it has or will hav
 constinit std::atomic<int> inbox{-1};        // a datagram socket at the name
 constinit std::atomic<Connection*> requests{nullptr};
 constinit std::atomic<bool> stopped{false};
+constinit std::atomic<bool> leaves{false};                  // the thread is to end
+constinit std::atomic<pid_t> thread_id{0};                  // of the kernel's; 0: it has not begun
 constinit std::atomic<bool> any_abandoned{false};           // a connection that is being agreed on was closed
 constinit std::atomic<uint64_t> full_rings_due{UINT64_MAX}; // when they are looked at
 constinit std::atomic<uint64_t> usual_mask{0};
@@ -126,7 +128,8 @@ void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool
 class Thread {
   public:
     explicit Thread(int epoll);
-    [[noreturn]] void run();
+    void run(); // until it is to end; may be called again, in another thread
+    void close();
 
   private:
     void take_requests();
@@ -307,6 +310,9 @@ void Thread::look_at_full_rings(uint64_t now) const {
 void Thread::run() {
     std::array<epoll_event, 64> events;
     for (;;) {
+        if (bool asked = true; leaves && leaves.compare_exchange_strong(asked, false)) {
+            return;
+        }
         take_requests();
         const bool more = begin_waiting();
         const uint64_t next = more ? 0 : std::min(agreements_.deadline(), full_rings_due.load());
@@ -343,7 +349,18 @@ void Thread::run() {
     }
 }
 
-void* run_thread(void* thread) { static_cast<Thread*>(thread)->run(); }
+void Thread::close() {
+    agreements_.close();
+    descriptors::close(epoll_);
+}
+
+constinit Thread* service_thread = nullptr;
+
+void* run_thread(void*) {
+    thread_id = static_cast<pid_t>(sys::call(SYS_gettid));
+    service_thread->run();
+    return nullptr;
+}
 
 // In its own mapping: the thread's stack is small, and malloc is not used.
 Thread* make_thread(int epoll) {
@@ -361,6 +378,51 @@ bool open_inbox() {
     return inbox >= 0;
 }
 
+// Makes the kernel's thread.
+bool begin_thread() {
+    leaves = false;
+    thread_id = 0;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0) {
+        return false;
+    }
+    pthread_t made{};
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_attr_setstacksize(&attributes, stack_bytes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool begun = pthread_create(&made, &attributes, run_thread, nullptr) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_attr_destroy(&attributes);
+    return begun;
+}
+
+// Waits until the kernel's thread has gone: it makes no system call, and is not counted as one, any more. False: it is
+// delayed, and goes on.
+bool end_thread() {
+    constexpr uint64_t timeout_ns = 1000000000;
+    leaves = true;
+    send_attend(inbox, own_name(), 0); // a thread whose inbox is full is awake
+    const auto has_gone = [process = sys::call(SYS_getpid)] {
+        const pid_t id = thread_id;
+        return id != 0 && sys::call(SYS_tgkill, process, id, 0) == -ESRCH;
+    };
+    const auto wait = [&] {
+        numbers::wait_for(timeout_ns, [&] {
+            sys::call(SYS_sched_yield);
+            return has_gone();
+        });
+    };
+    wait();
+    if (bool asked = true; leaves.compare_exchange_strong(asked, false)) {
+        return false;
+    }
+    wait(); // it has seen the request
+    return has_gone();
+}
+
 bool start() {
     if (!open_inbox()) {
         return false;
@@ -371,20 +433,8 @@ bool start() {
     Thread* thread = epoll >= 0 && sys::call(SYS_epoll_ctl, epoll, EPOLL_CTL_ADD, inbox.load(), &event) == 0
                          ? make_thread(epoll)
                          : nullptr;
-    pthread_attr_t attributes;
-    pthread_t made{};
-    bool started = false;
-    if (thread != nullptr && pthread_attr_init(&attributes) == 0) {
-        sigset_t all;
-        sigset_t before;
-        sigfillset(&all);
-        pthread_attr_setstacksize(&attributes, stack_bytes);
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        started = pthread_create(&made, &attributes, run_thread, thread) == 0;
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        pthread_attr_destroy(&attributes);
-    }
+    service_thread = thread;
+    const bool started = thread != nullptr && begin_thread();
     if (!started) {
         descriptors::close(epoll);
         descriptors::close(inbox.exchange(-1));
@@ -433,7 +483,20 @@ void note_signal_mask() {
 
 namespace {
 
+// Only the thread has ended: what others send meanwhile, and the kernel's events, are still there.
+void go_on() {
+    Stage paused = Stage::paused;
+    if (stage.load(std::memory_order_relaxed) == Stage::paused &&
+        stage.compare_exchange_strong(paused, Stage::starting)) {
+        const sys::ErrnoKept kept;
+        stage = begin_thread() ? Stage::running : Stage::paused;
+    }
+}
+
 void ensure() {
+    if (stage.load(std::memory_order_relaxed) == Stage::paused && !stopped && may_start()) {
+        go_on(); // a thread could not be made before
+    }
     Stage none = Stage::none;
     if (stage.load(std::memory_order_relaxed) != Stage::none || stopped || !may_start() ||
         !stage.compare_exchange_strong(none, Stage::starting)) {
@@ -514,6 +577,7 @@ bool ask_to_wake(Connection& c, uint64_t id) {
     WakeupWanted message;
     message.token = c.shared().token;
     message.id = id;
+    message.service = own_name();
     return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message, short_ns) == 0;
 }
 
@@ -521,7 +585,6 @@ void note_token(uint64_t token, Connection& c) { token_index->note(token, c); }
 
 void tell_of_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared(), long_ns); }
 
-    message.service = own_name();
 void guard(Connection& c) {
     Guard none = Guard::none;
     if (inbox.load() >= 0 && c.guard.compare_exchange_strong(none, Guard::asked)) {
@@ -554,11 +617,37 @@ void abandoned() {
     }
 }
 
-void stop() { stopped = true; }
+bool pause() {
+    Stage running = Stage::running;
+    if (!stage.compare_exchange_strong(running, Stage::paused)) {
+        return false;
+    }
+    if (!end_thread()) {
+        stage = Stage::running;
+        return false;
+    }
+    return true;
+}
+
+void resume() { go_on(); }
+
+void refuse() { stopped = true; }
+
+void stop() {
+    refuse();
+    if (!pause()) {
+        return;
+    }
+    stage = Stage::impossible;
+    service_thread->close();
+    descriptors::discard(inbox.exchange(-1));
+    name = 0;
+}
 
 void after_fork_in_child() {
     if (stage.load() != Stage::none) {
         descriptors::close_all();
+        descriptors::forget_children();
     }
     wakeup::after_fork_in_child();
     inbox = -1;
@@ -566,8 +655,10 @@ void after_fork_in_child() {
     promised = 0;
     requests = nullptr;
     full_rings_due = UINT64_MAX;
+    leaves = false;
+    thread_id = 0;
+    service_thread = nullptr;
     stage = Stage::none;
 }
 
 } // namespace preload::service
-        descriptors::forget_children();

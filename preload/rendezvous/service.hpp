@@ -39,7 +39,13 @@ bool ask_holder(uint64_t service, uint64_t token);
 // Records the signal mask of a thread that connects or accepts, which usually is not in a handler: the service thread
 // is not started in a handler.
 void note_signal_mask();
-// No upgrades from now on: the process has a system call filter.
+// Ends the thread for a while, for a call of the program's that a process with several threads cannot make, or that
+// changes the calling thread only. What the thread has to do waits. False: there is no thread, and no need to resume.
+bool pause();
+void resume();
+// No upgrades from now on.
+void refuse();
+// The same, and the service ends: the process gets a system call filter.
 void stop();
 
 void after_fork_in_child();

@@ -40,11 +40,13 @@ Address resolve_on_fabric(const std::string& option, const std::string& node, ui
     if (format == AddressFormat::ip || format == AddressFormat::ipv6) {
         family = resolve_address(option, node, port, format).family(); // providers do not check the address format
     }
+    // Providers resolve a name to an address of the first family that it has, whatever the hints say.
+    const std::string number = family == AF_UNSPEC ? node : resolve_address(option, node, port, format, family).host();
     int ret = 0;
     for (const char* provider : {"verbs", "tcp"}) {
         const Info hints = make_hints(provider, family);
         fi_info* list = nullptr;
-        ret = fi_getinfo(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), node.c_str(), std::to_string(port).c_str(),
+        ret = fi_getinfo(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), number.c_str(), std::to_string(port).c_str(),
                          cores_only | (passive ? FI_SOURCE : 0), hints.get(), &list);
         const Info info(ret == 0 ? list : nullptr);
         const void* found = !info ? nullptr : passive ? info->src_addr : info->dest_addr;

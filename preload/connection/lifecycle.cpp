@@ -477,10 +477,24 @@ void after_fork_in_parent(bool made) {
     });
 }
 
+// In a child in another PID namespace: a process there that is killed while it holds a lock would block the others.
+void leave_shared_to_the_kernel() {
+    constexpr uint64_t longest_delay_ns = 250000000; // of all together: peers may be stopped
+    const uint64_t goes_on_at = sys::now_ns() + longest_delay_ns;
+    table::for_each_connection([&](int fd, Connection& c) {
+        const uint64_t flags = c.state.load()->gate.load();
+        const bool moves =
+            (flags & gate::careful) != 0 && c.segment.load() != nullptr && !stream::has_last_bytes(c, fd);
+        if (c.role != Role::listen && c.fd.load() == fd && (moves || (flags & gate::wanted) != 0)) {
+            (void)stream::hand_over(c, fd, Reason::several, goes_on_at);
+        }
+    });
+}
+
 void after_fork_in_child() {
     owner = getpid();
     lock.forget();
-    forget_thread_id();
+    const bool sees_parent = forget_thread_id();
     if (forks_inside) {
         note_interrupted_parent();
     }
@@ -508,6 +522,9 @@ void after_fork_in_child() {
         c->requested = 0;
     }
     service::after_fork_in_child();
+    if (!sees_parent) {
+        leave_shared_to_the_kernel();
+    }
 }
 
 // Connections that other processes of this end have, too, but only this one has the memory of, return to the kernel.

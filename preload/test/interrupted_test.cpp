@@ -89,11 +89,13 @@ std::atomic<int> handled{0};
 std::atomic<int> sent_by_handlers{0};
 std::atomic<int> refused{0};
 std::atomic<int> failed_children{0};
+std::atomic<bool> is_writing{false};
 
 class Handler {
   public:
     Handler(void (*handle)(int), int flags) {
         handled = sent_by_handlers = refused = failed_children = 0;
+        is_writing = false;
         struct sigaction action {};
         action.sa_handler = handle;
         action.sa_flags = flags;
@@ -107,8 +109,9 @@ class Handler {
 // Writes to the connection until told to end, and does not sleep: a signal is to interrupt the library while it moves
 // bytes. Returns how many bytes, or -errno.
 long write_until(int fd, const std::atomic<bool>& over) {
-    const std::vector<char> bytes(size_t{32} << 10, 'w');
+    static const std::vector<char> bytes(size_t{32} << 10, 'w');
     long written = 0;
+    is_writing = true; // from now on, no handler finds malloc interrupted, which fork waits for
     while (!over) {
         const ssize_t n = send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n > 0) {
@@ -124,6 +127,9 @@ long write_until(int fd, const std::atomic<bool>& over) {
 
 // Interrupts the thread so many times, each time after the handler has returned.
 void interrupt(pthread_t thread, int times, const std::atomic<bool>& ended) {
+    while (!is_writing) {
+        sched_yield();
+    }
     for (int i = 0; i < times && !ended && failed_children == 0; ++i) {
         const int before = handled;
         pthread_kill(thread, SIGUSR1);

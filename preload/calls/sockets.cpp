@@ -185,11 +185,11 @@ PRELOAD_EXPORT int shutdown(int fd, int how) noexcept {
         std::atomic<WriteShut> other{};
         std::atomic<WriteShut>& write_shut = how != SHUT_RD ? c->state.load()->write_shut : other;
         write_shut = WriteShut::begun;
-        {
+        const int now = [&] {
             const sys::ErrnoKept kept;
-            stream::prepare_shutdown(*c, fd, how);
-        }
-        const int result = real::shutdown(fd, how);
+            return stream::prepare_shutdown(*c, fd, how);
+        }();
+        const int result = now >= 0 ? real::shutdown(fd, now) : 0;
         write_shut = result == 0 ? WriteShut::done : WriteShut::no;
         const sys::ErrnoKept kept_for_waking;
         wakeup::wake_own(c->guarded.load());

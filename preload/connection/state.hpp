@@ -146,7 +146,12 @@ struct alignas(64) ConnectionState {
     std::atomic<uint32_t> blocked{0};       // writes that found no space, or too little
     std::atomic<uint32_t> upgrades{0};
     std::atomic<uint32_t> returns{0};
-    std::atomic<bool> hold{false};        // do not switch to the ring any more
+    std::atomic<bool> hold{false}; // do not switch to the ring any more
+    // What a call has begun and the service goes on with: see stream::on_time().
+    std::atomic<bool> end_due{false}; // the kernel's shutdown for writing
+    std::atomic<bool> late{false};    // a hand-over that no call waits for
+    std::atomic<uint64_t> steps_since_ns{0};
+    std::atomic<uint64_t> next_step_ns{0};
     std::atomic<int> pending_error{0};    // taken from the kernel, still to be reported, after the bytes in front of it
     std::atomic<bool> ended{false};       // the peer's FIN or RST was seen: poll the kernel
     std::atomic<bool> broken{false};      // the protocol was violated: ECONNRESET

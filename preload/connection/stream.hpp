@@ -95,6 +95,9 @@ inline constexpr int give_back_pause_ms = 1; // until the next poll
 // True: call it again after this time.
 bool leave_full_ring(Connection& c, int fd, uint64_t now);
 inline constexpr uint64_t full_ring_pause_ns = 10000000U;
+// For the service: takes the next step of what goes on by time, not by an event: a full ring, a shutdown, a hand-over.
+// Returns when it is to be called again; UINT64_MAX: not.
+uint64_t on_time(Connection& c, int fd, uint64_t now);
 // Whether the calling thread counts as a sleeper of the connections that it polls.
 extern thread_local uint32_t own_sleeps;
 
@@ -115,8 +118,12 @@ void pin(Connection& c, int fd, Reason reason);
 // The same, and waits until nothing of the stream is in the ring: unread bytes there come by the kernel again. For a
 // descriptor that goes to a holder that does not use the ring. False: the peer has not answered in time, and the
 // connection was reset. goes_on_at: by then (sys::now_ns) the call returns false instead, and the service goes on; for
-// a holder that may not use the connection at all. 0: not.
+// a holder that may not use the connection at all. 0: not. Once the service goes on, further such calls do not wait.
 bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at = 0);
+// The same for a call of this process, which can be repeated: does not wait for the peer. 0: the kernel handles the
+// connection from now on; -EAGAIN: the service goes on, and until it has finished no event is reported; else -errno,
+// and the connection was reset.
+ssize_t begin_to_hand_over(Connection& c, int fd, Reason reason);
 // Whether bytes in memory are unread and the peer has ended: they cannot be handed over.
 bool has_last_bytes(Connection& c, int fd);
 // Handles the peer's requests to return or to resend, and sends frames that are due: called by the service for a busy
@@ -137,7 +144,9 @@ bool undo_close(Connection& c);
 // The fd is about to be closed: publishes a reset that the program wants (SO_LINGER), or that TCP would make.
 void note_reset(Connection& c, int fd);
 void undo_reset(Connection& c); // the close did not take place
-void prepare_shutdown(Connection& c, int fd, int how);
+// Before a shutdown in the kernel. Returns how to shut down there now, or -1: nothing. Writing is shut down later, by
+// the service, if the peer has yet to get bytes in front of EOF.
+int prepare_shutdown(Connection& c, int fd, int how);
 // Leaves careful mode if nothing prevents it: both directions are the kernel's from then on.
 void settle(Connection& c, int fd);
 

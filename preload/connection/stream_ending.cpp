@@ -5,11 +5,15 @@
 // more, and no frame of the library may arrive where it would cause a reset.
 #include "preload/connection/stream_internal.hpp"
 
+#include <csignal>
+
 #include <linux/sockios.h>
 #include <sched.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
+#include "preload/connection/lifecycle.hpp"
+#include "preload/rendezvous/service.hpp"
 #include "preload/stats/probes.hpp"
 
 namespace preload::stream {
@@ -194,10 +198,82 @@ void wait_for_far_end(Connection& c, int fd) {
 
 } // namespace
 
-void prepare_shutdown(Connection& c, int fd, int how) {
-    if (how == SHUT_RD) {
-        return;
+void shut_now(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    const WriteSection section(c, fd); // the fd is still this connection's
+    if (section && s.end_due.exchange(false)) {
+        sys::call(SYS_shutdown, fd, SHUT_WR);
     }
+}
+
+namespace {
+
+// One step. True: nothing is left that EOF must not overtake.
+bool may_shut(Connection& c, int fd) {
+    constexpr uint64_t timeout_ns = 5000000000U;
+    const ConnectionState& s = *c.state.load();
+    const uint32_t epoch = s.out_epoch.load();
+    const ssize_t step = clear_step(c, fd);
+    if (step != -EAGAIN) {
+        return step != interrupted && step != elsewhere;
+    }
+    if (has_backlog(s)) {
+        return false; // TCP reports space
+    }
+    // What was resent is in TCP, in front of EOF. A peer that does not answer reads the rest from the ring.
+    const bool resent = !s.resume_due && c.out_ring().writer.resent.load() + 1 == s.out_epoch.load();
+    return resent || sys::now_ns() - s.steps_since_ns.load() >= timeout_ns ||
+           !(epoch != s.out_epoch.load() ? ask_for_step(c) : ask_seldom(c));
+}
+
+} // namespace
+
+void shut_if_due(Connection& c, int fd) {
+    if (c.state.load()->end_due && may_shut(c, fd)) {
+        shut_now(c, fd);
+    }
+}
+
+ssize_t refuse_write(int flags) {
+    if ((flags & MSG_NOSIGNAL) == 0) {
+        sys::call(SYS_tgkill, sys::call(SYS_getpid), sys::call(SYS_gettid), SIGPIPE);
+    }
+    return -EPIPE;
+}
+
+namespace {
+
+// The kernel's shutdown(2) does not wait for the peer either: EOF follows the bytes. Returns as prepare_shutdown();
+// -EAGAIN: there is no service.
+int shut_without_waiting(Connection& c, int fd, int how) {
+    ConnectionState& s = *c.state.load();
+    begin_steps(s);
+    s.end_due = true;
+    const uint64_t begin = sys::now_ns();
+    while (s.end_due && !may_shut(c, fd)) {
+        if (sys::now_ns() - begin < short_wait_ns) {
+            sched_yield();
+            continue;
+        }
+        if (!service::go_on_with(c)) {
+            s.end_due = false;
+            return -EAGAIN;
+        }
+        if (how == SHUT_RDWR) {
+            sys::call(SYS_shutdown, fd, SHUT_RD);
+        }
+        return -1;
+    }
+    return s.end_due.exchange(false) || how == SHUT_RDWR ? how : -1; // else the service has just done it
+}
+
+} // namespace
+
+int prepare_shutdown(Connection& c, int fd, int how) {
+    if (how == SHUT_RD) {
+        return how;
+    }
+    const ConnectionState& s = *c.state.load();
     c.out_ring().writer.ends = path::ends_soon;
     // Afterwards, the peer could not be woken when there is space for what it writes.
     pin(c, fd, Reason::half_closed);
@@ -205,15 +281,22 @@ void prepare_shutdown(Connection& c, int fd, int how) {
         wait_for_far_end(c, fd);
     }
     // Nothing can be resent after EOF, and the peer may hand the connection over. If TCP has no space for the ring's
-    // bytes, this call must not wait until the peer reads.
+    // bytes, EOF must not wait until the peer reads.
     pollfd space{fd, POLLOUT, 0};
-    if ((c.state.load()->gate.load() & gate::careful) != 0 && c.segment.load() != nullptr &&
-        (is_awaited(c) || fits_in_tcp(c, fd)) && sys::poll(&space, 1, 0) > 0 && (space.revents & POLLOUT) != 0) {
-        if (!clear_out(c, fd)) {
-            const ReadSection section(c, fd);
-            (void)(section ? violation(c, fd) : 0); // rather than EOF in the middle of the data
+    if ((s.gate.load() & gate::careful) == 0 || c.segment.load() == nullptr || !(is_awaited(c) || fits_in_tcp(c, fd)) ||
+        sys::poll(&space, 1, 0) <= 0 || (space.revents & POLLOUT) == 0) {
+        return s.end_due ? -1 : how;
+    }
+    if (!c.mirrored && !lifecycle::in_vfork_child()) {
+        if (const int now = shut_without_waiting(c, fd, how); now != -EAGAIN) {
+            return now;
         }
     }
+    if (!clear_out(c, fd)) {
+        const ReadSection section(c, fd);
+        (void)(section ? violation(c, fd) : 0); // rather than EOF in the middle of the data
+    }
+    return how;
 }
 
 } // namespace preload::stream

@@ -79,7 +79,7 @@ void note_full(Connection& c) {
     if (s.full_since_ns == 0 || now - s.full_since_ns > stale_ns) {
         s.full_tail = c.out_ring().reader.tail.load();
         s.full_since_ns = now;
-        service::watch_full_rings();
+        service::take_steps_at(now + full_ring_pause_ns);
     }
 }
 

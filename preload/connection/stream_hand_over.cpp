@@ -11,6 +11,7 @@
 #include "preload/connection/stream_internal.hpp"
 
 #include <netinet/in.h>
+#include <sched.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
@@ -114,8 +115,6 @@ ssize_t wait_for_peer(const Direction& ring, int fd, uint32_t epoch) {
 
 } // namespace
 
-namespace {
-
 bool ask_seldom(Connection& c) {
     constexpr uint64_t pause_ns = 10000000U;
     std::atomic<uint64_t>& asked = c.state.load()->step_asked_ns;
@@ -126,8 +125,6 @@ bool ask_seldom(Connection& c) {
     }
     return service::ask(c.shared(), 1 - c.out_index());
 }
-
-} // namespace
 
 bool ask_for_step(Connection& c) { return c.mirrored ? ask_seldom(c) : service::ask(c.shared(), 1 - c.out_index()); }
 
@@ -227,6 +224,7 @@ bool peer_may_read(Connection& c, int fd) {
 
 void leave_careful(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
+    shut_now(c, fd);
     leave_mirror(c);
     gate::restore_options(s, fd);
     s.gate.fetch_or(gate::pinned);
@@ -423,7 +421,9 @@ bool is_awaited(const Connection& c) {
            path::requests(request, epoch, (epoch & 1) != 0 ? path::resend : path::halt);
 }
 
-bool finish_out(Connection& c, int fd) {
+namespace {
+
+bool finish_resend(Connection& c, int fd) {
     constexpr uint64_t limit_ns = 100000000U;
     if (!is_awaited(c)) [[likely]] {
         return true;
@@ -444,43 +444,105 @@ bool finish_out(Connection& c, int fd) {
     return false;
 }
 
+} // namespace
+
+bool finish_out(Connection& c, int fd) {
+    const bool done = finish_resend(c, fd);
+    const ConnectionState& s = *c.state.load();
+    if (s.end_due && s.open.load() != 0) { // for others, which do not hear of this process's service any more
+        if (has_backlog(s)) {
+            (void)service::ask_holder(s.holder_service, s.token);
+        } else {
+            shut_now(c, fd);
+        }
+    }
+    return done;
+}
+
 bool has_last_bytes(Connection& c, int fd) {
     const ReadSection section(c, fd);
     const ConnectionState& s = *c.state.load();
     return section && (s.taken != 0 || c.in_ring().writer.head.load() != s.in.position) && peer_has_ended(fd);
 }
 
-bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at) {
+namespace {
+
+// Until `end`. 0: done; -EAGAIN: the service goes on, or, if it must not, the connection was reset; else -errno, and it
+// was reset.
+ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool goes_on) {
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;
     s.reason.compare_exchange_strong(none, reason);
     if (gate::pin(s)) {
-        return true;
+        return 0;
     }
     s.hold = true;
-    s.handed_over = true;
-    const uint64_t end = goes_on_at != 0 ? goes_on_at : sys::now_ns() + timeout_ns;
+    const uint64_t begin = sys::now_ns();
+    if (s.handed_over.exchange(true) && s.late) {
+        end = goes_on ? begin : end; // a peer that has not answered delays one call, not each
+    } else {
+        s.late = false;
+        begin_steps(s);
+    }
     for (;;) {
         const ssize_t step = hand_over_step(c, fd);
         if (step == 0 || step == gone) {
-            return true;
+            return 0;
+        }
+        if (step == elsewhere && !goes_on) {
+            return io::foreign(c, fd) ? 0 : -EAGAIN;
         }
         if (step == elsewhere) {
-            return io::foreign(c, fd);
+            (void)service::ask_holder(s.holder_service, s.token);
         }
-        const bool late = sys::now_ns() > end;
-        if (late && goes_on_at != 0 && (step == -EAGAIN || step == interrupted)) {
-            return false; // the service goes on with it
+        const uint64_t now = sys::now_ns();
+        const bool may_come = step == -EAGAIN || step == interrupted || step == elsewhere;
+        if (may_come && now >= end && goes_on) {
+            s.late = true;
+            if (step != elsewhere) {
+                (void)service::go_on_with(c);
+            }
+            return -EAGAIN;
         }
-        if ((step != -EAGAIN && step != interrupted) || late) {
+        if (!may_come || now >= end) {
             // The new holder would read frames as bytes: the connection is reset instead.
             const sockaddr none_at_all{AF_UNSPEC, {}};
             s.broken = true;
             c.out_ring().writer.resets = 1;
             sys::call(SYS_connect, fd, &none_at_all, sizeof(none_at_all));
-            return false;
+            return step;
         }
-        (void)sys::poll(nullptr, 0, pause_ms);
+        if (now - begin < short_wait_ns) {
+            sched_yield();
+        } else {
+            (void)sys::poll(nullptr, 0, pause_ms);
+        }
+    }
+}
+
+} // namespace
+
+bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at) {
+    const bool goes_on = goes_on_at != 0;
+    return hand_over_until(c, fd, reason, goes_on ? goes_on_at : sys::now_ns() + timeout_ns, goes_on) == 0;
+}
+
+ssize_t begin_to_hand_over(Connection& c, int fd, Reason reason) {
+    return hand_over_until(c, fd, reason, sys::now_ns() + short_wait_ns, true);
+}
+
+void go_on_to_hand_over(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    const ssize_t step = hand_over_step(c, fd);
+    if (step == -EAGAIN) {
+        service::take_steps_at(std::max(s.next_step_ns.load(), sys::now_ns()));
+    } else if (step < 0 && step > gone && s.late) {
+        // The peer has ended, and what was taken cannot be resent: this process can still read it.
+        const ReadSection section(c, fd);
+        if (section && s.giving_back) {
+            give_back_ended(c, fd, step);
+        }
+        s.handed_over = false;
     }
 }
 

@@ -82,6 +82,9 @@ void begin_to_give_back(Connection& c);
 // rate-limited there: two ends that wait for each other would keep their services and the workers busy with nothing
 // else. False: the peer's process has ended.
 bool ask_for_step(Connection& c);
+bool ask_seldom(Connection& c); // at most every 10 ms
+// How long a call yields to a peer that is about to answer, before it leaves the rest to the service.
+inline constexpr uint64_t short_wait_ns = 500000;
 void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()
 // Reads what was taken, if the peer has ended before it could resend it.
 ssize_t read_taken(Connection& c, Parts& parts, int flags);
@@ -96,6 +99,15 @@ ssize_t clear_step(Connection& c, int fd);
 bool clear_out(Connection& c, int fd);
 // Whether the peer waits for a resend, or part of one is still unsent.
 bool is_awaited(const Connection& c);
+// One step towards a shutdown that is due: see prepare_shutdown().
+void shut_if_due(Connection& c, int fd);
+void shut_now(Connection& c, int fd); // without the locks
+// The result of a write while a shutdown is due, with SIGPIPE, as in the kernel.
+ssize_t refuse_write(int flags);
+// The pauses between steps that the service takes begin anew.
+void begin_steps(ConnectionState& s);
+// One step of a hand-over that no call waits for.
+void go_on_to_hand_over(Connection& c, int fd);
 // One step of handing over; results as of give_back_step(), or the section's error.
 ssize_t hand_over_step(Connection& c, int fd);
 

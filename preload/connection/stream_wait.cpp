@@ -4,6 +4,8 @@
 // The readiness of a connection for waiters, the service's work on it, and its return to the kernel.
 #include "preload/connection/stream_internal.hpp"
 
+#include <algorithm>
+
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/rendezvous/service.hpp"
@@ -81,6 +83,10 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
     ConnectionState& s = *c.state.load();
     if (is_recovering(c)) [[unlikely]] {
         r.soon = true;
+        return;
+    }
+    if (s.end_due) { // as in the kernel
+        r.events |= static_cast<short>((wanted & POLLOUT) | (s.read_shut ? POLLHUP : 0));
         return;
     }
     advance_out(c);
@@ -217,7 +223,7 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
 
 bool wants_service(const Connection& c) {
     const ConnectionState& s = *c.state.load();
-    return has_backlog(s) || s.giving_back || is_recovering(c) || has_urgent_to_send(c);
+    return has_backlog(s) || s.giving_back || s.end_due || is_recovering(c) || has_urgent_to_send(c);
 }
 
 namespace {
@@ -274,8 +280,9 @@ void attend_once(Connection& c, int fd) {
         return;
     }
     const bool asked = !c.mirrored || c.shared().mirror.asked.exchange(0) != 0;
+    shut_if_due(c, fd);
     if (s.handed_over) {
-        (void)hand_over_step(c, fd);
+        go_on_to_hand_over(c, fd);
         return;
     }
     {
@@ -320,6 +327,38 @@ void attend(Connection& c, int fd) {
     if (c.state.load()->recovered) {
         settle(c, fd); // an end that only reads would not settle by itself
     }
+}
+
+namespace {
+
+// A step is due although no event may come. TCP reports space for a backlog.
+bool has_steps(const ConnectionState& s) {
+    return (s.gate.load() & gate::careful) != 0 &&
+           ((s.end_due && !has_backlog(s)) || (s.handed_over && s.late && s.giving_back));
+}
+
+} // namespace
+
+void begin_steps(ConnectionState& s) {
+    s.steps_since_ns = sys::now_ns();
+    s.next_step_ns = 0;
+}
+
+uint64_t on_time(Connection& c, int fd, uint64_t now) {
+    constexpr uint64_t min_pause_ns = 1000000U;
+    constexpr uint64_t max_pause_ns = 100000000U;
+    constexpr uint64_t share = 8; // of the time so far: a peer that does not answer costs less and less
+    ConnectionState& s = *c.state.load();
+    const uint64_t full = leave_full_ring(c, fd, now) ? now + full_ring_pause_ns : UINT64_MAX;
+    if (!has_steps(s)) {
+        return full;
+    }
+    if (now >= s.next_step_ns) {
+        const uint64_t since = std::min(s.steps_since_ns.load(), now);
+        s.next_step_ns = now + std::clamp((now - since) / share, min_pause_ns, max_pause_ns);
+        attend(c, fd);
+    }
+    return has_steps(s) ? std::min(full, s.next_step_ns.load()) : full;
 }
 
 namespace {
@@ -409,6 +448,10 @@ void settle(Connection& c, int fd) {
         }
     }
     if (in.wake.consent.load() != Consent::withheld || published_epoch(c) != epoch) {
+        return;
+    }
+    shut_now(c, fd);
+    if (s.end_due) {
         return;
     }
     leave_mirror(c);

@@ -446,10 +446,13 @@ void help_to_switch(Connection& c, int fd) {
 }
 
 // Whether the next byte goes by the kernel: 1, 0, or -errno.
-ssize_t choose_kernel(Connection& c, int fd) {
+ssize_t choose_kernel(Connection& c, int fd, int flags) {
     ConnectionState& s = *c.state.load();
     if (s.broken) {
         return -ECONNRESET;
+    }
+    if (s.end_due) [[unlikely]] {
+        return refuse_write(flags);
     }
     if (is_recovering(c)) [[unlikely]] {
         return -EAGAIN;
@@ -476,10 +479,10 @@ ssize_t choose_kernel(Connection& c, int fd) {
 
 ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags) {
     ConnectionState& s = *c.state.load();
-    ssize_t by_kernel = choose_kernel(c, fd);
+    ssize_t by_kernel = choose_kernel(c, fd, flags);
     if (by_kernel == 0 && (flags & kernel_send_flags) != 0) [[unlikely]] {
         return_out(c, false);
-        by_kernel = choose_kernel(c, fd);
+        by_kernel = choose_kernel(c, fd, flags);
     }
     if (by_kernel != 0) {
         return by_kernel < 0 ? by_kernel : write_kernel(c, fd, parts, flags);
@@ -522,7 +525,7 @@ ssize_t write_now(Connection& c, int fd, Parts& parts, int flags) {
 namespace {
 
 ssize_t write_file_locked(Connection& c, int fd, int file, off_t* offset, size_t count) {
-    const ssize_t by_kernel = choose_kernel(c, fd);
+    const ssize_t by_kernel = choose_kernel(c, fd, 0);
     if (by_kernel < 0) {
         return by_kernel;
     }

@@ -46,10 +46,10 @@ constinit std::atomic<uint64_t> promised{0}; // the name that it has or will hav
 constinit std::atomic<int> inbox{-1};        // a datagram socket at the name
 constinit std::atomic<Connection*> requests{nullptr};
 constinit std::atomic<bool> stopped{false};
-constinit std::atomic<bool> leaves{false};                  // the thread is to end
-constinit std::atomic<pid_t> thread_id{0};                  // of the kernel's; 0: it has not begun
-constinit std::atomic<bool> any_abandoned{false};           // a connection that is being agreed on was closed
-constinit std::atomic<uint64_t> full_rings_due{UINT64_MAX}; // when they are looked at
+constinit std::atomic<bool> leaves{false};             // the thread is to end
+constinit std::atomic<pid_t> thread_id{0};             // of the kernel's; 0: it has not begun
+constinit std::atomic<bool> any_abandoned{false};      // a connection that is being agreed on was closed
+constinit std::atomic<uint64_t> steps_due{UINT64_MAX}; // when stream::on_time() is called
 constinit std::atomic<uint64_t> usual_mask{0};
 constinit std::atomic<uint32_t> postponed{0};
 
@@ -139,7 +139,7 @@ class Thread {
     void attend(int fd, Connection& c) const;
     void watch_for_service(int fd, Connection& c) const;
     void on_connection(int fd);
-    void look_at_full_rings(uint64_t now) const;
+    void take_steps(uint64_t now) const;
 
     const int epoll_;
     const unsigned many_messages_ = rendezvous::many_messages();
@@ -293,18 +293,25 @@ void Thread::on_connection(int fd) {
     }
 }
 
-void Thread::look_at_full_rings(uint64_t now) const {
-    full_rings_due = UINT64_MAX; // first: a ring that is noted from now on is looked at later
-    bool again = false;
+// True: it was not due before.
+bool lower_steps_due(uint64_t due) {
+    uint64_t before = steps_due.load();
+    while (due < before) {
+        if (steps_due.compare_exchange_weak(before, due)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void Thread::take_steps(uint64_t now) const {
+    steps_due = UINT64_MAX; // first: what is noted from now on is due later
     table::for_each_connection([&](int fd, Connection& c) {
         const KeptState kept(c, fd);
         if (kept && c.fd.load() == fd && c.segment.load() != nullptr) {
-            again = stream::leave_full_ring(c, fd, now) || again;
+            (void)lower_steps_due(stream::on_time(c, fd, now));
         }
     });
-    if (again) {
-        full_rings_due = now + stream::full_ring_pause_ns;
-    }
 }
 
 void Thread::run() {
@@ -315,7 +322,7 @@ void Thread::run() {
         }
         take_requests();
         const bool more = begin_waiting();
-        const uint64_t next = more ? 0 : std::min(agreements_.deadline(), full_rings_due.load());
+        const uint64_t next = more ? 0 : std::min(agreements_.deadline(), steps_due.load());
         uint64_t now = next != 0 && next != UINT64_MAX ? sys::now_ns() : 0;
         const int timeout =
             next == UINT64_MAX
@@ -343,8 +350,8 @@ void Thread::run() {
         if (agreements_.deadline() <= now) {
             agreements_.on_time(now);
         }
-        if (full_rings_due.load() <= now) {
-            look_at_full_rings(now);
+        if (steps_due.load() <= now) {
+            take_steps(now);
         }
     }
 }
@@ -599,15 +606,26 @@ void guard_again(Connection& c) {
     }
 }
 
-void watch_full_rings() {
-    uint64_t never = UINT64_MAX;
+bool take_steps_at(uint64_t due) {
     if (inbox.load() < 0) {
         ensure(); // a child uses what its parent has upgraded
     }
-    if (inbox.load() >= 0 &&
-        full_rings_due.compare_exchange_strong(never, sys::now_ns() + stream::full_ring_pause_ns)) {
+    if (inbox.load() < 0) {
+        return false;
+    }
+    if (lower_steps_due(due)) {
         send_attend(inbox, own_name(), 0);
     }
+    return true;
+}
+
+bool go_on_with(Connection& c) {
+    if (!take_steps_at(sys::now_ns())) {
+        return false;
+    }
+    c.shared().asked[c.out_index()] = 1; // if the inbox is full
+    send_attend(inbox, own_name(), c.shared().token);
+    return true;
 }
 
 void abandoned() {
@@ -654,7 +672,7 @@ void after_fork_in_child() {
     name = 0;
     promised = 0;
     requests = nullptr;
-    full_rings_due = UINT64_MAX;
+    steps_due = UINT64_MAX;
     leaves = false;
     thread_id = 0;
     service_thread = nullptr;

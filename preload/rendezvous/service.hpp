@@ -30,8 +30,10 @@ void note_token(uint64_t token, Connection& c);
 // A thread is about to sleep where only the service sees the kernel's events of the connection.
 void guard(Connection& c);
 void guard_again(Connection& c); // by another fd
-// A connection has a full ring, see stream::leave_full_ring().
-void watch_full_rings();
+// The service calls stream::on_time() by then, for all connections. False: there is no service.
+bool take_steps_at(uint64_t due_ns);
+// The same, at once, for what a call has begun on a connection and does not wait for.
+bool go_on_with(Connection& c);
 // A connection that the service works on was closed.
 void abandoned();
 // As ask(), for the process of this end that has the memory.

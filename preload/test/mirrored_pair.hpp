@@ -52,6 +52,9 @@ namespace gate {
 bool pin(ConnectionState&) { return false; }
 void restore_options(ConnectionState&, int) {}
 } // namespace gate
+namespace lifecycle {
+bool in_vfork_child() { return false; }
+} // namespace lifecycle
 namespace io {
 bool foreign(Connection&, int) { return false; }
 } // namespace io
@@ -60,7 +63,8 @@ uint64_t max_kernel_pause_ns() { return 0; } // it is asked each time
 bool test_patient() { return false; }
 } // namespace policy
 namespace service {
-void watch_full_rings() {}
+bool take_steps_at(uint64_t) { return true; }
+bool go_on_with(Connection&) { return true; }
 uint64_t own_name() { return 1; }
 bool ask(path::Segment&, unsigned) {
     ++workers_asked;

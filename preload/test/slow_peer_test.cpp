@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A peer that does not answer for a while, since it is stopped: calls that do not block do not wait for it, none of
+// them loses a byte, and what they have begun is done once it goes on. slow_peer_test.sh runs it.
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include "preload/test/pair.hpp"
+#include "preload/test/wakeup_parts/peer.hpp"
+#include "preload/test/wakeup_parts/sleeper.hpp"
+
+namespace {
+
+using wakeup_test::Do;
+using wakeup_test::Peer;
+
+constexpr long unread = 5000;
+constexpr int tries = 5;
+constexpr std::chrono::milliseconds
+    slow(50); // on a busy machine, a call that does not wait may take that, but not most of them
+
+template <class Call> int is_slow(Call&& call) {
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    return std::chrono::steady_clock::now() - begin >= slow ? 1 : 0;
+}
+
+void set_nonblocking(int fd) { EXPECT_EQ(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK), 0); }
+
+// Both directions still carry bytes.
+void expect_alive(const Peer& peer) { peer.ping_pong(); }
+
+void test_shutdown_does_not_wait_for_a_stopped_peer() {
+    int waits = 0;
+    for (int i = 0; i < tries; ++i) {
+        const Peer peer;
+        const std::string bytes(unread, 'b');
+        preload_test::send_all(peer.fd(), bytes);
+        peer.stop();
+        waits += is_slow([&] { EXPECT_EQ(shutdown(peer.fd(), SHUT_WR), 0); });
+        EXPECT_EQ(send(peer.fd(), "x", 1, MSG_NOSIGNAL), -1);
+        EXPECT_EQ(errno, EPIPE);
+        peer.kill(SIGCONT);
+        EXPECT_EQ(peer.ask(Do::receive, unread), unread);
+        EXPECT_EQ(peer.ask(Do::receive, 1), -1); // the end
+        EXPECT_EQ(peer.ask(Do::send, 4), 4);     // and no reset
+        EXPECT_EQ(preload_test::receive(peer.fd(), 4, MSG_WAITALL).size(), 4);
+    }
+    EXPECT(2 * waits < tries);
+}
+
+// Reads by splice as the events tell, into a pipe with space for all.
+void expect_spliced(int fd, int set, bool& refused, const std::array<int, 2>& ends) {
+    for (long got = 0; got < unread;) {
+        const ssize_t n = splice(fd, nullptr, ends[1], nullptr, unread, SPLICE_F_NONBLOCK);
+        if (n > 0) {
+            got += n;
+            continue;
+        }
+        EXPECT_EQ(n, -1);
+        EXPECT_EQ(errno, EAGAIN);
+        refused = true;
+        epoll_event event{};
+        EXPECT_EQ(epoll_wait(set, &event, 1, static_cast<int>(fabtests::patience(5000))), 1);
+    }
+}
+
+void expect_splice_after_stop(uint32_t mode) {
+    int waits = 0;
+    for (int i = 0; i < tries; ++i) {
+        const Peer peer;
+        set_nonblocking(peer.fd());
+        const int set = epoll_create1(EPOLL_CLOEXEC);
+        epoll_event event{};
+        event.events = EPOLLIN | mode;
+        EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, peer.fd(), &event), 0);
+        EXPECT_EQ(peer.ask(Do::send, unread), unread);
+        EXPECT_EQ(epoll_wait(set, &event, 1, static_cast<int>(fabtests::patience(5000))), 1);
+        std::array<int, 2> ends{};
+        EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+        peer.stop();
+        waits += is_slow([&] {
+            EXPECT_EQ(splice(peer.fd(), nullptr, ends[1], nullptr, unread, SPLICE_F_NONBLOCK), -1);
+            EXPECT_EQ(errno, EAGAIN);
+        });
+        EXPECT_EQ(epoll_wait(set, &event, 1, 20), 0); // what splice does not find is not reported
+        peer.kill(SIGCONT);
+        bool refused = false;
+        expect_spliced(peer.fd(), set, refused, ends);
+        EXPECT_EQ(fcntl(peer.fd(), F_SETFL, fcntl(peer.fd(), F_GETFL) & ~O_NONBLOCK), 0);
+        expect_alive(peer);
+        for (const int fd : {ends[0], ends[1], set}) {
+            close(fd);
+        }
+    }
+    EXPECT(2 * waits < tries);
+}
+
+void test_splice_does_not_wait_for_a_stopped_peer() { expect_splice_after_stop(0); }
+void test_splice_is_repeated_at_an_edge() { expect_splice_after_stop(EPOLLET); }
+
+// As the kernel's, it blocks as long as there is nothing to splice. Longer than any timeout of the library.
+void test_a_blocking_splice_waits_for_a_stopped_peer() {
+    constexpr int stopped_s = 6;
+    const Peer peer;
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+    EXPECT_EQ(peer.ask(Do::send, unread), unread);
+    peer.stop();
+    std::thread waker([&] {
+        sleep(stopped_s);
+        peer.kill(SIGCONT);
+    });
+    long got = 0;
+    while (got < unread) {
+        const ssize_t n = splice(peer.fd(), nullptr, ends[1], nullptr, unread, 0);
+        if (n <= 0) {
+            break;
+        }
+        got += n;
+    }
+    waker.join();
+    EXPECT_EQ(got, unread);
+    expect_alive(peer);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+void test_only_the_first_spawn_waits_for_a_stopped_peer() {
+    const Peer peer;
+    EXPECT_EQ(peer.ask(Do::send, unread), unread);
+    EXPECT_EQ(fcntl(peer.fd(), F_SETFD, 0), 0);
+    peer.stop();
+    EXPECT_EQ(system(":"), 0);
+    int waits = 0;
+    for (int i = 0; i < tries; ++i) {
+        waits += is_slow([] { EXPECT_EQ(system(":"), 0); });
+    }
+    peer.kill(SIGCONT);
+    EXPECT_EQ(preload_test::receive(peer.fd(), unread, MSG_WAITALL).size(), static_cast<size_t>(unread));
+    expect_alive(peer);
+    EXPECT(2 * waits < tries);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_shutdown_does_not_wait_for_a_stopped_peer),
+        FABTEST(test_splice_does_not_wait_for_a_stopped_peer),
+        FABTEST(test_splice_is_repeated_at_an_edge),
+        FABTEST(test_a_blocking_splice_waits_for_a_stopped_peer),
+        FABTEST(test_only_the_first_spawn_waits_for_a_stopped_peer),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -5,6 +5,7 @@
 // goes to the interposed function of the call. io_uring's do not, see Reason::past_library.
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
+#include "preload/calls/single_thread.hpp"
 #include "preload/connection/lifecycle.hpp"
 
 #include <cerrno>
@@ -169,6 +170,13 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
             lifecycle::leave_everything_to_the_kernel();
         }
         break;
+    case SYS_unshare:
+        return apply(::unshare, a);
+    case SYS_setns:
+        return apply(::setns, a);
+    case SYS_capset:
+    case SYS_landlock_restrict_self:
+        return single_thread::with_one([&] { return real::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]); });
     case SYS_prctl:
         return ::prctl(static_cast<int>(a[0]), a[1], a[2], a[3], a[4]);
     case SYS_pidfd_getfd: {

@@ -97,6 +97,7 @@
     X(_exit)                                                                                                           \
     X(aio_read64)                                                                                                      \
     X(aio_write64)                                                                                                     \
+    X(capset)                                                                                                          \
     X(closefrom)                                                                                                       \
     X(dprintf)                                                                                                         \
     X(execl)                                                                                                           \
@@ -110,7 +111,9 @@
     X(prlimit64)                                                                                                       \
     X(pwritev64v2)                                                                                                     \
     X(sendfile64)                                                                                                      \
+    X(setns)                                                                                                           \
     X(setrlimit64)                                                                                                     \
+    X(unshare)                                                                                                         \
     X(vfork)
 
 #endif

@@ -9,11 +9,13 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <fstream>
 #include <memory>
 #include <vector>
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -174,6 +176,104 @@ void test_probes_for_filters_change_nothing() {
     EXPECT_EQ(path_of(pair.b), 3);
 }
 
+// In a child with an upgraded connection, which goes on in memory, or not, as is expected.
+template <class Body> void expect_in_child(int path, Body&& body) {
+    const pid_t child = fork();
+    if (child == 0) {
+        const Pair pair;
+        int result = body();
+        if (result == 0) {
+            const size_t threads = path == 3 ? 2 : 1;
+            result = threads_of(getpid()) != threads ? 201 : result;
+            for (int i = 0; i < 100 && result == 0; ++i) {
+                pair.exchange();
+            }
+            result = result == 0 && path_of(pair.a) != path ? 202 : result;
+        }
+        _exit(result);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT(WIFEXITED(status));
+    if (WEXITSTATUS(status) == EPERM) {
+        throw fabtests::Skip("not permitted here");
+    }
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+void test_a_user_namespace_is_entered() {
+    expect_in_child(3, [] { return unshare(CLONE_NEWUSER) == 0 ? 0 : errno; });
+}
+
+void test_a_user_namespace_is_entered_by_its_number() {
+    expect_in_child(3, [] { return syscall(SYS_unshare, CLONE_NEWUSER) == 0 ? 0 : errno; });
+}
+
+// No thread can be made any more, also the library's.
+void test_a_user_namespace_is_entered_with_one_for_processes() {
+    expect_in_child(-1, [] { return unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0 ? 0 : errno; });
+}
+
+void test_a_mount_namespace_is_entered() {
+    expect_in_child(3, [] {
+        const int fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+        const int result = setns(fd, CLONE_NEWNS) == 0 && setns(fd, 0) == 0 ? 0 : errno;
+        close(fd);
+        return result;
+    });
+}
+
+// The effective capabilities of each thread of this process.
+std::vector<std::string> capabilities() {
+    std::vector<std::string> found;
+    DIR* all = opendir("/proc/self/task");
+    while (const dirent* entry = readdir(all)) {
+        std::ifstream status(std::string("/proc/self/task/") + entry->d_name + "/status");
+        for (std::string line; std::getline(status, line);) {
+            if (line.rfind("CapEff", 0) == 0) {
+                found.push_back(line);
+            }
+        }
+    }
+    closedir(all);
+    return found;
+}
+
+void test_capabilities_are_dropped_by_all_threads() {
+    if (geteuid() != 0) {
+        throw fabtests::Skip("only root has some");
+    }
+    expect_in_child(3, [] {
+        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+        const std::array<__user_cap_data_struct, 2> none{};
+        if (syscall(SYS_capset, &header, none.data()) != 0) {
+            return errno;
+        }
+        const std::vector<std::string> left = capabilities();
+        return std::all_of(left.begin(), left.end(), [&](const std::string& one) { return one == left[0]; }) ? 0 : 203;
+    });
+}
+
+// While the library's thread is away, and begins again.
+void test_nothing_is_lost_in_many_pauses() {
+    const pid_t child = fork();
+    if (child == 0) {
+        const Pair pair;
+        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+        std::array<__user_cap_data_struct, 2> present{};
+        syscall(SYS_capget, &header, present.data());
+        for (int i = 0; i < 200; ++i) {
+            const Pair another; // agreed on by the new thread
+            pair.exchange();
+            syscall(SYS_capset, &header, present.data());
+        }
+        _exit(path_of(pair.a) == 3 ? 0 : 1);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+}
+
 } // namespace
 
 int main() {
@@ -181,6 +281,12 @@ int main() {
         FABTEST(test_a_filter_for_all_threads_ends_the_librarys),
         FABTEST(test_peers_that_do_not_answer_delay_a_filter_once),
         FABTEST(test_probes_for_filters_change_nothing),
+        FABTEST(test_a_user_namespace_is_entered),
+        FABTEST(test_a_user_namespace_is_entered_by_its_number),
+        FABTEST(test_a_user_namespace_is_entered_with_one_for_processes),
+        FABTEST(test_a_mount_namespace_is_entered),
+        FABTEST(test_capabilities_are_dropped_by_all_threads),
+        FABTEST(test_nothing_is_lost_in_many_pauses),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

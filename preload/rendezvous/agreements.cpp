@@ -135,7 +135,7 @@ void Agreements::look_at(Pending& pending, uint64_t now) {
     } else if (pending.meeting != nullptr) {
         on_outcome(pending, pending.meeting->on_time(now));
     } else {
-        await_meeting(pending, true);
+        await_meeting(pending);
     }
 }
 
@@ -150,24 +150,17 @@ void Agreements::close() {
 
 // Meetings.
 
-void Agreements::await_meeting(Pending& pending, bool awaits) {
-    awaiting_ = awaiting_ - (pending.awaits_meeting ? 1 : 0) + (awaits ? 1 : 0);
-    pending.awaits_meeting = awaits;
+void Agreements::await_meeting(Pending& pending) {
+    if (!pending.awaits_meeting) {
+        awaiting_.add(pending);
+    }
 }
 
 // Oldest first, as at the other end, so that both work on the same connections.
 void Agreements::begin_meetings() {
-    while (free_meetings_ != 0 && awaiting_ != 0) {
-        Pending* oldest = nullptr;
-        pending_.for_each([&](Pending& pending) {
-            if (pending.awaits_meeting && (oldest == nullptr || pending.since < oldest->since)) {
-                oldest = &pending;
-            }
-        });
-        if (oldest == nullptr) {
-            return;
-        }
-        await_meeting(*oldest, false);
+    while (free_meetings_ != 0 && awaiting_.oldest() != nullptr) {
+        Pending* oldest = awaiting_.oldest();
+        awaiting_.remove(*oldest);
         --free_meetings_;
         oldest->meeting =
             std::find_if(meetings_.begin(), meetings_.end(), [](const Meeting& m) { return !m.in_use(); });
@@ -176,7 +169,7 @@ void Agreements::begin_meetings() {
 }
 
 void Agreements::end_meeting(Pending& pending) {
-    await_meeting(pending, false);
+    awaiting_.remove(pending);
     if (pending.meeting != nullptr) {
         pending.meeting->end();
         pending.meeting = nullptr;
@@ -248,8 +241,10 @@ void Agreements::send_ready(Pending& pending, uint64_t now) {
     if (pending.meeting != nullptr) {
         return; // the meeting has its own deadline
     }
-    await_meeting(pending, candidates.count == 0);
-    if (candidates.count != 0) {
+    if (candidates.count == 0) {
+        await_meeting(pending);
+    } else {
+        awaiting_.remove(pending);
         at(pending, rounded_up(now + (pending.ready_sent_on != nullptr ? timeout : timeout_without_space)));
     }
 }
@@ -338,7 +333,7 @@ void Agreements::close_channel(Channel& channel) {
             withdraw_offer(pending);
             pending.channel = nullptr;
             if (pending.meeting == nullptr) {
-                await_meeting(pending, true);
+                await_meeting(pending);
             }
         }
         if (pending.ready_sent_on == &channel) {

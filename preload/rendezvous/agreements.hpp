@@ -53,7 +53,7 @@ class Agreements {
     void look_at(Pending& pending, uint64_t now);
     void at(Pending& pending, uint64_t due);
 
-    void await_meeting(Pending& pending, bool awaits);
+    void await_meeting(Pending& pending);
     void begin_meetings();
     void end_meeting(Pending& pending);
     void on_outcome(Pending& pending, const Outcome& outcome);
@@ -75,7 +75,7 @@ class Agreements {
     uint64_t deadline_ = UINT64_MAX;
     bool any_closed_ = false;
     size_t free_meetings_ = max_meetings;
-    size_t awaiting_ = 0; // entries that await one
+    AwaitingList awaiting_;
     Channels channels_;
     std::array<Meeting, max_meetings> meetings_;
     PendingTable pending_;

@@ -21,16 +21,51 @@ struct Pending {
     uint64_t since = 0;
     uint64_t due = UINT64_MAX;        // when it must be checked
     Meeting* meeting = nullptr;       // if one has begun
-    bool awaits_meeting = false;      // one must begin
+    bool awaits_meeting = false;      // one must begin, see AwaitingList
     Channel* channel = nullptr;       // on which the peer has sent `ready`
     Channel* ready_sent_on = nullptr; // the last one on which this end has sent `ready`
     path::Segment* offer = nullptr;   // made on the channel, and not answered yet
     uint64_t token = 0;               // of the offer
 
   private:
+    friend class AwaitingList;
     friend class PendingTable;
+    Pending* older = nullptr; // of those that await a meeting
+    Pending* newer = nullptr;
     uint16_t next = 0; // in its bucket, or in the free list; counted from 1
     bool used = false;
+};
+
+// Those that await a meeting, by age.
+class AwaitingList {
+  public:
+    [[nodiscard]] Pending* oldest() const { return oldest_; }
+
+    // Most are the newest ones.
+    void add(Pending& pending) {
+        Pending* older = newest_;
+        while (older != nullptr && older->since > pending.since) {
+            older = older->older;
+        }
+        Pending*& newer = older != nullptr ? older->newer : oldest_;
+        pending.older = older;
+        pending.newer = newer;
+        (newer != nullptr ? newer->older : newest_) = &pending;
+        newer = &pending;
+        pending.awaits_meeting = true;
+    }
+
+    void remove(Pending& pending) {
+        if (pending.awaits_meeting) {
+            (pending.older != nullptr ? pending.older->newer : oldest_) = pending.newer;
+            (pending.newer != nullptr ? pending.newer->older : newest_) = pending.older;
+            pending.awaits_meeting = false;
+        }
+    }
+
+  private:
+    Pending* oldest_ = nullptr;
+    Pending* newest_ = nullptr;
 };
 
 class PendingTable {

@@ -3,6 +3,7 @@
 //
 // What the service looks connections up in: by their ends while it agrees on them, and by their tokens afterwards. And
 // which messages it takes for what they say.
+#include <array>
 #include <map>
 #include <memory>
 #include <random>
@@ -112,6 +113,31 @@ size_t count(const TokenIndex& index, uint64_t token) {
     size_t found = 0;
     EXPECT(index.for_each(token, [&](Connection&) { ++found; }));
     return found;
+}
+
+void test_those_that_await_a_meeting_are_in_order_of_age() {
+    std::array<Pending, 100> all;
+    AwaitingList list;
+    std::mt19937 random(1);
+    std::multiset<uint64_t> expected;
+    for (int i = 0; i < 100000; ++i) {
+        Pending& one = all[random() % all.size()];
+        if (one.awaits_meeting) {
+            list.remove(one);
+            expected.erase(expected.find(one.since));
+        } else {
+            one.since = random() % 1000;
+            list.add(one);
+            expected.insert(one.since);
+        }
+        EXPECT_EQ(list.oldest() != nullptr ? list.oldest()->since : UINT64_MAX,
+                  expected.empty() ? UINT64_MAX : *expected.begin());
+    }
+    for (; !expected.empty(); expected.erase(expected.begin())) {
+        EXPECT_EQ(list.oldest()->since, *expected.begin());
+        list.remove(*list.oldest());
+    }
+    EXPECT(list.oldest() == nullptr);
 }
 
 void test_both_ends_of_a_connection_are_found_by_their_token() {
@@ -264,6 +290,7 @@ int main() {
         FABTEST(test_pending_ones_are_found_by_their_ends),
         FABTEST(test_the_youngest_of_those_with_the_same_ends_is_found),
         FABTEST(test_a_full_table_takes_no_more_until_one_is_removed),
+        FABTEST(test_those_that_await_a_meeting_are_in_order_of_age),
         FABTEST(test_both_ends_of_a_connection_are_found_by_their_token),
         FABTEST(test_an_index_without_room_says_so),
         FABTEST(test_a_closed_connection_is_not_found_by_its_token),

@@ -99,6 +99,9 @@ PRELOAD_EXPORT int execvp(const char* file, char* const argv[]) noexcept { retur
 PRELOAD_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept {
     return execute([&] { return real::fexecve(fd, argv, envp); });
 }
+PRELOAD_EXPORT int execveat(int folder, const char* path, char* const argv[], char* const envp[], int flags) noexcept {
+    return execute([&] { return real::execveat(folder, path, argv, envp, flags); });
+}
 
 #define EXECUTE_LIST(call, name, with_environment)                                                                     \
     va_list rest;                                                                                                      \

@@ -7,7 +7,7 @@
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
 #include "preload/connection/lifecycle.hpp"
-#include "preload/connection/stream.hpp"
+#include "preload/connection/outside_use.hpp"
 
 #include <cstdarg>
 #include <cstdlib>
@@ -20,14 +20,6 @@ int __vdprintf_chk(int fd, int flag, const char* format, va_list arguments);
 }
 
 namespace {
-
-void hand_to_kernel(int fd, Reason reason) {
-    if (Connection* c = table::connection(fd); c != nullptr) {
-        const sys::ErrnoKept kept;
-        c->standard = false; // permanently, whatever fd it gets
-        (void)stream::hand_over(*c, fd, reason);
-    }
-}
 
 int print(int fd, const char* format, va_list arguments) {
     if (table::connection(fd) == nullptr) {
@@ -51,7 +43,7 @@ int print(int fd, const char* format, va_list arguments) {
 } // namespace
 
 PRELOAD_EXPORT FILE* fdopen(int fd, const char* mode) noexcept {
-    hand_to_kernel(fd, Reason::stdio);
+    outside_use::hand_over(fd, Reason::stdio);
     return real::fdopen(fd, mode);
 }
 
@@ -88,13 +80,13 @@ PRELOAD_EXPORT int __dprintf_chk(int fd, int, const char* format, ...) {
 // NOLINTEND(clang-analyzer-valist.Uninitialized)
 
 PRELOAD_EXPORT int aio_read(struct aiocb* operation) noexcept {
-    hand_to_kernel(operation->aio_fildes, Reason::asynchronous);
+    outside_use::hand_over(operation->aio_fildes, Reason::asynchronous);
     return real::aio_read(operation);
 }
 PRELOAD_EXPORT __attribute__((alias("aio_read"))) int aio_read64(struct aiocb64* operation) noexcept;
 
 PRELOAD_EXPORT int aio_write(struct aiocb* operation) noexcept {
-    hand_to_kernel(operation->aio_fildes, Reason::asynchronous);
+    outside_use::hand_over(operation->aio_fildes, Reason::asynchronous);
     return real::aio_write(operation);
 }
 PRELOAD_EXPORT __attribute__((alias("aio_write"))) int aio_write64(struct aiocb64* operation) noexcept;

@@ -7,13 +7,19 @@
 #include "preload/calls/real.hpp"
 #include "preload/calls/single_thread.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/connection/outside_use.hpp"
 
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
+#include <cstring>
 
+#include <linux/aio_abi.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 #include "preload/base/system.hpp"
 
@@ -29,8 +35,21 @@ template <class T> T as(unsigned long value) {
     }
 }
 
+// syscall() is no cancellation point, and is not to be unwound.
+class NotCancellable {
+  public:
+    NotCancellable() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+    NotCancellable(const NotCancellable&) = delete;
+    NotCancellable& operator=(const NotCancellable&) = delete;
+    ~NotCancellable() { pthread_setcancelstate(before_, nullptr); }
+
+  private:
+    int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
 template <class R, class... A, size_t... I>
 long apply(R (*function)(A...), const unsigned long* arguments, std::index_sequence<I...>) {
+    const NotCancellable now;
     return static_cast<long>(function(as<A>(arguments[I])...));
 }
 
@@ -39,6 +58,57 @@ template <class R, class... A> long apply(R (*function)(A...), const unsigned lo
 }
 template <class R, class... A> long apply(R (*function)(A...) noexcept, const unsigned long* arguments) {
     return apply(static_cast<R (*)(A...)>(function), arguments);
+}
+
+// The kernel's mask is shorter than libc's.
+class Mask {
+  public:
+    Mask(unsigned long at, size_t size) : valid_(at == 0 || size == kernel_size), given_(at != 0) {
+        sigemptyset(&copy_);
+        if (given_ && valid_) {
+            memcpy(&copy_, as<const void*>(at), kernel_size);
+        }
+    }
+    [[nodiscard]] bool is_valid() const { return valid_; }
+    [[nodiscard]] const sigset_t* get() const { return given_ ? &copy_ : nullptr; }
+
+  private:
+    static constexpr size_t kernel_size = _NSIG / 8;
+    const bool valid_;
+    const bool given_;
+    sigset_t copy_;
+};
+
+// Calls wait(), and stores how much of the time is left, as ppoll and pselect6 do, but not libc's functions.
+template <class Wait> long wait_for(timespec* time, Wait&& wait) {
+    const NotCancellable now;
+    const timespec given = time != nullptr ? *time : timespec{};
+    const uint64_t begin = sys::now_ns();
+    const long result = wait();
+    const bool lasts = given.tv_sec > 0 || (given.tv_sec == 0 && given.tv_nsec > 0);
+    if (!lasts || (result < 0 && errno == EINVAL)) {
+        return result;
+    }
+    const uint64_t passed = sys::now_ns() - begin;
+    timespec left{given.tv_sec - static_cast<time_t>(passed / 1000000000),
+                  given.tv_nsec - static_cast<long>(passed % 1000000000)};
+    if (left.tv_nsec < 0) {
+        left.tv_nsec += 1000000000;
+        --left.tv_sec;
+    }
+    left = left.tv_sec < 0 ? timespec{} : left;
+    // By the kernel, which does not mind that the memory may be constant.
+    const iovec from{&left, sizeof(left)};
+    const iovec to{time, sizeof(left)};
+    (void)sys::call(SYS_process_vm_writev, sys::call(SYS_getpid), &from, 1, &to, 1, 0);
+    return result;
+}
+
+// The kernel's asynchronous operations, which do not go through libc.
+void hand_over_submitted(long count, const iocb* const* requests) {
+    for (long i = 0; requests != nullptr && i < count && requests[i] != nullptr; ++i) {
+        outside_use::hand_over(static_cast<int>(requests[i]->aio_fildes), Reason::asynchronous);
+    }
 }
 
 // Whether the child has a copy of this process's memory and stack, as after fork.
@@ -132,9 +202,12 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
     case SYS_epoll_create1:
         return apply(::epoll_create1, a);
     case SYS_epoll_pwait:
-        return apply(::epoll_pwait, a);
     case SYS_epoll_pwait2:
-        return apply(::epoll_pwait2, a);
+        if (const Mask mask(a[4], a[5]); mask.is_valid()) {
+            a[4] = reinterpret_cast<unsigned long>(mask.get());
+            return number == SYS_epoll_pwait ? apply(::epoll_pwait, a) : apply(::epoll_pwait2, a);
+        }
+        break;
 #ifdef SYS_dup2 // only on older architectures
     case SYS_dup2:
         return apply(::dup2, a);
@@ -145,12 +218,37 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
     case SYS_epoll_create:
         return apply(::epoll_create, a);
 #endif
-    case SYS_ppoll: {
-        timespec* time = as<timespec*>(a[2]);
-        return ::ppoll(as<pollfd*>(a[0]), a[1], time, as<const sigset_t*>(a[3]));
+#ifdef SYS_select
+    case SYS_select:
+        return apply(::select, a);
+#endif
+    case SYS_ppoll:
+        if (const Mask mask(a[3], a[4]); mask.is_valid()) {
+            a[3] = reinterpret_cast<unsigned long>(mask.get());
+            return wait_for(as<timespec*>(a[2]), [&] { return apply(::ppoll, a); });
+        }
+        break;
+    case SYS_pselect6: {
+        const auto* given = as<const unsigned long*>(a[5]); // the mask, and its size
+        if (const Mask mask(given != nullptr ? given[0] : 0, given != nullptr ? given[1] : 0); mask.is_valid()) {
+            a[5] = reinterpret_cast<unsigned long>(mask.get());
+            return wait_for(as<timespec*>(a[4]), [&] { return apply(::pselect, a); });
+        }
+        break;
     }
-    case SYS_execve:
-        return apply(::execve, a);
+    case SYS_preadv2:
+    case SYS_pwritev2:
+        static_assert(sizeof(off_t) == sizeof(long), "the second word of the offset is not used");
+        a[4] = a[5];
+        return number == SYS_preadv2 ? apply(::preadv2, a) : apply(::pwritev2, a);
+    case SYS_io_submit:
+        hand_over_submitted(static_cast<long>(a[1]), as<const iocb* const*>(a[2]));
+        break;
+    case SYS_execve: // not by apply(), whose state a child of vfork would leave to its parent
+        return ::execve(as<const char*>(a[0]), as<char* const*>(a[1]), as<char* const*>(a[2]));
+    case SYS_execveat:
+        return ::execveat(static_cast<int>(a[0]), as<const char*>(a[1]), as<char* const*>(a[2]), as<char* const*>(a[3]),
+                          static_cast<int>(a[4]));
     case SYS_clone:
     case SYS_clone3:
 #ifdef SYS_fork

@@ -28,6 +28,7 @@
     X(epoll_pwait2)                                                                                                    \
     X(epoll_wait)                                                                                                      \
     X(execve)                                                                                                          \
+    X(execveat)                                                                                                        \
     X(execvpe)                                                                                                         \
     X(fclose)                                                                                                          \
     X(fcntl)                                                                                                           \

@@ -78,6 +78,14 @@ void hand_over_duplicated(int fd) {
     }
 }
 
+void hand_over(int fd, Reason reason) {
+    if (Connection* c = table::connection(fd); c != nullptr) {
+        const sys::ErrnoKept kept;
+        c->standard = false;
+        (void)stream::hand_over(*c, fd, reason);
+    }
+}
+
 void note_number(Connection& c, int fd) {
     if (!is_standard(fd) || c.role == Role::listen || settings::stdio_is_unused()) {
         return;

@@ -17,6 +17,8 @@ namespace preload::outside_use {
 void hand_over_inheritable(bool executes);
 // A child of vfork is about to duplicate it for the program that it executes; the table is its parent's.
 void hand_over_duplicated(int fd);
+// Something that bypasses the library uses the connection from now on: for good, whatever fd it gets.
+void hand_over(int fd, Reason reason);
 
 // The fd refers to the connection from now on. Hands it over if it is a standard fd.
 void note_number(Connection& c, int fd);

@@ -13,6 +13,7 @@
 
 #include <spawn.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "rsockets/test/fork.hpp"
@@ -58,6 +59,28 @@ pid_t by_fork(const std::string& command) {
         execve("/bin/sh", const_cast<char**>(arguments), environ);
         _exit(127);
     }
+    return child;
+}
+
+pid_t by_execveat(const std::string& command) {
+    const char* const* arguments = arguments_of(command);
+    const pid_t child = fork_with_threads();
+    if (child == 0) {
+        execveat(AT_FDCWD, "/bin/sh", const_cast<char**>(arguments), environ, 0);
+        _exit(127);
+    }
+    return child;
+}
+
+pid_t by_execveat_syscall(const std::string& command) {
+    const char* const* arguments = arguments_of(command);
+    const int program = open("/bin/sh", O_RDONLY | O_CLOEXEC);
+    const pid_t child = fork_with_threads();
+    if (child == 0) {
+        syscall(SYS_execveat, program, "", arguments, environ, AT_EMPTY_PATH);
+        _exit(127);
+    }
+    close(program);
     return child;
 }
 
@@ -127,6 +150,9 @@ void use_inherited(Start start) {
 CALLS_CASE(a_child_of_posix_spawn_uses_what_it_inherited) { use_inherited(by_posix_spawn); }
 CALLS_CASE(a_child_of_vfork_uses_what_it_inherited) { use_inherited(by_vfork); }
 CALLS_CASE(a_child_of_fork_that_execs_uses_what_it_inherited) { use_inherited(by_fork); }
+
+CALLS_CASE(a_child_that_calls_execveat_uses_what_it_inherited) { use_inherited(by_execveat); }
+CALLS_CASE(a_child_that_calls_execveat_by_syscall_uses_what_it_inherited) { use_inherited(by_execveat_syscall); }
 
 CALLS_CASE(a_child_of_system_uses_what_it_inherited) {
     const Pair one = pair_with_leak();

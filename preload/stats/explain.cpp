@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -63,6 +64,21 @@ Reason reason_of(const ConnectionState& s, Role role) {
         return reason;
     }
     return s.upgrades.load() == 0 ? Reason::young : Reason::none;
+}
+
+// In one call, so that lines do not mix. Above the program's RLIMIT_FSIZE, the kernel raises SIGXFSZ for this thread,
+// which is taken away again unless the program has one pending.
+void append(int fd, const char* line, size_t size) {
+    constexpr uint64_t file_limit = uint64_t{1} << (SIGXFSZ - 1);
+    uint64_t before = 0;
+    uint64_t pending = 0;
+    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &file_limit, &before, sizeof(before));
+    sys::call(SYS_rt_sigpending, &pending, sizeof(pending));
+    if (sys::call(SYS_write, fd, line, size) == -EFBIG && (pending & file_limit) == 0) {
+        const timespec none{};
+        sys::call(SYS_rt_sigtimedwait, &file_limit, nullptr, &none, sizeof(file_limit));
+    }
+    sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof(before));
 }
 
 } // namespace
@@ -126,7 +142,7 @@ void record(Connection& c, int fd) {
     const int out = descriptors::make(
         [&] { return sys::call(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY, 0); });
     if (out >= 0) {
-        (void)sys::call(SYS_write, out, line.data(), length); // one call, so that lines do not mix
+        append(out, line.data(), static_cast<size_t>(length));
         descriptors::close(out);
     }
     errno = saved;

@@ -98,6 +98,9 @@ inline constexpr uint64_t full_ring_pause_ns = 10000000U;
 // For the service: takes the next step of what goes on by time, not by an event: a full ring, a shutdown, a hand-over.
 // Returns when it is to be called again; UINT64_MAX: not.
 uint64_t on_time(Connection& c, int fd, uint64_t now);
+// The same for sockets that the program has closed, see stream_ending.cpp.
+uint64_t linger_on_time(uint64_t now);
+void linger_after_fork_in_child();
 // Whether the calling thread counts as a sleeper of the connections that it polls.
 extern thread_local uint32_t own_sleeps;
 

@@ -5,14 +5,21 @@
 // more, and no frame of the library may arrive where it would cause a reset.
 #include "preload/connection/stream_internal.hpp"
 
+#include <algorithm>
+#include <array>
 #include <csignal>
+#include <cstring>
+#include <utility>
 
+#include <fcntl.h>
 #include <linux/sockios.h>
 #include <sched.h>
+#include <sys/mman.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/stats/probes.hpp"
 
@@ -23,37 +30,217 @@ using path::Direction;
 
 namespace {
 
-// Frames that the peer has counted by now arrive, or it finds that this end is closed, see send_frame(): it does one or
-// the other without waiting for anything.
-void await_frames_under_way(Connection& c, int fd) {
-    constexpr uint64_t timeout_ns = 100000000U;
-    constexpr int yields = 100;
-    const ConnectionState& s = *c.state.load();
+constexpr uint64_t close_timeout_ns = 100000000U;
+
+// Sockets that the program has closed, while the kernel's close would lose something: bytes that the peer has asked for
+// again, and that TCP has no space for yet, or bytes that a reset would discard, in answer to a frame that the peer is
+// about to send. The kernel itself keeps a closed socket for as long. The service polls them: there are seldom any.
+struct Lingering {
+    enum State : uint32_t { free, filling, used };
+    std::atomic<uint32_t> state{free};
+    int fd = -1; // a duplicate
+    uint8_t resume = 0;
+    uint8_t* area = nullptr; // give-back area
+    uint8_t* ring = nullptr; // a copy
+    size_t ring_size = 0;
+    std::array<iovec, 3> bytes{}; // of these, to send
+    uint32_t frames = 0;          // to come
+    bool shut = false;
+    uint64_t since_ns = 0; // or the last progress
+};
+constexpr size_t max_lingering = 16; // else peers could make a process keep any number
+constinit std::array<Lingering, max_lingering> lingering;
+
+// Takes what is left to send: Frame::resume if it is due, given-back bytes, and then those in the ring. Under the write
+// lock.
+void take_backlog(Connection& c, Lingering& to) {
+    ConnectionState& s = *c.state.load();
+    const uint64_t given = s.give_to.load() - s.give_from.load();
+    const uint64_t in_ring = s.backlog_to.load() - s.backlog_from.load();
+    uint8_t*& area = c.give_back[c.out_index()];
+    const long made =
+        in_ring != 0 ? sys::call(SYS_mmap, nullptr, in_ring, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                     : 0;
+    if ((given != 0 && area == nullptr) || (made < 0 && made > -4096)) {
+        return;
+    }
+    to.ring = in_ring != 0 ? reinterpret_cast<uint8_t*>(made) : nullptr; // NOLINT(performance-no-int-to-ptr)
+    to.ring_size = in_ring;
+    to.bytes[2] = {to.ring, in_ring};
+    const uint8_t* memory = path::ring_memory(c.segment.load(), c.out_index());
+    for (uint8_t* at = to.ring; s.backlog_from.load() != s.backlog_to.load();) {
+        const size_t n = next_of_backlog(s);
+        memcpy(at, memory + offset_of_backlog(s), n);
+        at += n;
+        s.backlog_from += n;
+    }
+    if (given != 0) {
+        to.area = std::exchange(area, nullptr);
+        to.bytes[1] = {to.area + s.give_from.load(), given};
+        s.give_from = s.give_to.load();
+    }
+    if (s.resume_due.exchange(false)) {
+        to.resume = static_cast<uint8_t>(path::Frame::resume);
+        to.bytes[0] = {&to.resume, sizeof(to.resume)};
+        c.out_ring().writer.frames.fetch_add(1);
+    }
+    count_sent(c, Parts(to.bytes.data(), to.bytes.size()).size()); // a reset from now on is not EOF for the peer
+}
+
+void set_linger(int fd, const linger& how) { sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &how, sizeof(how)); }
+
+// The last fd of the program is about to be closed. False: nothing is kept.
+bool linger_in_service(Connection& c, int fd, uint32_t frames) {
+    constexpr uint32_t max_frames = 1024;
+    ConnectionState& s = *c.state.load();
+    linger how{};
+    socklen_t length = sizeof(how);
+    if (c.mirrored || s.open.load() != 0 || s.broken || frames > max_frames || lifecycle::in_vfork_child() ||
+        sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) != 0 || how.l_onoff != 0 ||
+        !service::take_steps_at(sys::now_ns())) {
+        return false;
+    }
+    for (Lingering& one : lingering) {
+        uint32_t free = Lingering::free;
+        if (!one.state.compare_exchange_strong(free, Lingering::filling)) {
+            continue;
+        }
+        const int kept = descriptors::make([&] { return sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0); });
+        one.area = one.ring = nullptr;
+        one.bytes = {};
+        {
+            const WriteSection section(c, fd);
+            if (kept >= 0 && section && has_backlog(s)) {
+                take_backlog(c, one);
+            }
+        }
+        if (kept < 0 || has_backlog(s)) {
+            descriptors::close(kept);
+            one.state = Lingering::free;
+            return false;
+        }
+        if (one.area != nullptr || one.ring != nullptr) {
+            set_linger(kept, {1, 0}); // if this process ends, rather than EOF in the middle of the data
+        }
+        one.fd = kept;
+        one.frames = frames;
+        one.shut = false;
+        one.since_ns = sys::now_ns();
+        c.duplicated = true; // as by a worker: the kernel's sets would keep it as a member
+        one.state = Lingering::used;
+        (void)service::take_steps_at(one.since_ns);
+        return true;
+    }
+    return false;
+}
+
+// True: it is to be closed.
+bool linger_on(Lingering& one, uint64_t now) {
+    constexpr uint64_t send_timeout_ns = 5000000000U; // without progress: the peer does not read
+    constexpr uint64_t frame_timeout_ns = 1000000000U;
+    for (iovec& part : one.bytes) {
+        while (part.iov_len != 0) {
+            const long n = sys::send(one.fd, part.iov_base, part.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL);
+            if (n == -EAGAIN) {
+                return now - std::min(one.since_ns, now) > send_timeout_ns;
+            }
+            if (n < 0) {
+                return true;
+            }
+            part = {static_cast<uint8_t*>(part.iov_base) + n, part.iov_len - static_cast<size_t>(n)};
+            one.since_ns = now;
+        }
+    }
+    if (!one.shut) {
+        one.shut = true;
+        set_linger(one.fd, {0, 0});
+        sys::call(SYS_shutdown, one.fd, SHUT_WR);
+    }
+    while (one.frames != 0) {
+        std::array<uint8_t, 64> bytes{};
+        const long n = sys::recv(one.fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+        if (n <= 0) {
+            return n != -EAGAIN || now - std::min(one.since_ns, now) > frame_timeout_ns;
+        }
+        one.frames -= std::min(one.frames, static_cast<uint32_t>(n));
+    }
+    return true;
+}
+
+bool any_lingers() {
+    return std::any_of(lingering.begin(), lingering.end(),
+                       [](const Lingering& one) { return one.state.load() != Lingering::free; });
+}
+
+// A process that ends gives them as long as a close without a service does.
+__attribute__((destructor(102))) void await_lingering() {
     const uint64_t begin = sys::now_ns();
-    for (int round = 0; sys::now_ns() - begin < timeout_ns; ++round) {
+    while (service::own_name() != 0 && any_lingers() && sys::now_ns() - begin < close_timeout_ns) {
+        (void)sys::poll(nullptr, 0, 1);
+    }
+}
+
+// Frames that the peer has counted by now arrive, or it finds that this end is closed, see send_frame(): it does one or
+// the other without waiting for anything, unless it lies. Returns how many have not arrived.
+uint32_t await_frames_under_way(Connection& c, int fd, uint64_t timeout_ns) {
+    const ConnectionState& s = *c.state.load();
+    for (const uint64_t begin = sys::now_ns();;) {
+        uint32_t frames = 0;
         {
             const ReadSection section(c, fd);
             if (!section) {
-                return;
+                return 0;
             }
             follow(c, fd, true);
+            frames = c.in_ring().writer.frames.load() - s.frames_seen.load();
             // In an even epoch, unread data is bytes, which cause a reset in any case.
-            if ((s.in_epoch.load() & 1) == 0 || c.in_ring().writer.frames.load() == s.frames_seen.load() || s.ended) {
-                return;
+            if ((s.in_epoch.load() & 1) == 0 || frames == 0 || s.ended) {
+                return 0;
             }
         }
-        if (round < yields) {
+        const uint64_t waited = sys::now_ns() - begin;
+        if (waited >= timeout_ns) {
+            return frames;
+        }
+        if (waited < short_wait_ns) {
             sched_yield();
             continue;
         }
         pollfd ended{fd, POLLRDHUP, 0};
         if (sys::poll(&ended, 1, 1) > 0) {
-            return; // the peer may have been killed in between
+            return 0; // the peer may have been killed in between
         }
     }
 }
 
 } // namespace
+
+uint64_t linger_on_time(uint64_t now) {
+    constexpr uint64_t pause_ns = 10000000U;
+    bool again = false;
+    for (Lingering& one : lingering) {
+        if (one.state.load() != Lingering::used) {
+            continue;
+        }
+        if (!linger_on(one, now)) {
+            again = true;
+            continue;
+        }
+        descriptors::close(one.fd);
+        path::unmap_give_back(one.area);
+        if (one.ring != nullptr) {
+            sys::call(SYS_munmap, one.ring, one.ring_size);
+        }
+        one.state = Lingering::free;
+    }
+    return again ? now + pause_ns : UINT64_MAX;
+}
+
+void linger_after_fork_in_child() {
+    for (Lingering& one : lingering) {
+        one.state = Lingering::free; // the parent's service has them; the child's descriptors are closed
+    }
+}
 
 bool prepare_close(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
@@ -70,8 +257,10 @@ bool prepare_close(Connection& c, int fd) {
         unread = (s.in_epoch.load() & 1) != 0 && !s.ended && c.in_ring().writer.head.load() != s.in.position;
     }
     c.out_ring().writer.ends = path::ends_soon;
-    if (!finish_out(c, fd)) {
-        unread = true; // some of what this end has sent is lost
+    bool kept = false;
+    if (!finish_out(c, fd) && has_backlog(s)) {
+        kept = !unread && linger_in_service(c, fd, 0);
+        unread = unread || !kept; // some of what this end has sent is lost
     }
     {
         const WriteSection section(c, fd);
@@ -83,8 +272,12 @@ bool prepare_close(Connection& c, int fd) {
         }
     }
     c.out_ring().writer.ends = path::ends_whole;
-    if (!c.mirrored && !unread) {
-        await_frames_under_way(c, fd);
+    if (!c.mirrored && !unread && !kept) {
+        const uint32_t frames = await_frames_under_way(c, fd, short_wait_ns);
+        // A reset loses nothing if the peer has received all.
+        if (frames != 0 && c.out_ring().reader.received.load() < s.sent.load() && !linger_in_service(c, fd, frames)) {
+            (void)await_frames_under_way(c, fd, close_wait_ns);
+        }
     }
     if (s.open.load() != 0) { // a fork took place meanwhile
         (void)undo_close(c);

@@ -10,6 +10,8 @@
 // first, at a position that both ends know: Request::halt makes it switch to the ring once more.
 #include "preload/connection/stream_internal.hpp"
 
+#include <array>
+
 #include <netinet/in.h>
 #include <sched.h>
 
@@ -264,6 +266,12 @@ ssize_t clear_step(Connection& c, int fd) {
 
 ssize_t hand_over_step(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
+    // What the peer acts on. Two services that have nothing new for each other would keep each other busy.
+    const auto progress = [&] {
+        return std::array<uint64_t, 4>{s.in_epoch.load(), s.out_epoch.load(), c.in_ring().reader.request.load(),
+                                       c.out_ring().writer.clear.load()};
+    };
+    const auto before = progress();
     // What the peer has not read in the ring goes by the kernel as well: no process can be asked later on.
     const ssize_t out = clear_step(c, fd);
     if (out <= gone) {
@@ -300,7 +308,7 @@ ssize_t hand_over_step(Connection& c, int fd) {
             return 0;
         }
     }
-    ask_for_step(c);
+    (void)(progress() != before ? ask_for_step(c) : ask_seldom(c));
     return -EAGAIN;
 }
 
@@ -424,11 +432,12 @@ bool is_awaited(const Connection& c) {
 namespace {
 
 bool finish_resend(Connection& c, int fd) {
-    constexpr uint64_t limit_ns = 100000000U;
+    constexpr uint64_t limit_with_far_end_ns = 100000000U;
     if (!is_awaited(c)) [[likely]] {
         return true;
     }
-    const uint64_t end = sys::now_ns() + limit_ns;
+    const uint64_t begin = sys::now_ns();
+    const uint64_t limit = c.mirrored ? limit_with_far_end_ns : close_wait_ns;
     do {
         if (const ssize_t step = clear_step(c, fd); step < 0 && step != -EAGAIN) {
             return step == gone;
@@ -439,8 +448,14 @@ bool finish_resend(Connection& c, int fd) {
         if (!ask_for_step(c) && !has_backlog(*c.state.load())) {
             return true; // the peer's process has ended
         }
-        (void)sys::poll(nullptr, 0, pause_ms);
-    } while (sys::now_ns() < end);
+        if (sys::now_ns() - begin < short_wait_ns) {
+            sched_yield();
+        } else if (!c.mirrored && has_backlog(*c.state.load())) {
+            return false; // TCP has no space
+        } else {
+            (void)sys::poll(nullptr, 0, pause_ms);
+        }
+    } while (sys::now_ns() - begin < limit);
     return false;
 }
 

@@ -85,6 +85,8 @@ bool ask_for_step(Connection& c);
 bool ask_seldom(Connection& c); // at most every 10 ms
 // How long a call yields to a peer that is about to answer, before it leaves the rest to the service.
 inline constexpr uint64_t short_wait_ns = 500000;
+// The same for a close, for what the service cannot do.
+inline constexpr uint64_t close_wait_ns = 10000000;
 void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()
 // Reads what was taken, if the peer has ended before it could resend it.
 ssize_t read_taken(Connection& c, Parts& parts, int flags);
@@ -150,6 +152,9 @@ void advance_out(Connection& c);
 bool request_return(Connection& c);
 // Asks the peer's service to do the same, with exponential backoff.
 void ask_to_switch(Connection& c);
+// The next bytes of the ring that are due once more: how many are contiguous, and where.
+size_t next_of_backlog(const ConnectionState& s);
+size_t offset_of_backlog(const ConnectionState& s);
 // Sends what is due before the program's next byte. 0, or -errno.
 ssize_t flush_due(Connection& c, int fd);
 // Frame::resume waits for the program's next byte: a peer that closes must not receive anything that the program has

@@ -248,6 +248,24 @@ ssize_t flush_given_back(Connection& c, int fd) {
 
 } // namespace
 
+namespace {
+
+path::Cursor backlog_cursor(const ConnectionState& s) {
+    path::Cursor at = s.backlog_from.load() < s.out.base ? s.out_before : s.out;
+    at.position = s.backlog_from;
+    return at;
+}
+
+} // namespace
+
+size_t next_of_backlog(const ConnectionState& s) {
+    const uint64_t from = s.backlog_from;
+    const uint64_t end = from < s.out.base ? std::min(s.backlog_to.load(), s.out.base) : s.backlog_to.load();
+    return backlog_cursor(s).contiguous(end - from);
+}
+
+size_t offset_of_backlog(const ConnectionState& s) { return backlog_cursor(s).offset_of(s.backlog_from); }
+
 ssize_t flush_due(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     if (is_recovering(c)) [[unlikely]] {
@@ -269,12 +287,7 @@ ssize_t flush_due(Connection& c, int fd) {
     }
     const uint8_t* memory = path::ring_memory(c.segment.load(), c.out_index());
     while (s.backlog_from.load() != s.backlog_to.load()) {
-        const uint64_t from = s.backlog_from;
-        path::Cursor at = from < s.out.base ? s.out_before : s.out;
-        at.position = from;
-        const uint64_t end = from < s.out.base ? std::min(s.backlog_to.load(), s.out.base) : s.backlog_to.load();
-        const size_t length = at.contiguous(end - from);
-        const long n = sys::send(fd, memory + at.offset_of(from), length, MSG_DONTWAIT | MSG_NOSIGNAL);
+        const long n = sys::send(fd, memory + offset_of_backlog(s), next_of_backlog(s), MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n < 0) {
             return n;
         }

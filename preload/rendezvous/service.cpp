@@ -316,6 +316,7 @@ void Thread::take_steps(uint64_t now) const {
             (void)lower_steps_due(stream::on_time(c, fd, now));
         }
     });
+    (void)lower_steps_due(stream::linger_on_time(now));
 }
 
 void Thread::run() {
@@ -677,6 +678,7 @@ void after_fork_in_child() {
     promised = 0;
     requests = nullptr;
     steps_due = UINT64_MAX;
+    stream::linger_after_fork_in_child();
     leaves = false;
     thread_id = 0;
     service_thread = nullptr;

@@ -6,6 +6,8 @@
 //     hostile victim PORTFILE         an echo server, under the preload library
 //     hostile honest PORT SECONDS     a client under the library that compares what comes back, byte by byte
 //     hostile attack PORT SECONDS SEED [KIND]     without the library
+//     hostile calls PORTFILE N        a server of N connections that measures its calls, under the library
+//     hostile hold PORT N LETTER      a peer that makes these calls wait, see hostile_calls.hpp; without the library
 //
 // The victim serves everybody in one thread: if one connection stands still in the library, all do, and `honest` says
 // so.
@@ -16,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -32,6 +35,7 @@
 #include "preload/path/frame.hpp"
 #include "preload/path/segment.hpp"
 #include "preload/rendezvous/message.hpp"
+#include "preload/test/hostile_calls.hpp"
 #include "preload/test/hostile_channel.hpp"
 #include "preload/test/hostile_echo.hpp"
 #include "preload/test/hostile_sleepers.hpp"
@@ -336,6 +340,9 @@ void after_agreement(Kind kind, int meeting, int tcp, path::Segment& segment, un
     }
 }
 
+std::optional<hostile::Holds> holds; // after an honest agreement
+unsigned lost = 0;
+
 // The victim listens, this end passes the memory.
 bool as_second(Kind kind, int tcp, const sockaddr_un& name, socklen_t length) {
     if (kind == stranger && geteuid() == 0 && setresuid(static_cast<uid_t>(-1), 65534, static_cast<uid_t>(-1)) != 0) {
@@ -382,7 +389,9 @@ bool as_second(Kind kind, int tcp, const sockaddr_un& name, socklen_t length) {
             printf("# a stranger was believed\n");
             exit(1);
         }
-        if (agreed && segment != nullptr) {
+        if (agreed && segment != nullptr && holds) {
+            lost += hostile::hold(*holds, tcp, *segment, tcp_sent) ? 0 : 1;
+        } else if (agreed && segment != nullptr) {
             after_agreement(kind, meeting, tcp, *segment, 1);
         }
     }
@@ -480,6 +489,50 @@ void attack_once(uint16_t port, Kind kind) {
     }
 }
 
+// With a greater port than the victim's, this end is the second one, and the victim writes to the ring first.
+int connected_as_second(uint16_t port) {
+    for (uint32_t own = port + 1U; own <= UINT16_MAX; ++own) {
+        const int tcp = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        constexpr int small = 4096;
+        setsockopt(tcp, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        address.sin_port = htons(static_cast<uint16_t>(own));
+        if (bind(tcp, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+            address.sin_port = htons(port);
+            if (connect(tcp, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+                return tcp;
+            }
+        }
+        close(tcp);
+    }
+    return -1;
+}
+
+int hold(uint16_t port, unsigned connections, char letter) {
+    holds = static_cast<hostile::Holds>(letter);
+    unsigned met = 0;
+    for (unsigned i = 0; i < connections; ++i) {
+        const int tcp = connected_as_second(port);
+        if (tcp < 0) {
+            return 1;
+        }
+        sockaddr_in own{};
+        socklen_t length = sizeof(own);
+        getsockname(tcp, reinterpret_cast<sockaddr*>(&own), &length);
+        sockaddr_un name{};
+        const socklen_t name_length = meeting_name(ntohs(own.sin_port), port, name);
+        tcp_sent = 0;
+        make_worth(tcp);
+        met += as_second(lies, tcp, name, name_length) ? 1 : 0;
+        close(tcp);
+    }
+    close(connected(port)); // which ends the victim
+    printf("# hold: met %u times of %u, %u of them lost bytes or were reset\n", met, connections, lost);
+    return met == connections && lost == 0 ? 0 : 1;
+}
+
 int attack(uint16_t port, uint64_t seconds, uint64_t seed, int only) {
     random_source.seed(seed);
     const uint64_t end = now_ms() + seconds * 1000;
@@ -514,6 +567,12 @@ int main(int argc, char** argv) {
     if (what == "attack" && argc >= 5) {
         return attack(static_cast<uint16_t>(atoi(argv[2])), strtoull(argv[3], nullptr, 10),
                       strtoull(argv[4], nullptr, 10), argc > 5 ? atoi(argv[5]) : -1);
+    }
+    if (what == "calls" && argc == 4) {
+        return hostile::calls(argv[2], static_cast<unsigned>(atoi(argv[3])));
+    }
+    if (what == "hold" && argc == 5) {
+        return hold(static_cast<uint16_t>(atoi(argv[2])), static_cast<unsigned>(atoi(argv[3])), *argv[4]);
     }
     fprintf(stderr, "hostile: the file's header says how\n");
     return 2;

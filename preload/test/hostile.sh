@@ -3,7 +3,7 @@
 # SPDX-FileCopyrightText: The rstream authors
 #
 # hostile.cpp: a server under the preload library goes on serving honest clients while peers lie to it, keeps none of
-# their descriptors, and makes no memory error that valgrind sees. HOSTILE_SECONDS (2) each, HOSTILE_SEED.
+# their descriptors, waits for none of them in calls that do not block, and makes no memory error that valgrind sees. HOSTILE_SECONDS (2) each, HOSTILE_SEED.
 . "${srcdir:?}/preload/test/preload.sh"
 seconds=${HOSTILE_SECONDS:-2}
 seed=${HOSTILE_SEED:-$(date +%s)}
@@ -49,16 +49,38 @@ attack() {
     sed 's/^/# /' "$scratch/errors" | grep -E 'ERROR SUMMARY|Invalid|Conditional|uninit' | head -20
 }
 
+# hold TEXT LETTER: calls that do not block do not wait for a peer that holds them up, see hostile_calls.hpp.
+hold() {
+    count=6
+    rm -f "$scratch/port"
+    # shellcheck disable=SC2086
+    env $preload RSPRELOAD_UPGRADE=1 "$hostile" calls "$scratch/port" $count &
+    victim=$!
+    for _ in $(seq 200); do
+        [ ! -s "$scratch/port" ] || break
+        sleep 0.05
+    done
+    "$hostile" hold "$(cat "$scratch/port")" $count "$2"
+    held=$?
+    wait "$victim" && [ $held -eq 0 ]
+    say $? "$1"
+}
+
 echo "# seed $seed"
 if command -v valgrind >/dev/null 2>&1 && [ -z "$sanitizer" ]; then
-    echo 1..13
+    echo 1..18
 else
-    echo 1..12
+    echo 1..17
 fi
 attack "lies of all kinds" ""
 attack "messages of nothing but descriptors" 1
 attack "a flood of frames" 14
 attack "abuse of channels" 13
+hold "shutdown does not wait for a peer that says it has taken bytes" s
+hold "splice does not wait for a peer that says it has taken bytes" p
+hold "close does not wait for a peer that halts" h
+hold "close does not wait for a peer that reads nothing of what it asks for" r
+hold "close does not wait for frames that are counted and not sent" c
 if [ -n "$sanitizer" ] || ! command -v valgrind >/dev/null 2>&1; then
     exit $failed
 fi

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// The members of a set, as epoll_ctl adds, changes and removes them, and the memberships of a connection.
+// The members of a set, as epoll_ctl adds, changes and removes them, and as their connections change.
 #include "preload/wait/epoll_set.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
-#include "preload/rendezvous/descriptors.hpp"
+#include "preload/wait/one_shot.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload {
@@ -270,46 +270,22 @@ void EpollSet::tell_anew(Watch& watch) {
     watch.seen_blocked = watch.connection != nullptr ? watch.connection->state.load()->blocked.load() - 1 : 0;
 }
 
-namespace {
-
-// Whether a member with EPOLLONESHOT has reported its event: of its flags, epoll_ctl(2)'s are left then (proc(5),
-// fdinfo).
-bool is_shot(int epfd, int fd) {
-    constexpr uint32_t flags = EPOLLONESHOT | EPOLLET | EPOLLWAKEUP | EPOLLEXCLUSIVE;
-    std::array<char, 1024> text{};
-    (void)snprintf(text.data(), text.size(), "/proc/self/fdinfo/%d", epfd);
-    const int file =
-        descriptors::make([&] { return sys::call(SYS_openat, AT_FDCWD, text.data(), O_RDONLY | O_CLOEXEC); });
-    bool shot = false;
-    size_t kept = 0; // of a line's beginning
-    for (long n = 0; file >= 0 && (n = sys::call(SYS_read, file, text.data() + kept, text.size() - kept - 1)) > 0;) {
-        text[kept + static_cast<size_t>(n)] = '\0';
-        char* line = text.data();
-        for (char* end = nullptr; (end = strchr(line, '\n')) != nullptr; line = end + 1) {
-            int number = -1;
-            uint32_t events = 0;
-            shot = shot || (sscanf(line, "tfd: %d events: %x", &number, &events) == 2 && number == fd &&
-                            (events & ~flags) == 0);
-        }
-        kept = strlen(line);
-        memmove(text.data(), line, kept);
-    }
-    descriptors::close(file);
-    return shot;
-}
-
-} // namespace
-
 // With the lock. From now on the kernel's events of this member only cause a check of it. wakes: a thread may sleep in
-// the kernel's set.
-void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_new) {
+// the kernel's set. is_due: the program has not been told of an event since it requested one.
+void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_due) {
     if (watch.converted || watch.connection == nullptr || !is_careful(*watch.connection)) {
         return;
     }
     // First: a thread that the kernel wakes must see that it has to check memory.
     converted_.fetch_add(1);
+    // Its event was reported to the program, or a thread has it and waits for the lock: only that thread knows, and
+    // converts it in take_kernel_events(). Until then, or until the program requests an event, the kernel reports none.
+    if (!is_due && (watch.wanted.events & EPOLLONESHOT) != 0 && is_shot(epfd, watch.fd)) {
+        converted_.fetch_sub(1);
+        return;
+    }
     watch.converted = true;
-    watch.disabled = !is_new && (watch.wanted.events & EPOLLONESHOT) != 0 && is_shot(epfd, watch.fd);
+    watch.disabled = false;
     tell_anew(watch); // the present state may not have been reported
     activate(watch);
     // A thread that sleeps has armed nothing at the peer, and has not checked the ring: the kernel's socket, which
@@ -406,6 +382,10 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
             given = &changed;
             watch->kernel_events = changed.events;
         }
+        // Before the call: a thread to which the kernel reports the member from now on must see that it has to check
+        // memory.
+        const bool is_due = c != nullptr && is_careful(*c);
+        converted_.fetch_add(is_due ? 1 : 0);
         result = static_cast<int>(sys::call(SYS_epoll_ctl, epfd, operation, fd, given));
         error = -result;
         drop_stale(result == 0 && operation == EPOLL_CTL_ADD); // on EEXIST it stays a member
@@ -424,7 +404,7 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                 if (watch->converted) {
                     activate(*watch);
                 } else {
-                    convert(*watch, epfd, is_asleep(), true);
+                    convert(*watch, epfd, is_asleep(), is_due);
                 }
                 if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && is_asleep()) {
                     // A thread that sleeps in the set already has armed nothing at the peer, and has not checked the
@@ -436,6 +416,7 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                 }
             }
         }
+        converted_.fetch_sub(is_due ? 1 : 0);
     }
     if (is_several()) [[unlikely]] {
         leave_to_kernel();
@@ -454,44 +435,6 @@ bool EpollSet::forget(int fd) {
         remove(watch);
     }
     return watch != nullptr;
-}
-
-namespace {
-
-// Calls body(set, fd) for each of a connection's memberships, without holding the list's lock.
-template <class Body> void for_each_watch(Connection& c, Body&& body) {
-    const sys::ErrnoKept kept;
-    constexpr size_t max_sets = 16;
-    std::array<EpollSet*, max_sets> sets{};
-    std::array<int, max_sets> fds{};
-    size_t count = 0;
-    {
-        const LocalLock::Hold hold(list_lock);
-        for (Watch* watch = hold ? c.watches : nullptr; watch != nullptr && count < max_sets;
-             watch = watch->next_of_connection) {
-            sets[count] = watch->set;
-            fds[count++] = watch->fd;
-        }
-    }
-    for (size_t i = 0; i < count; ++i) {
-        body(*sets[i], fds[i]);
-    }
-}
-
-} // namespace
-
-void watches_closing(Connection& c) {
-    if (c.watched.load(std::memory_order_relaxed)) {
-        for_each_watch(c, [](EpollSet& set, int) { set.tell_kernel(); });
-    }
-}
-
-void watches_leave_kernel(Connection& c) {
-    for_each_watch(c, [](EpollSet& set, int fd) { sys::call(SYS_epoll_ctl, set.number, EPOLL_CTL_DEL, fd, nullptr); });
-}
-
-void watches_careful(Connection& c) {
-    for_each_watch(c, [](EpollSet& set, int fd) { set.convert_number(fd); });
 }
 
 void EpollSet::convert_number(int fd) {
@@ -515,8 +458,30 @@ bool EpollSet::note_connected(int fd) {
     return true;
 }
 
-void watches_refused(Connection& c) {
-    for_each_watch(c, [](EpollSet& set, int fd) { set.renew_number(fd); });
+// A converted member is added anew, since the kernel watches it differently.
+bool EpollSet::note_disconnected(int fd) {
+    epoll_event wanted{};
+    int epfd = -1;
+    bool removed = false;
+    {
+        const LocalLock::Hold hold(lock_);
+        Watch* watch = hold ? find(fd) : nullptr;
+        if (watch == nullptr || watch->connection == nullptr) {
+            return watch != nullptr;
+        }
+        if (!watch->converted) {
+            unlink(*watch);
+            watch->connection = nullptr;
+            return true;
+        }
+        epfd = number;
+        wanted = watch->wanted;
+        removed = watch->removed;
+        wanted.events &= watch->disabled ? EPOLLONESHOT | EPOLLET : UINT32_MAX;
+    }
+    (void)forget(fd);
+    sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
+    return !removed && control(epfd, EPOLL_CTL_ADD, fd, &wanted) == 0;
 }
 
 void EpollSet::renew_number(int fd) {
@@ -524,81 +489,6 @@ void EpollSet::renew_number(int fd) {
     if (Watch* watch = hold ? find(fd) : nullptr; watch != nullptr && watch->converted) {
         tell_anew(*watch);
         activate(*watch);
-    }
-}
-
-void watches_frames_taken(const Connection& c) {
-    const LocalLock::Hold hold(list_lock);
-    for (Watch* watch = hold ? c.watches : nullptr; watch != nullptr; watch = watch->next_of_connection) {
-        if (std::atomic_ref(watch->armed).load()) {
-            set_flag(watch->missed, true);
-            watch->set->note_missed();
-        }
-    }
-}
-
-bool watches_asleep(const Connection& c) {
-    const LocalLock::Hold hold(list_lock);
-    for (const Watch* watch = hold ? c.watches : nullptr; watch != nullptr; watch = watch->next_of_connection) {
-        if (watch->set->is_asleep()) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool watches_sleep_by_frame(const Connection& c) {
-    const LocalLock::Hold hold(list_lock);
-    for (const Watch* watch = hold ? c.watches : nullptr; watch != nullptr; watch = watch->next_of_connection) {
-        if (watch->set->is_asleep() && !watch->set->has_wakeup()) {
-            return true;
-        }
-    }
-    return false;
-}
-
-void watches_wake(const Connection& c) {
-    const LocalLock::Hold hold(list_lock);
-    for (Watch* watch = hold ? c.watches : nullptr; watch != nullptr; watch = watch->next_of_connection) {
-        set_flag(watch->missed, true);
-        watch->set->note_missed();
-        watch->set->wake();
-    }
-}
-
-void watches_read_slow(Connection& c) {
-    if (c.segment.load() != nullptr && watches_asleep(c)) {
-        stream::want_wakeup(c);
-        if (stream::ring_has_bytes(c)) { // which came before that
-            watches_wake(c);
-        }
-    }
-}
-
-void watches_blocked_slow(Connection& c) {
-    if (c.segment.load() != nullptr && watches_asleep(c)) {
-        stream::want_space(c);
-        if (stream::ring_has_space(c)) {
-            watches_wake(c);
-        }
-    }
-}
-
-void forget_watches(Connection& c) {
-    for (;;) {
-        EpollSet* set = nullptr;
-        int fd = -1;
-        {
-            const LocalLock::Hold hold(list_lock);
-            if (!hold || c.watches == nullptr) {
-                return;
-            }
-            set = c.watches->set;
-            fd = c.watches->fd;
-        }
-        if (!set->forget(fd)) {
-            return;
-        }
     }
 }
 

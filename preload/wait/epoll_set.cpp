@@ -203,7 +203,7 @@ void EpollSet::activate_missed() {
     }
     for (Watch* bucket : table_) {
         for (Watch* watch = bucket; watch != nullptr; watch = watch->next) {
-            if (std::atomic_ref(watch->missed).exchange(false)) {
+            if (std::atomic_ref(watch->missed).exchange(false) && (watch->converted || watch->inner != nullptr)) {
                 activate(*watch);
             }
         }
@@ -264,12 +264,22 @@ int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
     return count;
 }
 
+// Whether the kernel's events with its data are about no other member.
+bool EpollSet::is_only_of_data(const Watch& watch) const {
+    const Watch* other = by_data_[bucket_of(watch.wanted)];
+    while (other != nullptr && (other == &watch || other->wanted.data.u64 != watch.wanted.data.u64)) {
+        other = other->next_of_data;
+    }
+    return other == nullptr;
+}
+
 // With the lock: events of converted members only activate them. Returns how many are left.
 int EpollSet::take_kernel_events(epoll_event* events, int count) {
     count = take_own_events(events, count);
     int kept = 0;
     for (int i = 0; i < count; ++i) {
         bool taken = false;
+        bool is_left = false; // perhaps it is about a member that is not converted
         for (Watch* watch = by_data_[bucket_of(events[i])]; watch != nullptr; watch = watch->next_of_data) {
             if (watch->wanted.data.u64 != events[i].data.u64) {
                 continue;
@@ -281,7 +291,9 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
                 continue;
             }
             if (!watch->converted && watch->connection != nullptr) {
-                convert(*watch, number, is_asleep());
+                // This thread has its event, which nobody has reported to the program.
+                convert(*watch, number, is_asleep(), is_only_of_data(*watch));
+                is_left = is_left || !watch->converted;
             }
             if (watch->removed) {
                 taken = true;
@@ -300,7 +312,7 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
                 taken = true;
             }
         }
-        if (!taken) {
+        if (!taken || is_left) {
             events[kept++] = events[i];
         }
     }
@@ -507,27 +519,6 @@ bool EpollSet::ready(bool to_sleep) {
         }
     }
     return there;
-}
-
-// Added anew, since the kernel watches a converted member differently.
-bool EpollSet::note_disconnected(int fd) {
-    epoll_event wanted{};
-    int epfd = -1;
-    bool removed = false;
-    {
-        const LocalLock::Hold hold(lock_);
-        const Watch* watch = hold ? find(fd) : nullptr;
-        if (watch == nullptr || watch->connection == nullptr) {
-            return watch != nullptr;
-        }
-        epfd = number;
-        wanted = watch->wanted;
-        removed = watch->removed;
-        wanted.events &= watch->disabled ? EPOLLONESHOT | EPOLLET : UINT32_MAX;
-    }
-    (void)forget(fd);
-    sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
-    return !removed && control(epfd, EPOLL_CTL_ADD, fd, &wanted) == 0;
 }
 
 } // namespace preload

@@ -86,8 +86,8 @@ class EpollSet {
     bool note_connected(int fd);
     // The reverse. False: it is not a member.
     bool note_disconnected(int fd);
-    // is_new: the program has just added or changed it.
-    void convert(Watch& watch, int epfd, bool wakes, bool is_new = false);
+    // is_due: see there.
+    void convert(Watch& watch, int epfd, bool wakes, bool is_due = false);
     void activate(Watch& watch);
     void renew_number(int fd); // its present state counts as new
     // Threads that sleep in the kernel's set, in one that contains it, or in poll on it.
@@ -159,6 +159,7 @@ class EpollSet {
     [[nodiscard]] bool has_others() const { return others_.load() || members_.load() > converted_.load(); }
     uint64_t progress();
     void arm_active(); // the peers of members with events tell of more by a frame
+    [[nodiscard]] bool is_only_of_data(const Watch& watch) const;
     int take_kernel_events(epoll_event* events, int count);
     int ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
 

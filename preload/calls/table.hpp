@@ -49,6 +49,7 @@
     X(preadv2)                                                                                                         \
     X(prlimit)                                                                                                         \
     X(pselect)                                                                                                         \
+    X(pthread_exit)                                                                                                    \
     X(pwritev2)                                                                                                        \
     X(read)                                                                                                            \
     X(readv)                                                                                                           \

@@ -44,8 +44,8 @@ template <class Close> int close(int fd, Close&& close_number) {
     return result;
 }
 
-// The process installs a seccomp filter, which may kill it for a call that the program itself does not make: the
-// library makes no further system calls of its own.
+// The process installs a seccomp filter, which may kill it for a call that the program itself does not make; or it can
+// have no thread of the library's any more. The library makes no further system calls of its own.
 void leave_everything_to_the_kernel();
 
 // A child is about to be made without pthread_atfork handlers.

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The end of the main thread before others. libc ends the process with its last thread, and counts the library's.
+#include "preload/base/system.hpp"
+#include "preload/calls/export.hpp"
+#include "preload/calls/real.hpp"
+#include "preload/connection/lifecycle.hpp"
+
+using namespace preload;
+
+PRELOAD_EXPORT void pthread_exit(void* result) {
+    if (sys::call(SYS_gettid) == sys::call(SYS_getpid)) {
+        lifecycle::leave_everything_to_the_kernel();
+    }
+    real::pthread_exit(result);
+    __builtin_unreachable();
+}

@@ -170,7 +170,9 @@ void test_a_handler_on_a_stack_above_sends_between_the_bytes_of_what_it_interrup
     EXPECT_EQ(reader.error, 0);
     EXPECT_EQ(reader.others, written);
     EXPECT_EQ(reader.of_handlers, sent_by_handlers.load());
+#ifndef __SANITIZE_THREAD__     // it defers signals
     EXPECT(refused.load() > 0); // it has interrupted the library
+#endif
 }
 
 // A sanitizer does not survive that a process with threads forks.

@@ -204,14 +204,15 @@ void linger_in_ring(Connection& c, int fd) {
     (void)wait::poll(&one, 1, how.l_linger * int64_t{1000000000}, nullptr);
 }
 
-// For a careful connection that this process is about to close.
-void finish(Connection& c, int fd, bool last) {
+// For a careful connection that this process is about to close. may_wait: by its end, or by exec.
+void finish(Connection& c, int fd, bool last, bool may_wait) {
     if (!last) {
         // Frames go to the other holders, which may not have seen a request yet, or be killed.
-        (void)stream::finish_out(c, fd);
+        (void)stream::finish_out(c, fd, may_wait);
         return;
     }
-    if (stream::prepare_close(c, fd) && c.state.load()->open.load() == 0) { // else a fork took place meanwhile
+    if (stream::prepare_close(c, fd, may_wait) &&
+        c.state.load()->open.load() == 0) { // else a fork took place meanwhile
         // The kernel resets a connection that is closed with unread bytes.
         const linger reset{1, 0};
         socklen_t length = sizeof(c.linger_before);
@@ -250,7 +251,7 @@ Closing before_close(int fd) {
         const bool last = leave(*c);
         explain::record(*c, fd);
         if (careful) {
-            finish(*c, fd, last);
+            finish(*c, fd, last, false);
         }
         if (c->duplicated && last) {
             watches_leave_kernel(*c);
@@ -538,7 +539,7 @@ void leave_to_others() {
         if (c.attached && s.holders.load() > 1) {
             (void)stream::hand_over(c, fd, Reason::several);
         }
-        finish(c, fd, leave(c));
+        finish(c, fd, leave(c), true);
     });
 }
 

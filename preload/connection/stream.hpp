@@ -137,10 +137,11 @@ bool wants_service(const Connection& c);
 // The last process that has the connection is about to close it: consumes frames in the kernel's queue that would turn
 // the close into a reset, resends what the peer has requested, and lets no further frame come. True: TCP would reset,
 // since the ring has unread bytes or some of the requested bytes could not be sent.
-bool prepare_close(Connection& c, int fd);
-// Resends what the peer has requested, before the connection is closed; waits for space for at most 100 ms. False: some
-// of it could not be sent.
-bool finish_out(Connection& c, int fd);
+// may_wait: for up to 100 ms; else the service goes on with what the peer delays.
+bool prepare_close(Connection& c, int fd, bool may_wait);
+// Resends what the peer has requested, before the connection is closed. may_wait: for space, for at most 100 ms. False:
+// some of it could not be sent.
+bool finish_out(Connection& c, int fd, bool may_wait);
 // The close does not take place: another process has the connection, or exec has failed. True: the peer may have seen
 // the close announced.
 bool undo_close(Connection& c);

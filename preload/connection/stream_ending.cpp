@@ -30,8 +30,6 @@ using path::Direction;
 
 namespace {
 
-constexpr uint64_t close_timeout_ns = 100000000U;
-
 // Sockets that the program has closed, while the kernel's close would lose something: bytes that the peer has asked for
 // again, and that TCP has no space for yet, or bytes that a reset would discard, in answer to a frame that the peer is
 // about to send. The kernel itself keeps a closed socket for as long. The service polls them: there are seldom any.
@@ -46,6 +44,7 @@ struct Lingering {
     std::array<iovec, 3> bytes{}; // of these, to send
     uint32_t frames = 0;          // to come
     bool shut = false;
+    bool resets = false;   // SO_LINGER is set, for a close now
     uint64_t since_ns = 0; // or the last progress
 };
 constexpr size_t max_lingering = 16; // else peers could make a process keep any number
@@ -119,12 +118,9 @@ bool linger_in_service(Connection& c, int fd, uint32_t frames) {
             one.state = Lingering::free;
             return false;
         }
-        if (one.area != nullptr || one.ring != nullptr) {
-            set_linger(kept, {1, 0}); // if this process ends, rather than EOF in the middle of the data
-        }
         one.fd = kept;
         one.frames = frames;
-        one.shut = false;
+        one.shut = one.resets = false;
         one.since_ns = sys::now_ns();
         c.duplicated = true; // as by a worker: the kernel's sets would keep it as a member
         one.state = Lingering::used;
@@ -142,6 +138,9 @@ bool linger_on(Lingering& one, uint64_t now) {
         while (part.iov_len != 0) {
             const long n = sys::send(one.fd, part.iov_base, part.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL);
             if (n == -EAGAIN) {
+                if (!std::exchange(one.resets, true)) { // if this process ends, rather than EOF in the middle
+                    set_linger(one.fd, {1, 0});
+                }
                 return now - std::min(one.since_ns, now) > send_timeout_ns;
             }
             if (n < 0) {
@@ -153,7 +152,9 @@ bool linger_on(Lingering& one, uint64_t now) {
     }
     if (!one.shut) {
         one.shut = true;
-        set_linger(one.fd, {0, 0});
+        if (std::exchange(one.resets, false)) {
+            set_linger(one.fd, {0, 0});
+        }
         sys::call(SYS_shutdown, one.fd, SHUT_WR);
     }
     while (one.frames != 0) {
@@ -175,7 +176,7 @@ bool any_lingers() {
 // A process that ends gives them as long as a close without a service does.
 __attribute__((destructor(102))) void await_lingering() {
     const uint64_t begin = sys::now_ns();
-    while (service::own_name() != 0 && any_lingers() && sys::now_ns() - begin < close_timeout_ns) {
+    while (service::own_name() != 0 && any_lingers() && sys::now_ns() - begin < exit_wait_ns) {
         (void)sys::poll(nullptr, 0, 1);
     }
 }
@@ -242,7 +243,7 @@ void linger_after_fork_in_child() {
     }
 }
 
-bool prepare_close(Connection& c, int fd) {
+bool prepare_close(Connection& c, int fd, bool may_wait) {
     ConnectionState& s = *c.state.load();
     bool unread = false;
     {
@@ -258,8 +259,8 @@ bool prepare_close(Connection& c, int fd) {
     }
     c.out_ring().writer.ends = path::ends_soon;
     bool kept = false;
-    if (!finish_out(c, fd) && has_backlog(s)) {
-        kept = !unread && linger_in_service(c, fd, 0);
+    if (!finish_out(c, fd, may_wait) && has_backlog(s)) {
+        kept = !unread && !may_wait && linger_in_service(c, fd, 0);
         unread = unread || !kept; // some of what this end has sent is lost
     }
     {
@@ -273,9 +274,10 @@ bool prepare_close(Connection& c, int fd) {
     }
     c.out_ring().writer.ends = path::ends_whole;
     if (!c.mirrored && !unread && !kept) {
-        const uint32_t frames = await_frames_under_way(c, fd, short_wait_ns);
+        const uint32_t frames = await_frames_under_way(c, fd, may_wait ? exit_wait_ns : short_wait_ns);
         // A reset loses nothing if the peer has received all.
-        if (frames != 0 && c.out_ring().reader.received.load() < s.sent.load() && !linger_in_service(c, fd, frames)) {
+        if (frames != 0 && !may_wait && c.out_ring().reader.received.load() < s.sent.load() &&
+            !linger_in_service(c, fd, frames)) {
             (void)await_frames_under_way(c, fd, close_wait_ns);
         }
     }

@@ -431,13 +431,12 @@ bool is_awaited(const Connection& c) {
 
 namespace {
 
-bool finish_resend(Connection& c, int fd) {
-    constexpr uint64_t limit_with_far_end_ns = 100000000U;
+bool finish_resend(Connection& c, int fd, bool may_wait) {
     if (!is_awaited(c)) [[likely]] {
         return true;
     }
     const uint64_t begin = sys::now_ns();
-    const uint64_t limit = c.mirrored ? limit_with_far_end_ns : close_wait_ns;
+    const uint64_t limit = may_wait ? exit_wait_ns : close_wait_ns;
     do {
         if (const ssize_t step = clear_step(c, fd); step < 0 && step != -EAGAIN) {
             return step == gone;
@@ -450,7 +449,7 @@ bool finish_resend(Connection& c, int fd) {
         }
         if (sys::now_ns() - begin < short_wait_ns) {
             sched_yield();
-        } else if (!c.mirrored && has_backlog(*c.state.load())) {
+        } else if (!may_wait && has_backlog(*c.state.load())) {
             return false; // TCP has no space
         } else {
             (void)sys::poll(nullptr, 0, pause_ms);
@@ -461,8 +460,8 @@ bool finish_resend(Connection& c, int fd) {
 
 } // namespace
 
-bool finish_out(Connection& c, int fd) {
-    const bool done = finish_resend(c, fd);
+bool finish_out(Connection& c, int fd, bool may_wait) {
+    const bool done = finish_resend(c, fd, may_wait || c.mirrored);
     const ConnectionState& s = *c.state.load();
     if (s.end_due && s.open.load() != 0) { // for others, which do not hear of this process's service any more
         if (has_backlog(s)) {

@@ -85,8 +85,9 @@ bool ask_for_step(Connection& c);
 bool ask_seldom(Connection& c); // at most every 10 ms
 // How long a call yields to a peer that is about to answer, before it leaves the rest to the service.
 inline constexpr uint64_t short_wait_ns = 500000;
-// The same for a close, for what the service cannot do.
+// The same for a close, for what the service cannot do; and for the end of a process, which has no service then.
 inline constexpr uint64_t close_wait_ns = 10000000;
+inline constexpr uint64_t exit_wait_ns = 100000000;
 void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()
 // Reads what was taken, if the peer has ended before it could resend it.
 ssize_t read_taken(Connection& c, Parts& parts, int flags);

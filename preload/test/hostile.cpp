@@ -350,7 +350,8 @@ bool as_second(Kind kind, int tcp, const sockaddr_un& name, socklen_t length) {
     }
     const int meeting = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     bool met = false;
-    for (int i = 0; i < 100 && !met; ++i) {
+    const int tries = holds ? 2500 : 100; // of 2 ms
+    for (int i = 0; i < tries && !met; ++i) {
         met = connect(meeting, reinterpret_cast<const sockaddr*>(&name), length) == 0;
         if (!met) {
             usleep(2000);

@@ -229,6 +229,23 @@ CALLS_CASE(a_member_with_one_shot_is_not_told_of_twice) {
     close_all(one);
 }
 
+// A program that looks at all of its sockets after each event needs no data.
+CALLS_CASE(an_event_of_two_members_with_equal_data_is_not_lost) {
+    const Pair upgraded = pair();
+    const int on = listener();
+    const int client = connected_to(on);
+    const Pair fresh{on, client, accept(on, nullptr, nullptr)};
+    const int set = epoll_create1(0);
+    epoll_event event = asking(EPOLLIN, 1);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, upgraded.server, &event) == 0);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fresh.server, &event) == 0);
+    MUST(syscall(SYS_write, fresh.client, "x", 1) == 1);
+    say_events("of the fresh one", set, 2000);
+    close(set);
+    close_all(upgraded);
+    close_all(fresh);
+}
+
 CALLS_CASE(a_number_that_was_reused_before_connecting_is_no_member) {
     const int set = epoll_create1(0);
     const int on = listener();

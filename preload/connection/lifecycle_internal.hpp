@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What lifecycle.cpp and processes.cpp have in common.
+#pragma once
+
+#include "preload/connection/lifecycle.hpp"
+
+namespace preload::lifecycle {
+
+// This process is about to close it. True, once: it is the last one.
+bool leave(Connection& c);
+// The close did not take place, and a later one may find all bytes read.
+void stay(Connection& c);
+// For a careful connection that this process is about to close. may_wait: by its end, or by exec.
+void finish(Connection& c, int fd, bool last, bool may_wait);
+// In a child: the calls of its parent's other threads are not its own.
+void connections_after_fork();
+// leave_everything_to_the_kernel() was called.
+bool is_left_to_kernel();
+
+} // namespace preload::lifecycle

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Connections of a process that forks, executes another program, or ends; and of one that leaves them all to the
+// kernel.
+#include <atomic>
+#include <cstdlib>
+#include <utility>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "preload/base/numbers.hpp"
+#include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/lifecycle_internal.hpp"
+#include "preload/connection/outside_use.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/rendezvous/raised_limit.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/stats/explain.hpp"
+#include "preload/stats/page.hpp"
+#include "preload/wait/epoll_set.hpp"
+
+namespace preload::lifecycle {
+
+namespace {
+
+constinit std::atomic<pid_t> owner{0};
+constinit std::atomic<bool> filtered{false};
+#if defined(__x86_64__)
+constinit std::atomic<bool> unseen_children{false};
+#else
+constinit std::atomic<bool> unseen_children{true}; // vfork is not detected, see calls/children.cpp
+#endif
+
+// All at once: their peers may be slow, or stopped.
+void hand_over_all(Reason reason) {
+    constexpr uint64_t timeout_ns = 5000000000;
+    constexpr int pause_ms = 1;
+    const uint64_t end = sys::now_ns() + timeout_ns;
+    for (bool all = false; !all;) {
+        all = true;
+        const uint64_t now = sys::now_ns();
+        table::for_each_connection([&](int fd, Connection& c) {
+            ConnectionState& s = *c.state.load();
+            if (c.role != Role::listen && c.fd.load() == fd && (s.gate.load() & (gate::careful | gate::wanted)) != 0 &&
+                !s.broken.load()) {
+                if (stream::hand_over(c, fd, reason, now)) {
+                    return;
+                }
+                all = false;
+                if (now > end) { // the program would read frames as bytes
+                    const sockaddr none_at_all{AF_UNSPEC, {}};
+                    s.broken = true;
+                    c.out_ring().writer.resets = 1;
+                    sys::call(SYS_connect, fd, &none_at_all, sizeof(none_at_all));
+                }
+            }
+        });
+        if (!all) {
+            (void)sys::poll(nullptr, 0, pause_ms);
+        }
+    }
+}
+
+} // namespace
+
+void leave_everything_to_the_kernel() {
+    if (in_vfork_child() || filtered.exchange(true)) {
+        return;
+    }
+    const sys::ErrnoKept kept;
+    explain::record_all();
+    service::refuse();
+    table::for_each_connection([](int fd, Connection& c) {
+        ConnectionState& s = *c.state.load();
+        if (c.role == Role::listen || c.fd.load() != fd) {
+            return;
+        }
+        s.uncounted = Uncounted::yes; // a later holder may upgrade it
+        if ((s.gate.load() & (gate::careful | gate::wanted)) == 0) {
+            (void)leave(c);
+            s.holders.fetch_sub(1);
+        }
+    });
+    hand_over_all(Reason::sandboxed);
+    service::stop(); // only now: it may serve the other end of a connection
+    table::for_each([](int fd, uintptr_t what) {
+        if (what != table::internal) { // open as before, and not the program's
+            (void)table::take(fd);
+        }
+    });
+}
+
+bool is_left_to_kernel() { return filtered; }
+
+void note_unseen_child() { unseen_children = true; }
+
+bool in_vfork_child() {
+    if (filtered.load(std::memory_order_relaxed)) {
+        return true; // as there, its calls go to the kernel only
+    }
+    if (!unseen_children.load(std::memory_order_relaxed)) [[likely]] {
+        return false;
+    }
+    const pid_t known = owner.load(std::memory_order_relaxed);
+    return known != 0 && static_cast<pid_t>(sys::call(SYS_getpid)) != known;
+}
+
+namespace {
+
+// Whether the calling thread is forking in a signal handler that has interrupted it while it holds a connection's lock.
+thread_local bool forks_inside = false;
+
+// Children share connections: one more process holds each. Counted by one fd each: several may refer to one.
+void before_fork() {
+    forks_inside = false;
+    table::for_each_set([](int, EpollSet& set) {
+        set.leave_wakeup();
+        set.share();
+    });
+    table::for_each_connection([](int fd, Connection& c) {
+        if (c.fd.load() == fd) {
+            watches_closing(c);
+            if (c.mirrored) {
+                c.shared().mirror.shared = 1;
+            }
+            ConnectionState& s = *c.state.load();
+            s.open.fetch_add(1);
+            s.holders.fetch_add(1);
+            c.forks.fetch_add(1);
+            const bool reads = s.read_lock.note_fork();
+            const bool writes = s.write_lock.note_fork();
+            forks_inside = forks_inside || reads || writes;
+        }
+    });
+}
+
+void after_fork_in_parent(bool made) {
+    table::for_each_set([](int, EpollSet& set) { set.after_fork_in_parent(); });
+    table::for_each_connection([&](int fd, Connection& c) {
+        if (c.fd.load() != fd || c.forks.load() == 0) { // it has begun since
+            return;
+        }
+        c.forks.fetch_sub(1);
+        if (!made) {
+            c.state.load()->open.fetch_sub(1);
+            c.state.load()->holders.fetch_sub(1);
+        }
+    });
+}
+
+// In a child in another PID namespace: a process there that is killed while it holds a lock would block the others.
+void leave_shared_to_the_kernel() {
+    constexpr uint64_t longest_delay_ns = 250000000; // of all together: peers may be stopped
+    const uint64_t goes_on_at = sys::now_ns() + longest_delay_ns;
+    table::for_each_connection([&](int fd, Connection& c) {
+        const uint64_t flags = c.state.load()->gate.load();
+        const bool moves =
+            (flags & gate::careful) != 0 && c.segment.load() != nullptr && !stream::has_last_bytes(c, fd);
+        if (c.role != Role::listen && c.fd.load() == fd && (moves || (flags & gate::wanted) != 0)) {
+            (void)stream::hand_over(c, fd, Reason::several, goes_on_at);
+        }
+    });
+}
+
+void after_fork_in_child() {
+    owner = getpid();
+    connections_after_fork();
+    const bool sees_parent = forget_thread_id();
+    if (forks_inside) {
+        note_interrupted_parent();
+    }
+    states_after_fork();
+    stats::after_fork_in_child();
+    watches_after_fork();
+    shared_sets_after_fork();
+    table::for_each([](int, uintptr_t what) {
+        if ((what & table::set_bit) != 0) {
+            reinterpret_cast<EpollSet*>(what & ~table::set_bit)->after_fork();
+        } else if (what != table::internal) {
+            auto& c = *reinterpret_cast<Connection*>(what);
+            c.requested = 0;
+            c.used = false;
+            c.forks = 0;
+            if (c.left.exchange(false)) { // another thread of the parent was about to close it
+                (void)stream::undo_close(c);
+            }
+            c.attached = false;
+            c.guard = Guard::none; // the child's service does not watch it
+            c.guarded = 0;
+        }
+    });
+    service::after_fork_in_child();
+    if (!sees_parent) {
+        leave_shared_to_the_kernel();
+    }
+}
+
+// Connections that other processes of this end have, too, but only this one has the memory of, return to the kernel.
+void leave_to_others() {
+    table::for_each_connection([](int fd, Connection& c) {
+        const ConnectionState& s = *c.state.load();
+        if ((s.gate.load() & gate::careful) == 0 || c.segment.load() == nullptr || c.fd.load() != fd) {
+            return;
+        }
+        watches_closing(c); // a set may be inherited
+        if (c.attached && s.holders.load() > 1) {
+            (void)stream::hand_over(c, fd, Reason::several);
+        }
+        finish(c, fd, leave(c), true);
+    });
+}
+
+} // namespace
+
+void leave_inheritable_sets() {
+    const sys::ErrnoKept kept;
+    if (!in_vfork_child()) {
+        table::for_each_set([](int fd, EpollSet& set) {
+            if ((sys::call(SYS_fcntl, fd, F_GETFD, 0) & FD_CLOEXEC) == 0) {
+                set.leave_wakeup();
+            }
+        });
+    }
+}
+
+void leave_process() {
+    leave_to_others();
+    table::for_each_connection([](int fd, Connection& c) {
+        if (c.fd.load() == fd) {
+            (void)leave(c);
+            c.state.load()->holders.fetch_sub(1);
+        }
+    });
+}
+
+void stay_in_process() {
+    table::for_each_connection([](int fd, Connection& c) {
+        if (c.fd.load() == fd) {
+            stay(c);
+            c.state.load()->holders.fetch_add(1);
+        }
+    });
+}
+
+namespace {
+
+// This process does not use the connections any more; children may.
+__attribute__((destructor)) void at_exit() {
+    explain::record_all();
+    leave_process();
+}
+
+// Whether the calling thread is in forked(), which learns whether there is a child: these handlers do not.
+thread_local bool learns_result = false;
+
+void atfork_before() {
+    before_fork();
+    numbers::Using::begin(in_vfork_child);
+    raised_limit::begin_pause();
+}
+void atfork_parent() {
+    raised_limit::end_pause();
+    numbers::Using::end();
+    if (!learns_result) { // libc's own, in forkpty(3)
+        after_fork_in_parent(true);
+    }
+}
+void atfork_child() {
+    learns_result = false;
+    numbers::after_fork_in_child();
+    raised_limit::after_fork_in_child();
+    after_fork_in_child();
+}
+
+__attribute__((constructor(102))) void prepare() {
+    owner = getpid();
+    pthread_atfork(atfork_before, atfork_parent, atfork_child);
+    at_quick_exit(at_exit);
+    adopt_inherited();
+}
+
+} // namespace
+
+void before_forking() {
+    const sys::ErrnoKept kept;
+    atfork_before();
+}
+
+void after_forking(long made) {
+    const sys::ErrnoKept kept;
+    if (made == 0) {
+        atfork_child();
+        return;
+    }
+    raised_limit::end_pause();
+    numbers::Using::end();
+    after_fork_in_parent(made > 0);
+}
+
+pid_t forked(pid_t (*make)()) {
+    const bool before = std::exchange(learns_result, true);
+    const pid_t child = make();
+    learns_result = before;
+    if (child != 0) {
+        const sys::ErrnoKept kept;
+        after_fork_in_parent(child > 0);
+    }
+    return child;
+}
+
+} // namespace preload::lifecycle

@@ -52,8 +52,8 @@ class Handshakes {
 
     [[nodiscard]] size_t count() const { return handshakes_.size(); }
     [[nodiscard]] bool listening() const { return listener_ >= 0; }
-    // Readable when a socket that was removed from the core's set has to be checked; -1 if the core's sockets are not in
-    // a nested set.
+    // Readable when a socket that was removed from the core's set has to be checked; -1 if the core's sockets are not
+    // in a nested set.
     [[nodiscard]] int held_fd() const { return held_.get(); }
     // The earliest deadline; none without handshakes.
     [[nodiscard]] std::optional<Time> deadline() const;

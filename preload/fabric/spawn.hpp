@@ -7,5 +7,7 @@ namespace preload::fabric {
 // Starts a worker, as a process that is not the program's child, so that the program does not notice it. Returns the
 // socket to it, or -1: it could not be started.
 int spawn_worker();
+// After the end of a worker.
+void note_worker_ended();
 
 } // namespace preload::fabric

@@ -204,6 +204,7 @@ void Upgrades::worker_ended() {
             stream::attend(c, fd);
         }
     });
+    note_worker_ended();
 }
 
 } // namespace preload::fabric

@@ -15,8 +15,8 @@ namespace preload::single_thread {
 template <class Call> long with_one(Call&& call) {
     const bool paused = !lifecycle::in_vfork_child() && service::pause();
     const long result = call();
-    if (paused) {
-        service::resume();
+    if (paused && !service::resume()) {
+        lifecycle::leave_everything_to_the_kernel(); // peers would ask in vain
     }
     return result;
 }

@@ -28,7 +28,8 @@ namespace preload::lifecycle {
 namespace {
 
 constinit std::atomic<pid_t> owner{0};
-constinit std::atomic<bool> filtered{false};
+constinit std::atomic<bool> leaving{false};  // leave_everything_to_the_kernel() has begun
+constinit std::atomic<bool> filtered{false}; // it is done: nothing in the table is used any more
 #if defined(__x86_64__)
 constinit std::atomic<bool> unseen_children{false};
 #else
@@ -68,7 +69,7 @@ void hand_over_all(Reason reason) {
 } // namespace
 
 void leave_everything_to_the_kernel() {
-    if (in_vfork_child() || filtered.exchange(true)) {
+    if (in_vfork_child() || leaving.exchange(true)) {
         return;
     }
     const sys::ErrnoKept kept;
@@ -83,10 +84,13 @@ void leave_everything_to_the_kernel() {
         if ((s.gate.load() & (gate::careful | gate::wanted)) == 0) {
             (void)leave(c);
             s.holders.fetch_sub(1);
+            (void)table::take(fd); // others may close it meanwhile
         }
     });
     hand_over_all(Reason::sandboxed);
-    service::stop(); // only now: it may serve the other end of a connection
+    service::stop();                  // only now: it may serve the other end of a connection
+    hand_over_all(Reason::sandboxed); // what it has agreed on meanwhile
+    filtered = true;                  // other threads have used the table as always
     table::for_each([](int fd, uintptr_t what) {
         if (what != table::internal) { // open as before, and not the program's
             (void)table::take(fd);
@@ -94,7 +98,7 @@ void leave_everything_to_the_kernel() {
     });
 }
 
-bool is_left_to_kernel() { return filtered; }
+bool is_left_to_kernel() { return leaving; }
 
 void note_unseen_child() { unseen_children = true; }
 

@@ -36,6 +36,15 @@ inline uintptr_t find(int fd) {
     Chunk* chunk = chunks[number / chunk_size].load(std::memory_order_acquire);
     return chunk != nullptr ? (*chunk)[number % chunk_size].load(std::memory_order_acquire) : 0;
 }
+// Where that is; null: nowhere.
+inline Slot* place_of(int fd) {
+    const auto number = static_cast<size_t>(static_cast<unsigned>(fd));
+    if (number >= chunk_size * chunk_count) {
+        return nullptr;
+    }
+    Chunk* chunk = chunks[number / chunk_size].load(std::memory_order_acquire);
+    return chunk != nullptr ? &(*chunk)[number % chunk_size] : nullptr;
+}
 
 inline Connection* connection(int fd) {
     const uintptr_t found = find(fd);

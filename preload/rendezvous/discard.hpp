@@ -3,35 +3,30 @@
 //
 // Descriptors that another user's process has passed. A thread that closes the last reference to a file waits for as
 // long as the file's maker chose: a TCP socket lingers (SO_LINGER), and a file system in user space answers each close
-// when it likes. So does a thread that closes a unix socket in which such a file is queued, or that receives a message
-// with more descriptors than it has space for. Neither the service nor a call of the program may wait for that. A child
-// does instead, which shares this process's memory and not its table of descriptors: it has the files first, so that no
-// close here is the last one, and lets go of them when it exits. A process that exits does not linger.
+// when it likes. So does a thread that closes a unix socket in which such a file is queued. Neither the service nor a
+// call of the program may wait for that: a thread of the kernel's does, which only closes, and which libc does not
+// know.
 #pragma once
+
+#include <span>
 
 namespace preload::descriptors {
 
 // All on the service's thread, or when that has ended.
 
-// Closes a kept socket to another user's process, or to one that is unknown, whatever is queued there. Never waits.
-void discard(int socket);
+// Closes descriptors that are in the table as the library's own; negative ones are none. Does not wait, unless eight
+// threads do that already: then what does not fit into a list of 64 is closed by the caller.
+void discard(std::span<const int> fds);
+inline void discard(int fd) { discard(std::span(&fd, 1)); }
+// Closes what had to wait for a thread.
+void discard_more();
+// Waits until the threads have ended, some milliseconds at most.
+void await_discarded();
 
-// The descriptors of the next message on a socket, as a child has found them; it holds them while the object lives.
-class Inspection {
-  public:
-    explicit Inspection(int socket);
-    Inspection(const Inspection&) = delete;
-    Inspection& operator=(const Inspection&) = delete;
-    ~Inspection();
-    // Whether they are as few as a message of the library's carries, and each is a small memory file that cannot grow,
-    // or a pipe: such can be received and closed.
-    [[nodiscard]] bool harmless() const;
+// Whether a close never waits: a small memory file that cannot grow, or a pipe. Does not wait either.
+bool is_harmless(int fd);
 
-  private:
-    struct Child* const child_;
-};
-
-// A forked child has none of its parent's children.
-void forget_children();
+// A forked child has none of its parent's threads.
+void forget_discarded();
 
 } // namespace preload::descriptors

@@ -2,11 +2,15 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/rendezvous/passing.hpp"
 
+#include <array>
+#include <cstdint>
 #include <cstring>
 
 #include <sys/uio.h>
 
+#include "preload/base/numbers.hpp"
 #include "preload/base/system.hpp"
+#include "preload/connection/table.hpp"
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/discard.hpp"
 #include "preload/rules/decide.hpp"
@@ -35,10 +39,10 @@ bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr
     return sys::call(SYS_sendmsg, socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<long>(size);
 }
 
-Passed passed_descriptors(msghdr& message) {
-    Passed passed;
-    passed.fill(-1);
-    size_t found = 0;
+namespace {
+
+// Calls body(fd) for each descriptor that the message carried.
+template <class Body> void for_each_descriptor(msghdr& message, Body&& body) {
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
         if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
             continue;
@@ -47,24 +51,88 @@ Passed passed_descriptors(msghdr& message) {
         for (size_t i = 0; i < count; ++i) {
             int fd = -1;
             memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
-            if (found < passed.size()) {
-                passed[found++] = fd;
-            } else {
-                sys::call(SYS_close, fd);
-            }
+            body(fd);
         }
     }
-    return passed;
 }
 
-namespace {
+std::optional<ucred> credentials(msghdr& message) {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS &&
+            header->cmsg_len >= CMSG_LEN(sizeof(ucred))) {
+            ucred who{};
+            memcpy(&who, CMSG_DATA(header), sizeof(who));
+            return who;
+        }
+    }
+    return std::nullopt;
+}
+
+// As the only control message.
+void put_credentials(msghdr& message, const std::optional<ucred>& who) {
+    message.msg_controllen = who ? CMSG_SPACE(sizeof(ucred)) : 0;
+    if (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr) {
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_CREDENTIALS;
+        header->cmsg_len = CMSG_LEN(sizeof(ucred));
+        memcpy(CMSG_DATA(header), &*who, sizeof(ucred));
+    }
+}
 
 // As recvmsg. What does not fit into msg_control is closed by the kernel, before the call returns.
 long receive_message(int socket, msghdr& message, int flags) {
     return sys::call(SYS_recvmsg, socket, &message, flags | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 }
 
+// From a user who is not trusted. All descriptors are taken, so that the kernel closes none, and those whose close may
+// wait are discarded.
+long receive_from_stranger(int socket, msghdr& message, Passed& passed) {
+    constexpr size_t most = 253; // SCM_MAX_FD of Linux
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(most * sizeof(int)) + CMSG_SPACE(sizeof(ucred))> control{};
+    std::array<int, most> left{};
+    left.fill(-1);
+    msghdr whole = message;
+    whole.msg_control = control.data();
+    whole.msg_controllen = control.size();
+    long n = 0;
+    {
+        const numbers::Making making;
+        n = receive_message(socket, whole, 0);
+        if (n >= 0) {
+            size_t found = 0;
+            size_t more = 0;
+            for_each_descriptor(whole, [&](int fd) {
+                if (found < passed.size() && descriptors::is_harmless(fd)) {
+                    passed[found++] = descriptors::keep(fd);
+                } else if (uintptr_t before = 0; more < left.size() && table::put(fd, table::internal, before)) {
+                    left[more++] = fd; // where it is: the program does not close it meanwhile
+                }
+            });
+        }
+    }
+    descriptors::discard(left);
+    // The credentials are the caller's, too.
+    const std::optional<ucred> who = n >= 0 ? credentials(whole) : std::nullopt;
+    message.msg_flags = whole.msg_flags;
+    put_credentials(message, who);
+    return n;
+}
+
 } // namespace
+
+Passed passed_descriptors(msghdr& message) {
+    Passed passed;
+    passed.fill(-1);
+    size_t found = 0;
+    for_each_descriptor(message, [&](int fd) {
+        if (found < passed.size()) {
+            passed[found++] = fd;
+        } else {
+            sys::call(SYS_close, fd);
+        }
+    });
+    return passed;
+}
 
 long receive_with(int socket, msghdr& message, Passed& passed, std::optional<uid_t> peer) {
     passed.fill(-1);
@@ -75,17 +143,13 @@ long receive_with(int socket, msghdr& message, Passed& passed, std::optional<uid
     if (seen < 0) {
         return seen;
     }
-    const bool has_some = (without.msg_flags & MSG_CTRUNC) != 0;
-    std::optional<descriptors::Inspection> inspection;
-    if (has_some) {
-        const std::optional<uid_t> sender = peer ? peer : sender_of(without);
-        if (!sender || !is_trusted(*sender)) {
-            inspection.emplace(socket);
-        }
-    }
-    if (!has_some || (inspection && !inspection->harmless())) {
+    if ((without.msg_flags & MSG_CTRUNC) == 0) {
         message.msg_controllen = peer ? 0 : CMSG_SPACE(sizeof(ucred));
         return receive_message(socket, message, 0);
+    }
+    const std::optional<uid_t> sender = peer ? peer : sender_of(without);
+    if (!sender || !is_trusted(*sender)) {
+        return receive_from_stranger(socket, message, passed);
     }
     const numbers::Making making;
     const long n = receive_message(socket, message, 0);
@@ -113,15 +177,8 @@ void close_of_user(int socket, uid_t user) {
 }
 
 std::optional<uid_t> sender_of(msghdr& message) {
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-        if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_CREDENTIALS &&
-            header->cmsg_len >= CMSG_LEN(sizeof(ucred))) {
-            ucred who{};
-            memcpy(&who, CMSG_DATA(header), sizeof(who));
-            return who.uid;
-        }
-    }
-    return std::nullopt;
+    const std::optional<ucred> who = credentials(message);
+    return who ? std::optional<uid_t>(who->uid) : std::nullopt;
 }
 
 bool is_from_own_user(msghdr& message) {

@@ -29,8 +29,8 @@ bool send_with(int socket, const void* data, size_t size, int fd, const sockaddr
 using Passed = std::array<int, max_passed>;
 Passed passed_descriptors(msghdr& message);
 // recvmsg(2), nonblocking, for a process that shares its fd numbers with the program: the descriptors are kept
-// (rendezvous/descriptors.hpp). From a user who is not trusted, only those that can be closed without a delay; they are
-// missing if there is one that cannot. peer: the sender, on a connected socket; otherwise the socket has SO_PASSCRED.
+// (rendezvous/descriptors.hpp). From a user who is not trusted, only those that can be closed without a delay.
+// peer: the sender, on a connected socket; otherwise the socket has SO_PASSCRED.
 long receive_with(int socket, msghdr& message, Passed& passed, std::optional<uid_t> peer);
 bool is_own_user(uid_t user); // is this process's real and effective user
 // Whether descriptors may be passed to that user's processes.

@@ -30,7 +30,15 @@ using rendezvous::WakeupWanted;
 
 constexpr size_t stack_bytes = size_t{256} << 10;
 
-enum class Stage : uint8_t { none, starting, running, paused, impossible };
+enum class Stage : uint8_t {
+    none,
+    starting,
+    running,
+    pausing, // pause() waits for the thread
+    held,    // until resume()
+    paused,  // there is no thread, and one is made when it is needed
+    impossible
+};
 
 constinit std::atomic<Stage> stage{Stage::none};
 constinit std::atomic<uint64_t> promised{0}; // the name that it has or will have
@@ -113,8 +121,8 @@ bool end_thread() {
     if (bool asked = true; leaves.compare_exchange_strong(asked, false)) {
         return false;
     }
-    wait(); // it has seen the request
-    return has_gone();
+    wait(); // it has seen the request, and ends
+    return true;
 }
 
 bool start() {
@@ -177,19 +185,22 @@ void note_signal_mask() {
 
 namespace {
 
-// Only the thread has ended: what others send meanwhile, and the kernel's events, are still there.
-void go_on() {
+// Only the thread has ended: what others send meanwhile, and the kernel's events, are still there. False: a thread
+// cannot be made.
+bool go_on() {
     Stage paused = Stage::paused;
-    if (stage.load(std::memory_order_relaxed) == Stage::paused &&
-        stage.compare_exchange_strong(paused, Stage::starting)) {
-        const sys::ErrnoKept kept;
-        stage = begin_thread() ? Stage::running : Stage::paused;
+    if (stopped || !may_start() || !stage.compare_exchange_strong(paused, Stage::starting)) {
+        return true;
     }
+    const sys::ErrnoKept kept;
+    const bool begun = begin_thread();
+    stage = begun ? Stage::running : Stage::paused;
+    return begun;
 }
 
 void ensure() {
-    if (stage.load(std::memory_order_relaxed) == Stage::paused && !stopped && may_start()) {
-        go_on(); // a thread could not be made before
+    if (stage.load(std::memory_order_relaxed) == Stage::paused) {
+        (void)go_on(); // a thread could not be made before
     }
     Stage none = Stage::none;
     if (stage.load(std::memory_order_relaxed) != Stage::none || stopped || !may_start() ||
@@ -292,10 +303,10 @@ void guard_again(Connection& c) {
 }
 
 bool take_steps_at(uint64_t due) {
-    if (inbox.load() < 0) {
+    if (inbox.load() < 0 || stage.load(std::memory_order_relaxed) == Stage::paused) {
         ensure(); // a child uses what its parent has upgraded
     }
-    if (inbox.load() < 0) {
+    if (inbox.load() < 0 || stage.load() == Stage::paused) {
         return false;
     }
     if (lower_steps_due(due)) {
@@ -322,35 +333,49 @@ void abandoned() {
 
 bool pause() {
     Stage running = Stage::running;
-    if (!stage.compare_exchange_strong(running, Stage::paused)) {
+    if (!stage.compare_exchange_strong(running, Stage::pausing)) {
         return false;
     }
-    if (!end_thread()) {
-        stage = Stage::running;
-        return false;
-    }
-    return true;
+    const bool ended = end_thread();
+    stage = ended ? Stage::held : Stage::running;
+    return ended;
 }
 
-void resume() { go_on(); }
+bool resume() {
+    Stage held = Stage::held;
+    (void)stage.compare_exchange_strong(held, Stage::paused);
+    return go_on();
+}
 
 void refuse() { stopped = true; }
 
 void stop() {
+    constexpr uint64_t timeout_ns = 2000000000; // longer than another thread's pause() takes
     refuse();
-    if (!pause()) {
+    numbers::wait_for(timeout_ns, [] {
+        const Stage now = stage;
+        if (now == Stage::starting || now == Stage::pausing) {
+            sys::call(SYS_sched_yield);
+            return false;
+        }
+        return true;
+    });
+    if (stage.load() == Stage::running && !pause()) {
         return;
     }
-    stage = Stage::impossible;
+    if (const Stage now = stage.exchange(Stage::impossible); now != Stage::held && now != Stage::paused) {
+        return; // there was none
+    }
     service_thread->close();
     descriptors::discard(inbox.exchange(-1));
+    descriptors::await_discarded();
     name = 0;
 }
 
 void after_fork_in_child() {
     if (stage.load() != Stage::none) {
         descriptors::close_all();
-        descriptors::forget_children();
+        descriptors::forget_discarded();
     }
     wakeup::after_fork_in_child();
     inbox = -1;

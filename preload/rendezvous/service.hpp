@@ -44,7 +44,8 @@ void note_signal_mask();
 // Ends the thread for a while, for a call of the program's that a process with several threads cannot make, or that
 // changes the calling thread only. What the thread has to do waits. False: there is no thread, and no need to resume.
 bool pause();
-void resume();
+// False: no thread can be made.
+bool resume();
 // No upgrades from now on.
 void refuse();
 // The same, and the service ends: the process gets a system call filter.

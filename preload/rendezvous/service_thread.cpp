@@ -10,6 +10,7 @@
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/descriptors.hpp"
+#include "preload/rendezvous/discard.hpp"
 #include "preload/rendezvous/loop.hpp"
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
@@ -256,6 +257,7 @@ void Thread::run() {
         if (bool asked = true; leaves && leaves.compare_exchange_strong(asked, false)) {
             return;
         }
+        descriptors::discard_more();
         take_requests();
         const bool more = begin_waiting();
         const uint64_t next = more ? 0 : std::min(agreements_.deadline(), steps_due.load());

@@ -314,11 +314,14 @@ bool leave_to_splice(Connection& c, int fd, unsigned flags) {
             const sys::ErrnoKept kept;
             return stream::begin_to_hand_over(c, fd, Reason::spliced);
         }();
-        if (result != -EAGAIN) {
+        if (result != -EAGAIN && result != stream::interrupted) {
             return true; // the kernel reports an error
         }
+        if ((c.state.load()->gate.load() & gate::careful) == 0) {
+            continue; // the service has just finished
+        }
         const long mode = sys::call(SYS_fcntl, fd, F_GETFL, 0);
-        if ((flags & SPLICE_F_NONBLOCK) != 0 || mode < 0 || (mode & O_NONBLOCK) != 0 || !c.state.load()->giving_back) {
+        if ((flags & SPLICE_F_NONBLOCK) != 0 || mode < 0 || (mode & O_NONBLOCK) != 0 || result == stream::interrupted) {
             watches_refused(c);
             errno = EAGAIN;
             return false;

@@ -199,8 +199,11 @@ void finish(Connection& c, int fd, bool last, bool may_wait) {
         (void)stream::finish_out(c, fd, may_wait);
         return;
     }
-    if (stream::prepare_close(c, fd, may_wait) &&
-        c.state.load()->open.load() == 0) { // else a fork took place meanwhile
+    const stream::Ending ending = stream::prepare_close(c, fd, may_wait);
+    if (ending == stream::Ending::kept) {
+        return;
+    }
+    if (ending == stream::Ending::reset && c.state.load()->open.load() == 0) { // else a fork took place meanwhile
         // The kernel resets a connection that is closed with unread bytes.
         const linger reset{1, 0};
         socklen_t length = sizeof(c.linger_before);

@@ -135,10 +135,14 @@ void attend(Connection& c, int fd);
 // Whether attend() must be called again when the kernel's connection has space, or has ended.
 bool wants_service(const Connection& c);
 // The last process that has the connection is about to close it: consumes frames in the kernel's queue that would turn
-// the close into a reset, resends what the peer has requested, and lets no further frame come. True: TCP would reset,
-// since the ring has unread bytes or some of the requested bytes could not be sent.
-// may_wait: for up to 100 ms; else the service goes on with what the peer delays.
-bool prepare_close(Connection& c, int fd, bool may_wait);
+// the close into a reset, resends what the peer has requested, and lets no further frame come.
+// may_wait: for up to 100 ms; else the service goes on with what the peer delays, if it can.
+enum class Ending : uint8_t {
+    whole,
+    reset, // TCP would reset: the ring has unread bytes, or some of the requested bytes could not be sent
+    kept,  // the service has the socket: this close does not end it, even if SO_LINGER is set meanwhile
+};
+Ending prepare_close(Connection& c, int fd, bool may_wait);
 // Resends what the peer has requested, before the connection is closed. may_wait: for space, for at most 100 ms. False:
 // some of it could not be sent.
 bool finish_out(Connection& c, int fd, bool may_wait);

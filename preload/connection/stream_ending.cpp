@@ -44,7 +44,7 @@ struct Lingering {
     std::array<iovec, 3> bytes{}; // of these, to send
     uint32_t frames = 0;          // to come
     bool shut = false;
-    bool resets = false;   // SO_LINGER is set, for a close now
+    bool resets = false;   // SO_LINGER is set: if this process ends now, no EOF in the middle of the bytes
     uint64_t since_ns = 0; // or the last progress
 };
 constexpr size_t max_lingering = 16; // else peers could make a process keep any number
@@ -57,10 +57,13 @@ void take_backlog(Connection& c, Lingering& to) {
     const uint64_t given = s.give_to.load() - s.give_from.load();
     const uint64_t in_ring = s.backlog_to.load() - s.backlog_from.load();
     uint8_t*& area = c.give_back[c.out_index()];
+    if (given != 0 && area == nullptr) {
+        return;
+    }
     const long made =
         in_ring != 0 ? sys::call(SYS_mmap, nullptr, in_ring, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                      : 0;
-    if ((given != 0 && area == nullptr) || (made < 0 && made > -4096)) {
+    if (made < 0 && made > -4096) {
         return;
     }
     to.ring = in_ring != 0 ? reinterpret_cast<uint8_t*>(made) : nullptr; // NOLINT(performance-no-int-to-ptr)
@@ -83,21 +86,32 @@ void take_backlog(Connection& c, Lingering& to) {
         to.bytes[0] = {&to.resume, sizeof(to.resume)};
         c.out_ring().writer.frames.fetch_add(1);
     }
+    s.end_due = false; // a shutdown that is due would overtake them; linger_on() makes it
     count_sent(c, Parts(to.bytes.data(), to.bytes.size()).size()); // a reset from now on is not EOF for the peer
 }
 
 void set_linger(int fd, const linger& how) { sys::call(SYS_setsockopt, fd, SOL_SOCKET, SO_LINGER, &how, sizeof(how)); }
 
-// The last fd of the program is about to be closed. False: nothing is kept.
-bool linger_in_service(Connection& c, int fd, uint32_t frames) {
-    constexpr uint32_t max_frames = 1024;
-    ConnectionState& s = *c.state.load();
+linger linger_of(int fd) {
     linger how{};
     socklen_t length = sizeof(how);
-    if (c.mirrored || s.open.load() != 0 || s.broken || frames > max_frames || lifecycle::in_vfork_child() ||
-        sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) != 0 || how.l_onoff != 0 ||
+    return sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) == 0 ? how : linger{};
+}
+
+// Whether the program wants a reset.
+bool aborts(int fd) {
+    const linger how = linger_of(fd);
+    return how.l_onoff != 0 && how.l_linger == 0;
+}
+
+constexpr uint32_t max_frames = 1024; // to come; more of them are a lie
+
+// The last fd of the program is about to be closed. Null: nothing is kept. The service begins by go_on_lingering().
+Lingering* keep_socket(Connection& c, int fd) {
+    ConnectionState& s = *c.state.load();
+    if (c.mirrored || s.open.load() != 0 || s.broken || lifecycle::in_vfork_child() || linger_of(fd).l_onoff != 0 ||
         !service::take_steps_at(sys::now_ns())) {
-        return false;
+        return nullptr;
     }
     for (Lingering& one : lingering) {
         uint32_t free = Lingering::free;
@@ -116,18 +130,26 @@ bool linger_in_service(Connection& c, int fd, uint32_t frames) {
         if (kept < 0 || has_backlog(s)) {
             descriptors::close(kept);
             one.state = Lingering::free;
-            return false;
+            return nullptr;
         }
         one.fd = kept;
-        one.frames = frames;
-        one.shut = one.resets = false;
-        one.since_ns = sys::now_ns();
+        one.shut = false;
+        one.resets = Parts(one.bytes.data(), one.bytes.size()).size() != 0;
+        if (one.resets) {
+            set_linger(kept, {1, 0});
+        }
         c.duplicated = true; // as by a worker: the kernel's sets would keep it as a member
-        one.state = Lingering::used;
-        (void)service::take_steps_at(one.since_ns);
-        return true;
+        return &one;
     }
-    return false;
+    return nullptr;
+}
+
+void go_on_lingering(Lingering& one, uint32_t frames) {
+    one.frames = std::min(frames, max_frames);
+    one.since_ns = sys::now_ns();
+    const uint64_t now = one.since_ns;
+    one.state = Lingering::used;
+    (void)service::take_steps_at(now);
 }
 
 // True: it is to be closed.
@@ -138,9 +160,6 @@ bool linger_on(Lingering& one, uint64_t now) {
         while (part.iov_len != 0) {
             const long n = sys::send(one.fd, part.iov_base, part.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL);
             if (n == -EAGAIN) {
-                if (!std::exchange(one.resets, true)) { // if this process ends, rather than EOF in the middle
-                    set_linger(one.fd, {1, 0});
-                }
                 return now - std::min(one.since_ns, now) > send_timeout_ns;
             }
             if (n < 0) {
@@ -214,6 +233,13 @@ uint32_t await_frames_under_way(Connection& c, int fd, uint64_t timeout_ns) {
     }
 }
 
+void unmap(const Lingering& one) {
+    path::unmap_give_back(one.area);
+    if (one.ring != nullptr) {
+        sys::call(SYS_munmap, one.ring, one.ring_size);
+    }
+}
+
 } // namespace
 
 uint64_t linger_on_time(uint64_t now) {
@@ -227,11 +253,9 @@ uint64_t linger_on_time(uint64_t now) {
             again = true;
             continue;
         }
+        one.state = Lingering::filling; // a child that is made now must not unmap it
         descriptors::close(one.fd);
-        path::unmap_give_back(one.area);
-        if (one.ring != nullptr) {
-            sys::call(SYS_munmap, one.ring, one.ring_size);
-        }
+        unmap(one);
         one.state = Lingering::free;
     }
     return again ? now + pause_ns : UINT64_MAX;
@@ -239,17 +263,20 @@ uint64_t linger_on_time(uint64_t now) {
 
 void linger_after_fork_in_child() {
     for (Lingering& one : lingering) {
+        if (one.state.load() == Lingering::used) {
+            unmap(one);
+        }
         one.state = Lingering::free; // the parent's service has them; the child's descriptors are closed
     }
 }
 
-bool prepare_close(Connection& c, int fd, bool may_wait) {
+Ending prepare_close(Connection& c, int fd, bool may_wait) {
     ConnectionState& s = *c.state.load();
     bool unread = false;
     {
         const ReadSection section(c, fd);
         if (!section) {
-            return false;
+            return Ending::whole;
         }
         follow(c, fd, true);
         if (c.mirrored) {
@@ -258,10 +285,12 @@ bool prepare_close(Connection& c, int fd, bool may_wait) {
         unread = (s.in_epoch.load() & 1) != 0 && !s.ended && c.in_ring().writer.head.load() != s.in.position;
     }
     c.out_ring().writer.ends = path::ends_soon;
-    bool kept = false;
+    Lingering* kept = nullptr;
     if (!finish_out(c, fd, may_wait) && has_backlog(s)) {
-        kept = !unread && !may_wait && linger_in_service(c, fd, 0);
-        unread = unread || !kept; // some of what this end has sent is lost
+        kept = !unread && !may_wait ? keep_socket(c, fd) : nullptr;
+        // What the service cannot take is waited for here, unless it is lost in any case.
+        const bool waits = kept == nullptr && !unread && !may_wait && !c.mirrored && !aborts(fd);
+        unread = unread || (kept == nullptr && !(waits && finish_out(c, fd, true)) && has_backlog(s));
     }
     {
         const WriteSection section(c, fd);
@@ -273,18 +302,24 @@ bool prepare_close(Connection& c, int fd, bool may_wait) {
         }
     }
     c.out_ring().writer.ends = path::ends_whole;
-    if (!c.mirrored && !unread && !kept) {
+    if (kept != nullptr) {
+        go_on_lingering(*kept, await_frames_under_way(c, fd, 0));
+    } else if (!c.mirrored && !unread) {
         const uint32_t frames = await_frames_under_way(c, fd, may_wait ? exit_wait_ns : short_wait_ns);
         // A reset loses nothing if the peer has received all.
-        if (frames != 0 && !may_wait && c.out_ring().reader.received.load() < s.sent.load() &&
-            !linger_in_service(c, fd, frames)) {
-            (void)await_frames_under_way(c, fd, close_wait_ns);
+        if (frames != 0 && !may_wait && c.out_ring().reader.received.load() < s.sent.load()) {
+            kept = frames <= max_frames ? keep_socket(c, fd) : nullptr;
+            if (kept != nullptr) {
+                go_on_lingering(*kept, frames);
+            } else {
+                (void)await_frames_under_way(c, fd, close_wait_ns);
+            }
         }
     }
     if (s.open.load() != 0) { // a fork took place meanwhile
         (void)undo_close(c);
     }
-    return unread;
+    return kept != nullptr ? Ending::kept : unread ? Ending::reset : Ending::whole;
 }
 
 bool undo_close(Connection& c) {
@@ -297,10 +332,7 @@ bool undo_close(Connection& c) {
 }
 
 void note_reset(Connection& c, int fd) {
-    linger how{};
-    socklen_t length = sizeof(how);
-    if (c.segment.load() != nullptr && sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) == 0 &&
-        how.l_onoff != 0 && how.l_linger == 0) {
+    if (c.segment.load() != nullptr && aborts(fd)) {
         c.out_ring().writer.resets = 1;
         c.shared().mirror.closed = path::MirrorFields::aborted;
         RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::none));
@@ -438,6 +470,14 @@ ssize_t refuse_write(int flags) {
 
 namespace {
 
+// The service shuts down writing, or has just done so. Returns as prepare_shutdown().
+int shut_reading(int fd, int how) {
+    if (how == SHUT_RDWR) {
+        sys::call(SYS_shutdown, fd, SHUT_RD); // an error would be about writing
+    }
+    return -1;
+}
+
 // The kernel's shutdown(2) does not wait for the peer either: EOF follows the bytes. Returns as prepare_shutdown();
 // -EAGAIN: there is no service.
 int shut_without_waiting(Connection& c, int fd, int how) {
@@ -454,12 +494,9 @@ int shut_without_waiting(Connection& c, int fd, int how) {
             s.end_due = false;
             return -EAGAIN;
         }
-        if (how == SHUT_RDWR) {
-            sys::call(SYS_shutdown, fd, SHUT_RD);
-        }
-        return -1;
+        return shut_reading(fd, how);
     }
-    return s.end_due.exchange(false) || how == SHUT_RDWR ? how : -1; // else the service has just done it
+    return s.end_due.exchange(false) ? how : shut_reading(fd, how);
 }
 
 } // namespace
@@ -476,11 +513,12 @@ int prepare_shutdown(Connection& c, int fd, int how) {
         wait_for_far_end(c, fd);
     }
     // Nothing can be resent after EOF, and the peer may hand the connection over. If TCP has no space for the ring's
-    // bytes, EOF must not wait until the peer reads.
+    // bytes, EOF must not wait until the peer reads, unless it has requested them: then they are not read from the
+    // ring.
     pollfd space{fd, POLLOUT, 0};
     if ((s.gate.load() & gate::careful) == 0 || c.segment.load() == nullptr || !(is_awaited(c) || fits_in_tcp(c, fd)) ||
-        sys::poll(&space, 1, 0) <= 0 || (space.revents & POLLOUT) == 0) {
-        return s.end_due ? -1 : how;
+        ((c.mirrored || !has_backlog(s)) && (sys::poll(&space, 1, 0) <= 0 || (space.revents & POLLOUT) == 0))) {
+        return s.end_due ? shut_reading(fd, how) : how;
     }
     if (!c.mirrored && !lifecycle::in_vfork_child()) {
         if (const int now = shut_without_waiting(c, fd, how); now != -EAGAIN) {

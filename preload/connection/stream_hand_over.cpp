@@ -11,6 +11,7 @@
 #include "preload/connection/stream_internal.hpp"
 
 #include <array>
+#include <utility>
 
 #include <netinet/in.h>
 #include <sched.h>
@@ -435,8 +436,10 @@ bool finish_resend(Connection& c, int fd, bool may_wait) {
     if (!is_awaited(c)) [[likely]] {
         return true;
     }
+    const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
     const uint64_t limit = may_wait ? exit_wait_ns : close_wait_ns;
+    uint32_t asked_epoch = ~s.out_epoch.load();
     do {
         if (const ssize_t step = clear_step(c, fd); step < 0 && step != -EAGAIN) {
             return step == gone;
@@ -444,12 +447,13 @@ bool finish_resend(Connection& c, int fd, bool may_wait) {
         if (!is_awaited(c)) {
             return true;
         }
-        if (!ask_for_step(c) && !has_backlog(*c.state.load())) {
+        const uint32_t epoch = s.out_epoch.load();
+        if (!(std::exchange(asked_epoch, epoch) != epoch ? ask_for_step(c) : ask_seldom(c)) && !has_backlog(s)) {
             return true; // the peer's process has ended
         }
         if (sys::now_ns() - begin < short_wait_ns) {
             sched_yield();
-        } else if (!may_wait && has_backlog(*c.state.load())) {
+        } else if (!may_wait && has_backlog(s)) {
             return false; // TCP has no space
         } else {
             (void)sys::poll(nullptr, 0, pause_ms);
@@ -481,8 +485,8 @@ bool has_last_bytes(Connection& c, int fd) {
 
 namespace {
 
-// Until `end`. 0: done; -EAGAIN: the service goes on, or, if it must not, the connection was reset; else -errno, and it
-// was reset.
+// Until `end`. 0: done; -EAGAIN or `interrupted`: the service goes on, or, if it must not, the connection was reset;
+// else -errno, and it was reset.
 ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool goes_on) {
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;
@@ -516,7 +520,7 @@ ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool
             if (step != elsewhere) {
                 (void)service::go_on_with(c);
             }
-            return -EAGAIN;
+            return step == interrupted ? step : -EAGAIN;
         }
         if (!may_come || now >= end) {
             // The new holder would read frames as bytes: the connection is reset instead.

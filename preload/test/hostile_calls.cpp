@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "preload/path/frame.hpp"
@@ -61,6 +62,8 @@ unsigned refusals(int fd, Measured& measured) {
     return refused;
 }
 
+unsigned refused_shutdowns = 0;
+
 // Answers until the connection ends, or the peer has named a call.
 void serve(int fd, Measured& measured, unsigned& refused) {
     std::array<char, 64> bytes{};
@@ -75,11 +78,31 @@ void serve(int fd, Measured& measured, unsigned& refused) {
         case Holds::taken_shutdown:
             (void)measured([&] { return shutdown(fd, SHUT_WR); });
             break;
+        case Holds::shutdowns: {
+            (void)measured([&] { return shutdown(fd, SHUT_WR); });
+            usleep(20000); // until TCP has no space
+            (void)measured([&] { return shutdown(fd, SHUT_RDWR); });
+            pollfd kernel{fd, POLLRDHUP, 0};
+            const timespec at_once{};
+            if (syscall(SYS_ppoll, &kernel, 1, &at_once, nullptr, 0) != 1 || (kernel.revents & POLLRDHUP) == 0) {
+                printf("# reading is not shut down\n");
+                ++refused_shutdowns;
+            }
+            break;
+        }
         case Holds::taken_splice:
             refused = std::max(refused, refusals(fd, measured));
             break;
+        case Holds::waited_close: {
+            const linger wait{1, 5};
+            (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &wait, sizeof(wait));
+            ++measured.calls; // this call may wait
+            (void)close(fd);
+            return;
+        }
         case Holds::halted_close:
         case Holds::resent_close:
+        case Holds::both_close:
         case Holds::frames_close:
             (void)measured([&] { return close(fd); });
             return;
@@ -118,7 +141,9 @@ int calls(const char* file, unsigned connections) {
     printf("# calls: %u, %u of them took %llu ms or more, the slowest %llu ms; at most %u refused in a row\n",
            measured.calls, measured.slow, static_cast<unsigned long long>(slow_ms),
            static_cast<unsigned long long>(measured.slowest), refused);
-    return measured.calls == 0 || 2 * measured.slow > measured.calls || refused > max_refusals ? 1 : 0;
+    return measured.calls == 0 || 2 * measured.slow > measured.calls || refused > max_refusals || refused_shutdowns != 0
+               ? 1
+               : 0;
 }
 
 namespace {
@@ -139,8 +164,19 @@ ssize_t rest_of(int tcp) {
 bool hold(Holds how, int tcp, path::Segment& segment, uint64_t sent) {
     constexpr unsigned exchanges = 200;
     constexpr uint32_t counted = 5;
+    // More than TCP takes; what is waited for fits into it soon.
+    const auto asked =
+        static_cast<ssize_t>(how == Holds::waited_close ? path::give_back_bytes / 2 : path::give_back_bytes);
     path::Direction& in = segment.direction[0];
     path::Direction& out = segment.direction[1];
+    const auto count_frames = [&] { // and switch, with the letter in the ring
+        out.wake.consent = path::used;
+        out.writer.switch_at = sent;
+        out.writer.epoch = 1;
+        *path::ring_memory(&segment, 1) = static_cast<uint8_t>(how);
+        out.writer.frames = counted;
+        out.writer.head = 1;
+    };
     const auto say = [&](char byte) { sent += send(tcp, &byte, 1, MSG_NOSIGNAL) == 1 ? 1 : 0; };
     in.wake.consent = path::given;
     for (unsigned i = 0; i < exchanges && (in.writer.epoch & 1) == 0; ++i) {
@@ -167,35 +203,37 @@ bool hold(Holds how, int tcp, path::Segment& segment, uint64_t sent) {
         in.reader.epoch = epoch + 1;
         in.reader.request = path::request_of(epoch + 1, path::halt);
         break;
+    case Holds::both_close:
+        count_frames();
+        [[fallthrough]];
     case Holds::resent_close:
-        in.reader.given_back = path::give_back_bytes;
+    case Holds::waited_close:
+    case Holds::shutdowns:
+        in.reader.given_back = asked;
         in.reader.request = path::request_of(epoch, path::resend);
         break;
     case Holds::frames_close:
-        out.wake.consent = path::used;
-        out.writer.switch_at = sent;
-        out.writer.epoch = 1;
-        *path::ring_memory(&segment, 1) = static_cast<uint8_t>(how);
-        out.writer.frames = counted;
-        out.writer.head = 1;
-        say(static_cast<char>(path::Frame::wake));
+        count_frames();
         break;
     }
-    if (how != Holds::frames_close) {
-        say(static_cast<char>(how));
+    const bool has_frames = how == Holds::both_close || how == Holds::frames_close;
+    say(has_frames ? static_cast<char>(path::Frame::wake) : static_cast<char>(how));
+    usleep(how == Holds::waited_close ? 5000 : 300000); // as long as the victim's call could wait
+    for (uint32_t i = 1; has_frames && i < counted; ++i) {
+        say(static_cast<char>(path::Frame::wake));
     }
-    usleep(300000); // as long as the victim's call could wait
-    if (how == Holds::resent_close) {
-        return rest_of(tcp) > static_cast<ssize_t>(path::give_back_bytes);
-    }
-    if (how == Holds::frames_close) {
-        for (uint32_t i = 1; i < counted; ++i) {
-            say(static_cast<char>(path::Frame::wake));
-        }
+    switch (how) {
+    case Holds::resent_close:
+    case Holds::waited_close:
+    case Holds::both_close:
+    case Holds::shutdowns:
+        return rest_of(tcp) > asked;
+    case Holds::frames_close:
         usleep(50000); // for a reset
         return rest_of(tcp) >= 0;
+    default:
+        return true;
     }
-    return true;
 }
 
 } // namespace hostile

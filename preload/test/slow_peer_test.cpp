@@ -134,6 +134,38 @@ void test_a_blocking_splice_waits_for_a_stopped_peer() {
     close(ends[1]);
 }
 
+// Whenever the peer goes on: also between two steps of the call.
+void test_a_blocking_splice_never_refuses() {
+    constexpr int rounds = 100;
+    constexpr useconds_t later_us = 30;
+    int refused = 0;
+    for (int i = 0; i < rounds; ++i) {
+        const Peer peer;
+        std::array<int, 2> ends{};
+        EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+        EXPECT_EQ(peer.ask(Do::send, unread), unread);
+        peer.stop();
+        std::thread waker([&, i] {
+            usleep(later_us * static_cast<useconds_t>(i));
+            peer.kill(SIGCONT);
+        });
+        for (long got = 0; got < unread;) {
+            const ssize_t n = splice(peer.fd(), nullptr, ends[1], nullptr, unread, 0);
+            if (n > 0) {
+                got += n;
+                continue;
+            }
+            EXPECT_EQ(n, -1);
+            EXPECT_EQ(errno, EAGAIN);
+            ++refused;
+        }
+        waker.join();
+        close(ends[0]);
+        close(ends[1]);
+    }
+    EXPECT_EQ(refused, 0);
+}
+
 void test_only_the_first_spawn_waits_for_a_stopped_peer() {
     const Peer peer;
     EXPECT_EQ(peer.ask(Do::send, unread), unread);
@@ -158,6 +190,7 @@ int main() {
         FABTEST(test_splice_does_not_wait_for_a_stopped_peer),
         FABTEST(test_splice_is_repeated_at_an_edge),
         FABTEST(test_a_blocking_splice_waits_for_a_stopped_peer),
+        FABTEST(test_a_blocking_splice_never_refuses),
         FABTEST(test_only_the_first_spawn_waits_for_a_stopped_peer),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

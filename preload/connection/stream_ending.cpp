@@ -437,7 +437,6 @@ namespace {
 
 // One step. True: nothing is left that EOF must not overtake.
 bool may_shut(Connection& c, int fd) {
-    constexpr uint64_t timeout_ns = 5000000000U;
     const ConnectionState& s = *c.state.load();
     const uint32_t epoch = s.out_epoch.load();
     const ssize_t step = clear_step(c, fd);
@@ -449,8 +448,8 @@ bool may_shut(Connection& c, int fd) {
     }
     // What was resent is in TCP, in front of EOF. A peer that does not answer reads the rest from the ring.
     const bool resent = !s.resume_due && c.out_ring().writer.resent.load() + 1 == s.out_epoch.load();
-    return resent || sys::now_ns() - s.steps_since_ns.load() >= timeout_ns ||
-           !(epoch != s.out_epoch.load() ? ask_for_step(c) : ask_seldom(c));
+    const bool asked = epoch != s.out_epoch.load() ? ask_for_step(c) : ask_seldom(c);
+    return resent || (!asked && !has_unsent(s)) || sys::now_ns() - s.steps_since_ns.load() >= clear_limit_ns(c);
 }
 
 } // namespace
@@ -519,6 +518,10 @@ int prepare_shutdown(Connection& c, int fd, int how) {
     if ((s.gate.load() & gate::careful) == 0 || c.segment.load() == nullptr || !(is_awaited(c) || fits_in_tcp(c, fd)) ||
         ((c.mirrored || !has_backlog(s)) && (sys::poll(&space, 1, 0) <= 0 || (space.revents & POLLOUT) == 0))) {
         return s.end_due ? shut_reading(fd, how) : how;
+    }
+    constexpr uint64_t patience_ns = 1000000000U; // of a busy machine; for a peer that is stopped, the service goes on
+    if (!c.mirrored && clear_out(c, fd, patience_ns)) {
+        return how;
     }
     if (!c.mirrored && !lifecycle::in_vfork_child()) {
         if (const int now = shut_without_waiting(c, fd, how); now != -EAGAIN) {

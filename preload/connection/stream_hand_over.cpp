@@ -398,18 +398,27 @@ bool peer_has_taken(const Connection& c) {
 
 } // namespace
 
-bool clear_out(Connection& c, int fd) {
+bool has_unsent(const ConnectionState& s) { return has_backlog(s) || (s.out_epoch.load() & 1) != 0; }
+
+uint64_t clear_limit_ns(const Connection& c) {
     constexpr uint64_t limit_ns = 100000000U;
     constexpr uint64_t limit_of_far_end_ns = 1000000000U; // with two workers and the fabric in between
+    return has_unsent(*c.state.load()) || is_awaited(c) || peer_has_taken(c) ? timeout_ns
+           : c.mirrored                                                      ? limit_of_far_end_ns
+                                                                             : limit_ns;
+}
+
+bool clear_out(Connection& c, int fd, uint64_t patience_ns) {
     const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
     while (clear_step(c, fd) == -EAGAIN) {
-        const bool unsent = has_backlog(s) || (s.out_epoch.load() & 1) != 0;
-        const uint64_t limit = unsent || is_awaited(c) || peer_has_taken(c) ? timeout_ns
-                               : c.mirrored                                 ? limit_of_far_end_ns
-                                                                            : limit_ns;
-        if (sys::now_ns() - begin > limit) {
+        const bool unsent = has_unsent(s);
+        const uint64_t waited = sys::now_ns() - begin;
+        if (waited > clear_limit_ns(c)) {
             return !unsent;
+        }
+        if (waited > patience_ns) {
+            return false;
         }
         if (!ask_for_step(c) && !unsent) {
             return true; // the peer's process has ended

@@ -98,8 +98,11 @@ bool is_clear(const path::Direction& ring, uint32_t epoch);
 // One step towards an own direction with nothing in the ring, after return_out(). Results as above.
 ssize_t clear_step(Connection& c, int fd);
 // Repeats the step until done, or for some milliseconds: the peer reads the rest from the ring. False: a requested
-// resend could not be sent within seconds.
-bool clear_out(Connection& c, int fd);
+// resend could not be sent within seconds, or within the patience.
+bool clear_out(Connection& c, int fd, uint64_t patience_ns = UINT64_MAX);
+// How long it waits. A peer that has requested nothing may read the rest from the ring.
+uint64_t clear_limit_ns(const Connection& c);
+bool has_unsent(const ConnectionState& s);
 // Whether the peer waits for a resend, or part of one is still unsent.
 bool is_awaited(const Connection& c);
 // One step towards a shutdown that is due: see prepare_shutdown().

@@ -49,7 +49,6 @@
     X(preadv2)                                                                                                         \
     X(prlimit)                                                                                                         \
     X(pselect)                                                                                                         \
-    X(pthread_exit)                                                                                                    \
     X(pwritev2)                                                                                                        \
     X(read)                                                                                                            \
     X(readv)                                                                                                           \
@@ -111,6 +110,7 @@
     X(getrlimit64)                                                                                                     \
     X(preadv64v2)                                                                                                      \
     X(prlimit64)                                                                                                       \
+    X(pthread_exit)                                                                                                    \
     X(pwritev64v2)                                                                                                     \
     X(sendfile64)                                                                                                      \
     X(setns)                                                                                                           \

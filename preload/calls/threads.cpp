@@ -9,10 +9,17 @@
 
 using namespace preload;
 
+namespace {
+
+// Not in the table: its type says that it does not return, which makes another type of it for clang.
+constinit real::Call<void(void*)> next_pthread_exit{"pthread_exit"};
+
+} // namespace
+
 PRELOAD_EXPORT void pthread_exit(void* result) {
     if (sys::call(SYS_gettid) == sys::call(SYS_getpid)) {
         lifecycle::leave_everything_to_the_kernel();
     }
-    real::pthread_exit(result);
+    next_pthread_exit(result);
     __builtin_unreachable();
 }

@@ -35,7 +35,6 @@
     X(fdopen)                                                                                                          \
     X(fexecve)                                                                                                         \
     X(fork)                                                                                                            \
-    X(getrlimit)                                                                                                       \
     X(getsockopt)                                                                                                      \
     X(ioctl)                                                                                                           \
     X(listen)                                                                                                          \
@@ -47,7 +46,6 @@
     X(ppoll)                                                                                                           \
     X(prctl)                                                                                                           \
     X(preadv2)                                                                                                         \
-    X(prlimit)                                                                                                         \
     X(pselect)                                                                                                         \
     X(pwritev2)                                                                                                        \
     X(read)                                                                                                            \
@@ -62,7 +60,6 @@
     X(sendmmsg)                                                                                                        \
     X(sendmsg)                                                                                                         \
     X(sendto)                                                                                                          \
-    X(setrlimit)                                                                                                       \
     X(setsockopt)                                                                                                      \
     X(shutdown)                                                                                                        \
     X(socket)                                                                                                          \
@@ -107,13 +104,16 @@
     X(execv)                                                                                                           \
     X(execvp)                                                                                                          \
     X(fcntl64)                                                                                                         \
+    X(getrlimit)                                                                                                       \
     X(getrlimit64)                                                                                                     \
     X(preadv64v2)                                                                                                      \
+    X(prlimit)                                                                                                         \
     X(prlimit64)                                                                                                       \
     X(pthread_exit)                                                                                                    \
     X(pwritev64v2)                                                                                                     \
     X(sendfile64)                                                                                                      \
     X(setns)                                                                                                           \
+    X(setrlimit)                                                                                                       \
     X(setrlimit64)                                                                                                     \
     X(unshare)                                                                                                         \
     X(vfork)

@@ -15,8 +15,11 @@ namespace preload::raised_limit {
 namespace {
 
 constinit std::atomic<uint32_t> pauses{0};
+constinit std::atomic<bool> used{false};
 
 } // namespace
+
+bool is_used() { return used.load(); }
 
 // Under the lock, so that the limit is not raised any more once this returns.
 void begin_pause() {
@@ -45,6 +48,7 @@ int duplicate_above(int fd, rlim_t soft, rlim_t more) {
     if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0 || limit.rlim_cur != soft) {
         return -1; // the program has changed it since
     }
+    used = true; // a call that has begun before may see the raised limit, once
     rlimit raised = limit;
     raised.rlim_cur = std::min(limit.rlim_max, soft + more);
     if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &raised, nullptr) != 0) {

@@ -14,6 +14,9 @@ namespace preload::raised_limit {
 
 inline constinit LocalLock lock;
 
+// Whether the library has raised it at all.
+bool is_used();
+
 // While it exists, the limit is the program's own, and stays so: for a call that reads, changes or inherits it. In a
 // signal handler that interrupts the library there, the limit may be the raised one.
 class Awaited {

@@ -94,6 +94,7 @@ void test_a_reaper_does_not_see_the_worker() {
     kill_worker(worker);
 }
 
+#ifndef __SANITIZE_THREAD__
 void test_a_reaper_that_waits_for_all_its_children_does_not_wait_for_the_worker() {
     const pid_t worker = start_worker();
     const pid_t child = fork();
@@ -107,6 +108,7 @@ void test_a_reaper_that_waits_for_all_its_children_does_not_wait_for_the_worker(
     alarm(0);
     kill_worker(worker);
 }
+#endif
 
 // One after the other.
 void test_a_reaper_does_not_see_the_ends_of_workers() {

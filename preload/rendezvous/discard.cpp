@@ -29,8 +29,8 @@ constexpr size_t max_fds = 256; // SCM_MAX_FD of Linux is 253
 struct Closer {
     uint32_t id = 0; // the kernel clears it when the thread has ended
     size_t count = 0;
-    std::array<int, max_fds> fds{};
-    std::array<table::Slot*, max_fds> slots{}; // of the table
+    int fds[max_fds]{}; // plain arrays: the functions of others would have a sanitizer's code
+    table::Slot* slots[max_fds]{};
     alignas(16) std::array<char, stack_bytes> stack{};
 };
 

@@ -3,6 +3,7 @@
 //
 // A process whose main thread ends before others. main_exit_test.sh runs it.
 #include <csignal>
+#include <cstdio>
 #include <thread>
 
 #include <pthread.h>
@@ -68,6 +69,10 @@ void test_a_signal_ends_a_process_whose_main_thread_has_ended() {
 } // namespace
 
 int main() {
+#ifdef __SANITIZE_THREAD__
+    printf("1..0 # SKIP main_exit_test: ThreadSanitizer does not survive the end of the main thread\n");
+    return 0;
+#endif
     const CMUnitTest tests[] = {
         FABTEST(test_a_process_ends_with_its_last_thread),
         FABTEST(test_other_threads_go_on_behind_the_main_thread),

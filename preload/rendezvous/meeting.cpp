@@ -22,7 +22,7 @@ constexpr uint64_t millisecond = 1000000;
 constexpr uint64_t listening_time = 10000 * millisecond; // the peer's upgrade is due after the same bytes, but late
 constexpr uint64_t connecting_time = 300 * millisecond;
 constexpr uint64_t answering_time = 1000 * millisecond;
-constexpr unsigned max_strangers = 16; // each costs a process
+constexpr unsigned max_strangers = 16; // each may keep a thread that closes (discard.hpp)
 
 int make_socket() {
     return descriptors::make(

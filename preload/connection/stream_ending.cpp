@@ -477,8 +477,8 @@ int shut_reading(int fd, int how) {
     return -1;
 }
 
-// The kernel's shutdown(2) does not wait for the peer either: EOF follows the bytes. Returns as prepare_shutdown();
-// -EAGAIN: there is no service.
+// For a peer that does not answer in time: the service goes on, and EOF follows the bytes. Returns as
+// prepare_shutdown(); -EAGAIN: there is no service.
 int shut_without_waiting(Connection& c, int fd, int how) {
     ConnectionState& s = *c.state.load();
     begin_steps(s);

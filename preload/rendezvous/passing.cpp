@@ -106,6 +106,8 @@ long receive_from_stranger(int socket, msghdr& message, Passed& passed) {
                     passed[found++] = descriptors::keep(fd);
                 } else if (uintptr_t before = 0; more < left.size() && table::put(fd, table::internal, before)) {
                     left[more++] = fd; // where it is: the program does not close it meanwhile
+                } else {               // a number beyond the table
+                    sys::call(SYS_close, fd);
                 }
             });
         }

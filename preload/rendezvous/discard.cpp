@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,8 @@ constexpr size_t max_fds = 256; // SCM_MAX_FD of Linux is 253
 
 // A thread closes what is in its list, and ends.
 struct Closer {
-    uint32_t id = 0; // the kernel clears it when the thread has ended
+    uint32_t busy = 0; // the kernel clears it when the thread uses no memory any more
+    pid_t id = 0;      // of the last one: the kernel still counts it for a moment
     size_t count = 0;
     int fds[max_fds]{}; // plain arrays: the functions of others would have a sanitizer's code
     table::Slot* slots[max_fds]{};
@@ -38,7 +40,18 @@ constinit std::array<Closer, 8> closers;
 constinit std::array<int, 64> parked{};
 constinit size_t parked_count = 0;
 
-bool is_free(Closer& closer) { return __atomic_load_n(&closer.id, __ATOMIC_ACQUIRE) == 0; }
+bool is_free(Closer& closer) { return __atomic_load_n(&closer.busy, __ATOMIC_ACQUIRE) == 0; }
+
+// The process has no such thread any more.
+bool has_gone(Closer& closer) {
+    if (!is_free(closer)) {
+        return false;
+    }
+    if (closer.id != 0 && sys::call(SYS_tgkill, sys::call(SYS_getpid), closer.id, 0) == -ESRCH) {
+        closer.id = 0;
+    }
+    return closer.id == 0;
+}
 
 // It has a stack of its own, and the thread pointer of another thread: it makes system calls only, and no sanitizer may
 // look. Until a number is free, the table says that it is not the program's.
@@ -62,10 +75,14 @@ bool start(Closer& closer) {
                           CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
     const uint64_t all = ~uint64_t{0};
     uint64_t before = 0;
+    closer.busy = 1;
     sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof(all)); // inherited: it runs no handler
     const int made = __clone(run, static_cast<void*>(closer.stack.data() + stack_bytes), flags, &closer, &closer.id,
-                             nullptr, &closer.id);
+                             nullptr, &closer.busy);
     sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof(before));
+    if (made <= 0) {
+        closer.busy = 0;
+    }
     return made > 0;
 }
 
@@ -116,7 +133,7 @@ void await_discarded() {
     constexpr uint64_t timeout_ns = 20000000;
     numbers::wait_for(timeout_ns, [] {
         sys::call(SYS_sched_yield);
-        return std::all_of(closers.begin(), closers.end(), is_free);
+        return std::all_of(closers.begin(), closers.end(), has_gone);
     });
 }
 
@@ -132,6 +149,7 @@ bool is_harmless(int fd) {
 
 void forget_discarded() {
     for (Closer& closer : closers) {
+        closer.busy = 0;
         closer.id = 0;
     }
     parked_count = 0;

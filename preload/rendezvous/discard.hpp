@@ -20,7 +20,7 @@ void discard(std::span<const int> fds);
 inline void discard(int fd) { discard(std::span(&fd, 1)); }
 // Closes what had to wait for a thread.
 void discard_more();
-// Waits until the threads have ended, some milliseconds at most.
+// Waits until the kernel does not count the threads any more, some milliseconds at most.
 void await_discarded();
 
 // Whether a close never waits: a small memory file that cannot grow, or a pipe. Does not wait either.

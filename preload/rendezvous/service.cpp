@@ -104,7 +104,7 @@ bool begin_thread() {
 // Waits until the kernel's thread has gone: it makes no system call, and is not counted as one, any more. False: it is
 // delayed, and goes on.
 bool end_thread() {
-    constexpr uint64_t timeout_ns = 1000000000;
+    constexpr uint64_t timeout_ns = 5000000000; // what the program asks for fails otherwise
     leaves = true;
     send_attend(inbox, own_name(), 0); // a thread whose inbox is full is awake
     const auto has_gone = [process = sys::call(SYS_getpid)] {
@@ -337,6 +337,7 @@ bool pause() {
         return false;
     }
     const bool ended = end_thread();
+    descriptors::await_discarded();
     stage = ended ? Stage::held : Stage::running;
     return ended;
 }
@@ -350,7 +351,7 @@ bool resume() {
 void refuse() { stopped = true; }
 
 void stop() {
-    constexpr uint64_t timeout_ns = 2000000000; // longer than another thread's pause() takes
+    constexpr uint64_t timeout_ns = 6000000000; // longer than another thread's pause() takes
     refuse();
     numbers::wait_for(timeout_ns, [] {
         const Stage now = stage;

@@ -218,9 +218,12 @@ void test_a_user_namespace_is_entered_by_its_number() {
     expect_in_child(3, [] { return syscall(SYS_unshare, CLONE_NEWUSER) == 0 ? 0 : errno; });
 }
 
-// No thread can be made any more, also the library's.
+// No thread can be made any more, also the library's. Several times: the kernel counts a thread for a moment after it
+// has ended.
 void test_a_user_namespace_is_entered_with_one_for_processes() {
-    expect_in_child(-1, [] { return unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0 ? 0 : errno; });
+    for (int i = 0; i < 30; ++i) {
+        expect_in_child(-1, [] { return unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0 ? 0 : errno; });
+    }
 }
 
 void test_a_mount_namespace_is_entered() {

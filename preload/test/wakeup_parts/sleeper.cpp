@@ -64,6 +64,22 @@ bool is_thread_asleep(pid_t tid) {
     return std::find(waits.begin(), waits.end(), call_of(tid).first) != waits.end() && state_of(tid) == 'S';
 }
 
+bool are_other_threads_asleep() {
+    const auto sleeps = [](pid_t tid) {
+        const long call = call_of(tid).first;
+        return is_thread_asleep(tid) || call == SYS_nanosleep || call == SYS_clock_nanosleep;
+    };
+    bool all = true;
+    DIR* tasks = opendir("/proc/self/task");
+    EXPECT(tasks != nullptr);
+    while (const dirent* entry = readdir(tasks)) {
+        const pid_t tid = atoi(entry->d_name);
+        all = all && (tid <= 0 || tid == gettid() || sleeps(tid));
+    }
+    closedir(tasks);
+    return all;
+}
+
 std::string name_of(int fd) {
     std::array<char, 64> target{};
     const std::string path = "/proc/self/fd/" + std::to_string(fd);

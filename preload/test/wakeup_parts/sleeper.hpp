@@ -55,6 +55,8 @@ class Sleeper {
 
 // Whether the thread of this process is asleep in one of the calls that wait for descriptors.
 bool is_thread_asleep(pid_t tid);
+// Whether all threads of this process but the calling one are, or in a timed sleep, as a sanitizer's.
+bool are_other_threads_asleep();
 // The name of a descriptor of this process, as /proc has it.
 std::string name_of(int fd);
 // Eventfds that this process has open, the program's and the library's.

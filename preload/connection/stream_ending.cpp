@@ -519,8 +519,7 @@ int prepare_shutdown(Connection& c, int fd, int how) {
         ((c.mirrored || !has_backlog(s)) && (sys::poll(&space, 1, 0) <= 0 || (space.revents & POLLOUT) == 0))) {
         return s.end_due ? shut_reading(fd, how) : how;
     }
-    constexpr uint64_t patience_ns = 1000000000U; // of a busy machine; for a peer that is stopped, the service goes on
-    if (!c.mirrored && clear_out(c, fd, patience_ns)) {
+    if (!c.mirrored && clear_out(c, fd, close_wait_ns)) { // for a peer that is stopped, the service goes on
         return how;
     }
     if (!c.mirrored && !lifecycle::in_vfork_child()) {

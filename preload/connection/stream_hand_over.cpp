@@ -103,17 +103,12 @@ ssize_t take_resume(Connection& c, int fd) {
     return s.resume_seen ? 0 : error;
 }
 
-bool peer_has_ended(int fd) {
-    pollfd one{fd, POLLRDHUP, 0};
-    return sys::poll(&one, 1, 0) > 0;
-}
-
 // The peer may still answer a request, unless it has ended in the epoch in which the request was made.
-ssize_t wait_for_peer(const Direction& ring, int fd, uint32_t epoch) {
-    if (!peer_has_ended(fd)) {
+ssize_t wait_for_peer(Connection& c, int fd, uint32_t epoch) {
+    if (!peer_has_ended(c, fd) && !peer_has_gone_meanwhile(c, fd)) {
         return -EAGAIN;
     }
-    return ring.writer.epoch.load() == epoch ? -ECONNRESET : -ERESTART;
+    return c.in_ring().writer.epoch.load() == epoch ? -ECONNRESET : -ERESTART;
 }
 
 } // namespace
@@ -150,7 +145,7 @@ ssize_t give_back_step(Connection& c, int fd) {
                 ring.wake.consent.compare_exchange_strong(withheld, Consent::given);
                 ring.reader.request.store(path::request_of(epoch, path::halt));
                 changed(c);
-                if (const ssize_t result = wait_for_peer(ring, fd, epoch); result != -ERESTART) {
+                if (const ssize_t result = wait_for_peer(c, fd, epoch); result != -ERESTART) {
                     return result;
                 }
                 continue;
@@ -166,7 +161,7 @@ ssize_t give_back_step(Connection& c, int fd) {
             ring.reader.given_back.store(s.taken, std::memory_order_release);
             ring.reader.request.store(path::request_of(epoch, path::resend));
             changed(c);
-            if (const ssize_t result = wait_for_peer(ring, fd, epoch); result != -ERESTART) {
+            if (const ssize_t result = wait_for_peer(c, fd, epoch); result != -ERESTART) {
                 return result;
             }
             continue;
@@ -290,7 +285,7 @@ ssize_t hand_over_step(Connection& c, int fd) {
             in = end_of_peer(c, fd, in);
         }
         const bool all_sent = !has_backlog(s) && !s.resume_due && (s.out_epoch.load() & 1) == 0;
-        const bool ended = in == 0 && all_sent && ((s.in_epoch.load() & 1) != 0 || peer_has_ended(fd)) &&
+        const bool ended = in == 0 && all_sent && ((s.in_epoch.load() & 1) != 0 || peer_has_ended(c, fd)) &&
                            (out == 0 || !peer_may_read(c, fd));
         if (in == 0 &&
             (ended || s.pending_error != 0 || (out != 0 && out != -EAGAIN))) { // the kernel reports it to the program
@@ -348,6 +343,7 @@ void begin_to_give_back(Connection& c) {
         s.taken_read = 0;
     }
     s.giving_since_ns = sys::now_ns();
+    s.peer_asked_ns = 0;
     s.giving_back = true;
 }
 
@@ -357,7 +353,7 @@ void give_back_ended(Connection& c, int fd, ssize_t result) {
     if (result == 0) {
         return;
     }
-    if (!peer_has_ended(fd)) {
+    if (!peer_has_ended(c, fd)) {
         (void)violation(c, fd);
         return;
     }
@@ -489,7 +485,8 @@ bool finish_out(Connection& c, int fd, bool may_wait) {
 bool has_last_bytes(Connection& c, int fd) {
     const ReadSection section(c, fd);
     const ConnectionState& s = *c.state.load();
-    return section && (s.taken != 0 || c.in_ring().writer.head.load() != s.in.position) && peer_has_ended(fd);
+    return section && (s.taken != 0 || c.in_ring().writer.head.load() != s.in.position) &&
+           (peer_has_ended(c, fd) || peer_has_gone(c, fd));
 }
 
 namespace {

@@ -74,6 +74,12 @@ ssize_t violation(Connection& c, int fd);
 // Advances to the next epoch of the peer's direction.
 void follow_to(Connection& c, uint32_t epoch);
 
+// Whether the peer cannot answer any more (stream_peer.cpp): by the socket; by a question to the kernel, which takes
+// some ten microseconds; and by one every ten milliseconds, while an answer is awaited.
+bool peer_has_ended(Connection& c, int fd);
+bool peer_has_gone(Connection& c, int fd);
+bool peer_has_gone_meanwhile(Connection& c, int fd);
+
 // One step towards a peer's direction with nothing in the ring, see stream_hand_over.cpp. Under the read lock. 0: done;
 // -EAGAIN: the peer's service must be asked; else an error, and bytes are lost.
 ssize_t give_back_step(Connection& c, int fd);
@@ -85,7 +91,8 @@ bool ask_for_step(Connection& c);
 bool ask_seldom(Connection& c); // at most every 10 ms
 // How long a call yields to a peer that is about to answer, before it leaves the rest to the service.
 inline constexpr uint64_t short_wait_ns = 500000;
-// The same for a close, for what the service cannot do; and for the end of a process, which has no service then.
+// The same for a shutdown, and for a close, for what the service cannot do; and for the end of a process, which has no
+// service then.
 inline constexpr uint64_t close_wait_ns = 10000000;
 inline constexpr uint64_t exit_wait_ns = 100000000;
 void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()

@@ -275,6 +275,10 @@ ssize_t flush_due(Connection& c, int fd) {
         if (!far_end_knows(c)) {
             return -EAGAIN; // until the worker reports it
         }
+        // The kernel of a peer that was killed answers with a reset, which ends what it is still about to transmit.
+        if (!has_backlog(s) && peer_has_gone(c, fd)) {
+            return -EPIPE;
+        }
         if (const ssize_t result = send_frame(c, fd, Frame::resume); result < 0) {
             return result;
         }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -95,17 +96,19 @@ long echo(int fd, long count) {
 }
 
 // Until there is nothing, or as many as wanted.
-long move_now(int fd, bool out) {
+long move_now(int fd, bool out, long count = LONG_MAX) {
     std::array<char, 65536> bytes{};
     long done = 0;
-    for (;;) {
-        const ssize_t n = out ? send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL)
-                              : recv(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    while (done < count) {
+        const size_t now = std::min(bytes.size(), static_cast<size_t>(count - done));
+        const ssize_t n = out ? send(fd, bytes.data(), now, MSG_DONTWAIT | MSG_NOSIGNAL)
+                              : recv(fd, bytes.data(), now, MSG_DONTWAIT);
         if (n <= 0) {
-            return done;
+            break;
         }
         done += n;
     }
+    return done;
 }
 
 long connect_to(long port) {
@@ -147,13 +150,19 @@ void Peer::serve(int control) {
             result = move_now(fd, false);
             break;
         case Do::block:
-            result = move_now(fd, true);
+            result = move_now(fd, true, command.value);
             break;
         case Do::shut:
             result = shutdown(fd, SHUT_WR);
             break;
         case Do::close:
             result = ::close(fd);
+            break;
+        case Do::wait:
+            result = eventually([] { return state_of(getppid()) == 'T'; }) ? 0 : -1;
+            break;
+        case Do::die:
+            raise(SIGKILL);
             break;
         case Do::sleep_all:
             result = pollers.start(fds);

@@ -20,7 +20,9 @@ enum class Do : int {
     drain,     // whatever there is, without blocking
     shut,      // shutdown(SHUT_WR)
     close,     // the connection
-    block,     // value: how many bytes to write that nobody reads, until it would block; returns how many
+    wait,      // until the parent is stopped by a signal
+    die,       // by SIGKILL; there is no answer
+    block,     // sends, at most value bytes, until it would block; returns how many
     sleep_all, // one thread for each connection, asleep in poll until a byte has come; returns when all sleep
     await_all, // until all these threads have their byte; -1: not in time
 };

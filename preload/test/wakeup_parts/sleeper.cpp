@@ -34,14 +34,6 @@ std::pair<long, long> call_of(pid_t tid) {
     return {strtol(number.c_str(), nullptr, 10), static_cast<long>(strtoul(argument.c_str(), nullptr, 16))};
 }
 
-char state_of(pid_t tid) {
-    std::ifstream file("/proc/self/task/" + std::to_string(tid) + "/stat");
-    std::string all;
-    std::getline(file, all);
-    const size_t end = all.rfind(')');
-    return end != std::string::npos && end + 2 < all.size() ? all[end + 2] : '?';
-}
-
 } // namespace
 
 int patience_ms() { return fabtests::patience(10000); }
@@ -55,6 +47,14 @@ bool eventually(const std::function<bool()>& holds) {
         usleep(50);
     }
     return true;
+}
+
+char state_of(pid_t process_or_thread) {
+    std::ifstream file("/proc/" + std::to_string(process_or_thread) + "/stat");
+    std::string all;
+    std::getline(file, all);
+    const size_t end = all.rfind(')');
+    return end != std::string::npos && end + 2 < all.size() ? all[end + 2] : '?';
 }
 
 bool is_thread_asleep(pid_t tid) {

@@ -53,6 +53,8 @@ class Sleeper {
     bool joined_ = false;
 };
 
+// As /proc has it: 'S', asleep, 'T', stopped …
+char state_of(pid_t process_or_thread);
 // Whether the thread of this process is asleep in one of the calls that wait for descriptors.
 bool is_thread_asleep(pid_t tid);
 // Whether all threads of this process but the calling one are, or in a timed sleep, as a sanitizer's.

@@ -2,7 +2,6 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Calls that move bytes.
-#include "preload/base/cancellation.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
@@ -302,51 +301,6 @@ PRELOAD_EXPORT ssize_t sendfile(int fd, int in, off_t* offset, size_t count) noe
 }
 static_assert(sizeof(off_t) == sizeof(off64_t));
 PRELOAD_ALIAS(sendfile64, sendfile);
-
-namespace {
-
-// False, with errno: the call must be repeated. A call that may block waits for the peer, as in the kernel.
-bool leave_to_splice(Connection& c, int fd, unsigned flags) {
-    constexpr uint64_t surely_soon_ns = 100000000U;
-    const uint64_t begin = sys::now_ns();
-    for (;;) {
-        const ssize_t result = [&] {
-            const sys::ErrnoKept kept;
-            return stream::begin_to_hand_over(c, fd, Reason::spliced);
-        }();
-        if (result != -EAGAIN && result != stream::interrupted) {
-            return true; // the kernel reports an error
-        }
-        if ((c.state.load()->gate.load() & gate::careful) == 0) {
-            continue; // the service has just finished
-        }
-        const long mode = sys::call(SYS_fcntl, fd, F_GETFL, 0);
-        if ((flags & SPLICE_F_NONBLOCK) != 0 || mode < 0 || (mode & O_NONBLOCK) != 0 || result == stream::interrupted) {
-            watches_refused(c);
-            errno = EAGAIN;
-            return false;
-        }
-        if (cancellable([] { return real::poll(nullptr, 0UL, stream::give_back_pause_ms); }, [] {}) < 0 &&
-            sys::now_ns() - begin > surely_soon_ns) {
-            return false; // by a signal
-        }
-    }
-}
-
-} // namespace
-
-// Pages move between the kernel's socket and the kernel's pipe.
-PRELOAD_EXPORT ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t count, unsigned flags) {
-    const auto kernel = [&] { return real::splice(in, in_offset, out, out_offset, count, flags); };
-    Connection* source = table::connection(in);
-    Connection* sink = table::connection(out);
-    for (const auto& [c, fd] : {std::pair{source, in}, std::pair{sink, out}}) {
-        if (c != nullptr && !leave_to_splice(*c, fd, flags)) {
-            return -1;
-        }
-    }
-    return kernel();
-}
 
 PRELOAD_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t size, size_t room) {
     return size > room ? (__chk_fail(), -1) : read(fd, buffer, size);

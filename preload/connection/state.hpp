@@ -152,14 +152,14 @@ struct alignas(64) ConnectionState {
     std::atomic<bool> late{false};    // a hand-over that no call waits for
     std::atomic<uint64_t> steps_since_ns{0};
     std::atomic<uint64_t> next_step_ns{0};
-    std::atomic<int> pending_error{0};    // taken from the kernel, still to be reported, after the bytes in front of it
-    std::atomic<bool> ended{false};       // the peer's FIN or RST was seen: poll the kernel
-    std::atomic<bool> broken{false};      // the protocol was violated: ECONNRESET
+    std::atomic<int> pending_error{0}; // taken from the kernel, still to be reported, after the bytes in front of it
+    std::atomic<bool> ended{false};    // the peer's FIN or RST was seen: poll the kernel
+    std::atomic<bool> broken{false};   // the protocol was violated: ECONNRESET
     // See stream_peer.cpp.
     std::atomic<bool> peer_gone{false};      // its end is closed, whether FIN has arrived or not
     std::atomic<uint64_t> peer_closed_ns{0}; // when the peer was first seen to close its end
     std::atomic<uint64_t> peer_asked_ns{0};  // when the kernel is next asked for it; 0: after a pause
-    std::atomic<uint64_t> upgraded_ns{0}; // monotonic time of the first switch
+    std::atomic<uint64_t> upgraded_ns{0};    // monotonic time of the first switch
     uint64_t began_ns = 0;
     std::atomic<uint64_t> cookie{0}; // SO_COOKIE; 0: unknown
     uint64_t token = 0;

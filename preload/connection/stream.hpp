@@ -129,6 +129,8 @@ bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at = 0);
 ssize_t begin_to_hand_over(Connection& c, int fd, Reason reason);
 // Whether bytes in memory are unread and the peer has ended: they cannot be handed over.
 bool has_last_bytes(Connection& c, int fd);
+// Moves some of them into a pipe. Never waits. 0: there are none any more; -EAGAIN: the pipe is full; else -errno.
+ssize_t splice_last_bytes(Connection& c, int fd, int pipe, size_t count);
 // Handles the peer's requests to return or to resend, and sends frames that are due: called by the service for a busy
 // program.
 void attend(Connection& c, int fd);

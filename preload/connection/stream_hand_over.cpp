@@ -484,9 +484,7 @@ bool finish_out(Connection& c, int fd, bool may_wait) {
 
 bool has_last_bytes(Connection& c, int fd) {
     const ReadSection section(c, fd);
-    const ConnectionState& s = *c.state.load();
-    return section && (s.taken != 0 || c.in_ring().writer.head.load() != s.in.position) &&
-           (peer_has_ended(c, fd) || peer_has_gone(c, fd));
+    return section && has_bytes_in_memory(c) && (peer_has_ended(c, fd) || peer_has_gone(c, fd));
 }
 
 namespace {

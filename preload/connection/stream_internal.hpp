@@ -124,6 +124,12 @@ void go_on_to_hand_over(Connection& c, int fd);
 // One step of handing over; results as of give_back_step(), or the section's error.
 ssize_t hand_over_step(Connection& c, int fd);
 
+// Unread, whatever is in front of them in the kernel.
+inline bool has_bytes_in_memory(Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return s.taken != 0 || c.in_ring().writer.head.load() != s.in.position;
+}
+
 inline bool has_backlog(const ConnectionState& s) {
     return s.backlog_from.load() != s.backlog_to.load() || s.give_from.load() != s.give_to.load();
 }

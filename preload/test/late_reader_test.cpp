@@ -24,7 +24,37 @@ using wakeup_test::Peer;
 // The peer's last bytes, more than fit into the window, were given to TCP while this process was stopped: behind those
 // in the ring, and the end behind them. Its request to take those from the ring comes first, and nobody can be asked
 // for anything any more.
-int read_what_is_left(bool closes, int when_peer_has_gone) {
+enum class Reads : uint8_t { by_recv, by_splice };
+
+std::string read_all(int fd, size_t count, Reads how) {
+    if (how == Reads::by_recv) {
+        return preload_test::receive(fd, count, MSG_WAITALL);
+    }
+    std::string text;
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+    constexpr size_t few = 16384;
+    EXPECT(fcntl(ends[1], F_SETPIPE_SZ, few) > 0);
+    std::array<char, few> some{};
+    auto move = [&, moved = size_t{0}](unsigned flags) mutable {
+        const ssize_t n = splice(fd, nullptr, ends[1], nullptr, count - moved, flags);
+        moved += n > 0 ? static_cast<size_t>(n) : 0;
+        return n > 0 || moved == count;
+    };
+    while (text.size() < count) {
+        EXPECT(move(0));
+        for (int i = 0; i < 100 && move(SPLICE_F_NONBLOCK); ++i) { // until the pipe is full
+        }
+        const ssize_t got = read(ends[0], some.data(), some.size());
+        EXPECT(got > 0);
+        text.append(some.data(), static_cast<size_t>(got));
+    }
+    close(ends[0]);
+    close(ends[1]);
+    return text;
+}
+
+int read_what_is_left(bool closes, Reads how, int when_peer_has_gone) {
     constexpr long behind_ring = 300000;
     const Peer peer;
     close(when_peer_has_gone);
@@ -43,20 +73,19 @@ int read_what_is_left(bool closes, int when_peer_has_gone) {
     raise(SIGSTOP);
     EXPECT_EQ(peer.answer(), 0); // it has waited
     EXPECT_EQ(peer.answer(), 0); // and shut down
-    EXPECT_EQ(preload_test::receive(peer.fd(), static_cast<size_t>(sent), MSG_WAITALL).size(),
-              static_cast<size_t>(sent));
+    EXPECT_EQ(read_all(peer.fd(), static_cast<size_t>(sent), how).size(), static_cast<size_t>(sent));
     EXPECT_EQ(preload_test::receive(peer.fd(), 1).size(), 0U);
     return 0;
 }
 
-void expect_all_read_after_the_peer_has_gone(bool closes) {
+void expect_all_read_after_the_peer_has_gone(bool closes, Reads how = Reads::by_recv) {
     std::array<int, 2> gone{};
     EXPECT_EQ(pipe2(gone.data(), O_CLOEXEC), 0);
     const pid_t reader = fork();
     if (reader == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         try {
-            _exit(read_what_is_left(closes, gone[1]));
+            _exit(read_what_is_left(closes, how, gone[1]));
         } catch (const std::exception& error) {
             printf("# %s\n", error.what());
             fflush(stdout);
@@ -78,12 +107,30 @@ void expect_all_read_after_the_peer_has_gone(bool closes) {
 void test_all_is_read_late_from_a_peer_that_has_closed() { expect_all_read_after_the_peer_has_gone(true); }
 void test_all_is_read_late_from_a_peer_that_was_killed() { expect_all_read_after_the_peer_has_gone(false); }
 
+void test_all_is_spliced_late_from_a_peer_that_has_closed() {
+    expect_all_read_after_the_peer_has_gone(true, Reads::by_splice);
+}
+
+// Less than the ring: all of it is in memory.
+void test_the_last_bytes_are_spliced() {
+    for (const size_t count : {1U, 5000U, 60000U}) {
+        const Peer peer;
+        EXPECT_EQ(peer.ask(Do::send, static_cast<long>(count)), static_cast<long>(count));
+        EXPECT_EQ(peer.ask(Do::close), 0);
+        EXPECT((preload_test::events_of(peer.fd(), POLLRDHUP) & POLLRDHUP) != 0);
+        EXPECT_EQ(read_all(peer.fd(), count, Reads::by_splice).size(), count);
+        EXPECT_EQ(preload_test::receive(peer.fd(), 1).size(), 0U);
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_all_is_read_late_from_a_peer_that_has_closed),
         FABTEST(test_all_is_read_late_from_a_peer_that_was_killed),
+        FABTEST(test_all_is_spliced_late_from_a_peer_that_has_closed),
+        FABTEST(test_the_last_bytes_are_spliced),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

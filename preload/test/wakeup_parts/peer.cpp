@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <atomic>
+#include <climits>
 #include <csignal>
 #include <cstring>
 #include <memory>
@@ -101,8 +101,8 @@ long move_now(int fd, bool out, long count = LONG_MAX) {
     long done = 0;
     while (done < count) {
         const size_t now = std::min(bytes.size(), static_cast<size_t>(count - done));
-        const ssize_t n = out ? send(fd, bytes.data(), now, MSG_DONTWAIT | MSG_NOSIGNAL)
-                              : recv(fd, bytes.data(), now, MSG_DONTWAIT);
+        const ssize_t n =
+            out ? send(fd, bytes.data(), now, MSG_DONTWAIT | MSG_NOSIGNAL) : recv(fd, bytes.data(), now, MSG_DONTWAIT);
         if (n <= 0) {
             break;
         }

@@ -218,7 +218,7 @@ void test_closing_a_passive_endpoint_survives_a_request_that_is_late() {
 }
 
 // As before, where an event has come and was read without a sleep: the core's descriptor still tells of it.
-void test_closing_a_passive_endpoint_survives_a_request_that_is_later_than_another() {
+void test_closing_a_passive_endpoint_survives_a_late_request() {
     need_core("tcp");
     Host host(here());
     Host first(here());
@@ -548,7 +548,7 @@ int main(int argc, char** argv) {
         FABTEST(test_closing_a_passive_endpoint_refuses_its_pending_requests),
         FABTEST(test_closing_a_passive_endpoint_refuses_requests_nobody_has_read),
         FABTEST(test_closing_a_passive_endpoint_survives_a_request_that_is_late),
-        FABTEST(test_closing_a_passive_endpoint_survives_a_request_that_is_later_than_another),
+        FABTEST(test_closing_a_passive_endpoint_survives_a_late_request),
         FABTEST(test_closing_an_endpoint_that_was_not_accepted_refuses_the_peer),
         FABTEST(test_a_connect_that_was_given_up_is_reset_if_the_peer_accepts),
         FABTEST(test_a_connect_that_was_given_up_says_nothing_when_it_is_refused),

@@ -80,7 +80,7 @@ void test_bytes_behind_those_told_of_wake_a_sleeper() {
 
 // Another thread, which reads the event queue, may take them from the core between fi_trywait's looks at the endpoint
 // and at the core.
-void test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took_them() {
+void test_bytes_behind_reported_ones_wake_though_taken_by_another() {
     auto pair = connected();
     std::atomic<bool> over{false};
     Threads threads;
@@ -111,7 +111,7 @@ void test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took
 }
 
 // As one does who is woken by edges: a receive that took all there was is known to be the last one.
-void test_bytes_behind_a_receive_that_took_all_wake_a_sleeper_although_another_call_took_them() {
+void test_bytes_behind_a_receive_of_all_wake_though_taken_by_another() {
     auto pair = connected();
     await_idle(pair, *pair.server);
     pair.client->send_all("ab", 2);
@@ -153,7 +153,7 @@ void test_the_first_bytes_wake_a_sleeper_although_another_call_took_them() {
 }
 
 // The end moves in as the bytes do: nobody asked for it in vain, since the last receive took all there was.
-void test_the_end_behind_a_receive_that_took_all_wakes_a_sleeper_although_another_call_took_it() {
+void test_the_end_behind_a_receive_of_all_wakes_though_taken_by_another() {
     for (const uint64_t how : {uint64_t{0}, uint64_t{FI_RSTREAM_SHUT_WR}, uint64_t{FI_RSTREAM_ABORT}}) {
         auto pair = connected();
         Pattern pattern(1);
@@ -450,10 +450,10 @@ int main() {
         FABTEST(test_an_idle_endpoint_may_be_slept_on),
         FABTEST(test_trywait_says_no_while_bytes_were_neither_taken_nor_told_of),
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper),
-        FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper_although_another_thread_took_them),
-        FABTEST(test_bytes_behind_a_receive_that_took_all_wake_a_sleeper_although_another_call_took_them),
+        FABTEST(test_bytes_behind_reported_ones_wake_though_taken_by_another),
+        FABTEST(test_bytes_behind_a_receive_of_all_wake_though_taken_by_another),
         FABTEST(test_the_first_bytes_wake_a_sleeper_although_another_call_took_them),
-        FABTEST(test_the_end_behind_a_receive_that_took_all_wakes_a_sleeper_although_another_call_took_it),
+        FABTEST(test_the_end_behind_a_receive_of_all_wakes_though_taken_by_another),
         FABTEST(test_trywait_says_no_until_the_end_was_told),
         FABTEST(test_trywait_says_no_until_the_end_behind_bytes_told_of_was_told),
         FABTEST(test_trywait_says_no_until_the_loss_was_told),

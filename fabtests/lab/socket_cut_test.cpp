@@ -146,7 +146,7 @@ void test_a_user_timeout_ends_a_send_that_nobody_acknowledges() {
 }
 
 // A short message, whose completion no core is asked for.
-void test_a_user_timeout_ends_a_receive_behind_a_request_that_nobody_acknowledges() {
+void test_a_user_timeout_ends_a_receive_behind_a_lost_request() {
     const Ends ends;
     set(ends.client, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds_to_loss);
     wire("cut");
@@ -182,7 +182,7 @@ int main() {
         FABTEST(test_a_blocked_receive_ends_with_a_timeout),
         FABTEST(test_a_poll_sees_the_timeout),
         FABTEST(test_a_user_timeout_ends_a_send_that_nobody_acknowledges),
-        FABTEST(test_a_user_timeout_ends_a_receive_behind_a_request_that_nobody_acknowledges),
+        FABTEST(test_a_user_timeout_ends_a_receive_behind_a_lost_request),
         FABTEST(test_a_user_timeout_leaves_idle_ends_alone),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

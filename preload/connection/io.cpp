@@ -11,6 +11,7 @@
 #include "preload/rules/decide.hpp"
 #include "preload/stats/probes.hpp"
 #include "preload/wait/epoll_set.hpp"
+#include "preload/wait/restart.hpp"
 #include "preload/wait/spin.hpp"
 #include "preload/wait/wakeup.hpp"
 
@@ -337,6 +338,12 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part) {
         return n >= 0 || n == -EAGAIN ? 0 : n; // a receive timeout does not apply to sending
     }
     pollfd one{fd, r.kernel, 0};
+    if (limit < 0 && !has_part) {
+        const auto end = [](void* what) { static_cast<const Asleep*>(what)->end(); };
+        const int n = poll_restarted(one, end, const_cast<Asleep*>(&asleep));
+        s.ended = s.ended || (n > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+        return n < 0 ? -errno : 0;
+    }
     const int n = cancellable([&] { return real::poll(&one, 1UL, limit); }, [&] { asleep.end(); });
     if (n < 0) {
         return -errno;

@@ -229,7 +229,7 @@ template <class Make> void share_with_namespace(Make&& make) {
     EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-void test_a_child_in_another_pid_namespace_returns_connections_to_the_kernel() {
+void test_a_child_in_a_pid_namespace_returns_connections() {
     share_with_namespace([] { return unshare(CLONE_NEWPID) == 0 ? fork() : -1; });
     share_with_namespace([] {
         return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD | CLONE_NEWPID, nullptr, nullptr, nullptr, nullptr));
@@ -277,7 +277,7 @@ int main() {
         FABTEST(test_a_child_that_quits_at_once_is_no_holder),
         FABTEST(test_a_child_of_raw_fork_goes_on_with_a_connection),
         FABTEST(test_a_child_of_clone_goes_on_with_a_connection),
-        FABTEST(test_a_child_in_another_pid_namespace_returns_connections_to_the_kernel),
+        FABTEST(test_a_child_in_a_pid_namespace_returns_connections),
 #endif
         FABTEST(test_a_thread_that_is_canceled_in_recv_lets_its_connection_upgrade),
     };

@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 
 #include "preload/test/pair.hpp"
+#include "preload/test/wakeup_parts/sleeper.hpp"
 
 namespace {
 
@@ -149,7 +150,7 @@ void send_in_handler(int /*signal*/) {
     errno = saved;
 }
 
-void test_a_handler_on_a_stack_above_sends_between_the_bytes_of_what_it_interrupts() {
+void test_a_handler_on_a_stack_above_does_not_send_in_between() {
     constexpr int times = 10000;
     Pair pair;
     used_fd = pair.a;
@@ -175,6 +176,54 @@ void test_a_handler_on_a_stack_above_sends_between_the_bytes_of_what_it_interrup
     EXPECT(refused.load() > 0); // it has interrupted the library
 #endif
 }
+
+// Until TCP is full, too, which the library waits for in another way than for memory.
+void fill(const Pair& pair) {
+    constexpr int for_good = 100;
+    const std::vector<char> bytes(size_t{64} << 10, 'f');
+    for (int refused_in_a_row = 0; refused_in_a_row < for_good;) {
+        const bool sends = send(pair.a, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+        refused_in_a_row = sends || preload_test::path_of(pair.a) == 3 ? 0 : refused_in_a_row + 1;
+        if (!sends) {
+            usleep(1000);
+        }
+    }
+}
+
+// What a blocking send returns in which a handler with these flags runs several times; then there is space.
+int error_of_interrupted_send(int flags) {
+    struct sigaction another {}; // which does not run
+    another.sa_handler = [](int) {};
+    EXPECT_EQ(sigaction(SIGUSR2, &another, nullptr), 0);
+    const Pair pair;
+    fill(pair);
+    const Handler handler([](int) { ++handled; }, flags);
+    std::atomic<pid_t> sender{0};
+    std::atomic<bool> over{false};
+    int error = 0;
+    std::thread thread([&] {
+        sender = gettid();
+        error = send(pair.a, "x", 1, MSG_NOSIGNAL) == 1 ? 0 : errno;
+        over = true;
+    });
+    constexpr int times = 5;
+    for (int i = 0; i < times && !over; ++i) {
+        EXPECT(wakeup_test::eventually(
+            [&] { return over || (sender != 0 && wakeup_test::is_thread_asleep(sender.load())); }));
+        const int before = handled;
+        pthread_kill(thread.native_handle(), SIGUSR1);
+        EXPECT(wakeup_test::eventually([&] { return over || handled != before; }));
+    }
+    std::vector<char> some(size_t{64} << 10);
+    while (!over) {
+        (void)recv(pair.b, some.data(), some.size(), MSG_DONTWAIT);
+    }
+    thread.join();
+    return error;
+}
+
+void test_a_send_that_waits_for_tcp_is_restarted() { EXPECT_EQ(error_of_interrupted_send(SA_RESTART), 0); }
+void test_a_send_that_waits_for_tcp_is_interrupted() { EXPECT_EQ(error_of_interrupted_send(0), EINTR); }
 
 // A sanitizer does not survive that a process with threads forks.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -240,7 +289,7 @@ void test_a_child_of_a_handler_closes_the_connection_and_executes_a_program() {
     });
 }
 
-void test_a_child_of_a_handler_executes_a_program_that_inherits_the_connection() {
+void test_a_child_of_a_handler_executes_a_program_with_it() {
     expect_children_end(10, 3, true, [] { return true; }); // the connection returns to the kernel
 }
 
@@ -249,7 +298,7 @@ void test_a_child_of_a_handler_exits() {
 }
 
 // It finds the lock of the interrupted section taken.
-void test_a_child_of_a_handler_sends_nothing_into_the_section_that_is_interrupted() {
+void test_a_child_of_a_handler_does_not_send_in_between() {
     expect_children_end(2, 30, false, [] {
         const char byte = 'h';
         (void)send(used_fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -266,12 +315,14 @@ int main() {
     return 0;
 #endif
     const CMUnitTest tests[] = {
-        FABTEST(test_a_handler_on_a_stack_above_sends_between_the_bytes_of_what_it_interrupts),
+        FABTEST(test_a_handler_on_a_stack_above_does_not_send_in_between),
+        FABTEST(test_a_send_that_waits_for_tcp_is_restarted),
+        FABTEST(test_a_send_that_waits_for_tcp_is_interrupted),
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         FABTEST(test_a_child_of_a_handler_closes_the_connection_and_executes_a_program),
-        FABTEST(test_a_child_of_a_handler_executes_a_program_that_inherits_the_connection),
+        FABTEST(test_a_child_of_a_handler_executes_a_program_with_it),
         FABTEST(test_a_child_of_a_handler_exits),
-        FABTEST(test_a_child_of_a_handler_sends_nothing_into_the_section_that_is_interrupted),
+        FABTEST(test_a_child_of_a_handler_does_not_send_in_between),
 #endif
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -244,7 +244,7 @@ void* interrupted_section(void* /*unused*/) {
     return nullptr;
 }
 
-void test_a_handler_does_not_take_the_lock_of_the_section_that_it_has_interrupted() {
+void test_a_handler_does_not_take_the_interrupted_lock() {
     SharedLock lock;
     under_test = lock.operator->();
     TwoStacks stacks;
@@ -323,7 +323,7 @@ int main() {
         FABTEST(test_a_lock_of_a_process_with_the_same_ids_is_not_taken),
 // A sanitizer defers signals, and has its own view of stacks.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-        FABTEST(test_a_handler_does_not_take_the_lock_of_the_section_that_it_has_interrupted),
+        FABTEST(test_a_handler_does_not_take_the_interrupted_lock),
         FABTEST(test_a_lock_of_a_section_that_was_left_by_longjmp_is_taken),
         FABTEST(test_a_lock_of_a_handler_that_was_left_by_longjmp_is_taken),
 #endif

@@ -181,7 +181,7 @@ void test_a_frame_is_sent_if_the_far_end_has_returned_before_it_is_asked() {
 }
 
 // Both programs send before they receive, and both rings are left at the same moment.
-void test_two_full_rings_that_are_left_at_once_wake_the_threads_of_both_ends() {
+void test_two_full_rings_left_at_once_wake_both_ends() {
     constexpr uint64_t long_ns = 10000000000U;
     const std::string much(path::ring_bytes, 'm');
     Pair pair;
@@ -283,7 +283,7 @@ int main() {
         FABTEST(test_bytes_behind_a_return_arrive_while_the_ring_is_unread),
         FABTEST(test_a_frame_that_was_asked_for_is_sent_once_the_far_end_knows),
         FABTEST(test_a_frame_is_sent_if_the_far_end_has_returned_before_it_is_asked),
-        FABTEST(test_two_full_rings_that_are_left_at_once_wake_the_threads_of_both_ends),
+        FABTEST(test_two_full_rings_left_at_once_wake_both_ends),
         FABTEST(test_a_shutdown_waits_for_what_a_half_closed_peer_has_not_received),
         FABTEST(test_what_is_readable_does_not_hide_that_space_is_to_come),
         FABTEST(test_a_write_that_came_before_the_far_end_knew_is_told_of_space),

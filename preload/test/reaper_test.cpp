@@ -95,7 +95,7 @@ void test_a_reaper_does_not_see_the_worker() {
 }
 
 #ifndef __SANITIZE_THREAD__
-void test_a_reaper_that_waits_for_all_its_children_does_not_wait_for_the_worker() {
+void test_a_reaper_of_all_its_children_is_not_given_the_worker() {
     const pid_t worker = start_worker();
     const pid_t child = fork();
     if (child == 0) {
@@ -180,7 +180,7 @@ int main(int argc, char** argv) {
         FABTEST(test_what_waits_for_the_worker_keeps_no_descriptor),
 #ifndef __SANITIZE_THREAD__ // which ends a process with threads that forks
         FABTEST(test_a_reaper_does_not_see_the_worker_of_a_child),
-        FABTEST(test_a_reaper_that_waits_for_all_its_children_does_not_wait_for_the_worker),
+        FABTEST(test_a_reaper_of_all_its_children_is_not_given_the_worker),
 #endif
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

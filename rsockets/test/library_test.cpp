@@ -126,7 +126,7 @@ void test_what_was_sent_arrives_although_the_sender_never_calls_again() {
     child.finish();
 }
 
-void test_what_was_sent_behind_a_conversation_arrives_although_the_sender_never_calls_again() {
+void test_the_last_bytes_arrive_though_the_sender_never_calls_again() {
     const Number from = listener();
     Child child("talks_sends_and_computes", {std::to_string(port_of(from))});
     const Number fd(raccept(from, nullptr, nullptr));
@@ -152,7 +152,7 @@ void test_what_was_sent_arrives_although_the_sender_has_exited() {
     }
 }
 
-void test_what_was_sent_arrives_although_the_sender_has_shut_down_and_exited() {
+void test_what_was_sent_arrives_behind_shutdown_and_exit() {
     const Number from = listener();
     Child child("sends_shuts_down_and_exits", {std::to_string(port_of(from))});
     const Number fd(raccept(from, nullptr, nullptr));
@@ -631,9 +631,9 @@ int main(int argc, char** argv) {
     }
     const CMUnitTest tests[] = {
         FABTEST(test_what_was_sent_arrives_although_the_sender_never_calls_again),
-        FABTEST(test_what_was_sent_behind_a_conversation_arrives_although_the_sender_never_calls_again),
+        FABTEST(test_the_last_bytes_arrive_though_the_sender_never_calls_again),
         FABTEST(test_what_was_sent_arrives_although_the_sender_has_exited),
-        FABTEST(test_what_was_sent_arrives_although_the_sender_has_shut_down_and_exited),
+        FABTEST(test_what_was_sent_arrives_behind_shutdown_and_exit),
         FABTEST(test_a_killed_peer_ends_a_blocked_receive),
         FABTEST(test_exit_within_a_call_does_not_hang),
         FABTEST(test_a_child_may_close_what_it_inherits_and_make_its_own),

@@ -154,7 +154,7 @@ void test_a_late_answer_to_a_connect_that_was_given_up_is_not_the_next_ones() {
     }
 }
 
-void test_a_late_refusal_of_a_connect_that_was_given_up_is_not_the_next_ones() {
+void test_a_late_refusal_is_not_taken_for_the_next_connects() {
     for (const bool connected_before : {false, true}) {
         Peer late;
         Peer silent;
@@ -290,7 +290,7 @@ void test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole() {
 
 // One thread gives the socket up, another one as well and connects again: that connect comes to an end, although the
 // first thread may still be busy with what it has given up.
-void test_a_connect_beside_a_thread_that_gives_up_the_last_one_comes_to_an_end() {
+void test_a_connect_beside_one_that_is_given_up_ends() {
     Peer peer;
     for (int i = 0; i < 300; ++i) {
         const Number fd = calling_socket();
@@ -371,14 +371,14 @@ Ends low_water_beyond_the_buffer() {
     return ends;
 }
 
-void test_a_poll_wakes_although_the_low_water_mark_is_beyond_the_buffer_in_force() {
+void test_a_poll_wakes_with_a_low_water_mark_beyond_the_buffer() {
     const Ends ends = low_water_beyond_the_buffer();
     pollfd one{ends.client, POLLIN, 0};
     EXPECT_EQ(rpoll(&one, 1, patience(10000)), 1);
     EXPECT_EQ(one.revents, POLLIN);
 }
 
-void test_a_receive_ends_although_the_low_water_mark_is_beyond_the_buffer_in_force() {
+void test_a_receive_ends_with_a_low_water_mark_beyond_the_buffer() {
     const Ends ends = low_water_beyond_the_buffer();
     const timeval limit{patience(10000) / 1000, 0};
     EXPECT_EQ(rsetsockopt(ends.client, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
@@ -517,15 +517,15 @@ int main(int argc, char** argv) {
     }
     const CMUnitTest tests[] = {
         FABTEST(test_a_late_answer_to_a_connect_that_was_given_up_is_not_the_next_ones),
-        FABTEST(test_a_late_refusal_of_a_connect_that_was_given_up_is_not_the_next_ones),
+        FABTEST(test_a_late_refusal_is_not_taken_for_the_next_connects),
         FABTEST(test_a_connect_that_was_given_up_is_a_reset_to_its_peer),
         FABTEST(test_a_connect_that_waits_is_not_ended_by_one_that_was_given_up),
         FABTEST(test_connects_that_are_given_up_at_any_moment_leave_the_next_one_alone),
         FABTEST(test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole),
-        FABTEST(test_a_connect_beside_a_thread_that_gives_up_the_last_one_comes_to_an_end),
+        FABTEST(test_a_connect_beside_one_that_is_given_up_ends),
         FABTEST(test_a_shutdown_while_a_connect_comes_to_its_end_is_not_lost),
-        FABTEST(test_a_poll_wakes_although_the_low_water_mark_is_beyond_the_buffer_in_force),
-        FABTEST(test_a_receive_ends_although_the_low_water_mark_is_beyond_the_buffer_in_force),
+        FABTEST(test_a_poll_wakes_with_a_low_water_mark_beyond_the_buffer),
+        FABTEST(test_a_receive_ends_with_a_low_water_mark_beyond_the_buffer),
         FABTEST(test_a_child_does_not_sleep_on_what_its_parent_sleeps_on),
         FABTEST(test_the_longest_time_limits_do_not_end_at_once),
     };

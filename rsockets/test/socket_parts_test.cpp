@@ -219,7 +219,7 @@ void test_attempts_that_failed_go_before_the_next_one() {
     }
 }
 
-void test_connections_stay_while_another_call_handles_them_or_once_one_came_about() {
+void test_connections_stay_while_another_call_handles_them() {
     PlainConnections all;
     int gone = 0;
     all.add(std::make_unique<Plain>(1, &gone));
@@ -263,7 +263,7 @@ void test_a_listener_has_the_port_that_the_core_chose() {
     listener->detach();
 }
 
-void test_what_can_be_accepted_makes_the_descriptor_readable_and_comes_in_order() {
+void test_accepts_make_the_descriptor_readable_and_come_in_order() {
     const std::shared_ptr<Listener> listener = listener_for(4);
     const Ref<Socket> one = unconnected();
     const Ref<Socket> other = unconnected();
@@ -441,9 +441,9 @@ int main() {
         FABTEST(test_an_attempt_that_cannot_be_shown_says_why),
         FABTEST(test_the_last_connection_is_the_present_one_until_it_is_given_up),
         FABTEST(test_attempts_that_failed_go_before_the_next_one),
-        FABTEST(test_connections_stay_while_another_call_handles_them_or_once_one_came_about),
+        FABTEST(test_connections_stay_while_another_call_handles_them),
         FABTEST(test_a_listener_has_the_port_that_the_core_chose),
-        FABTEST(test_what_can_be_accepted_makes_the_descriptor_readable_and_comes_in_order),
+        FABTEST(test_accepts_make_the_descriptor_readable_and_come_in_order),
         FABTEST(test_one_that_failed_while_it_opened_is_not_accepted),
         FABTEST(test_requests_wait_in_order_for_room_in_the_backlog),
         FABTEST(test_the_first_loss_is_the_error_and_is_told_once),

@@ -123,7 +123,7 @@ void test_a_persistent_server_has_many_clients_at_once() {
     EXPECT(holds(server.output(), "6 clients, 0 of them failed, "));
 }
 
-void test_a_persistent_server_that_is_interrupted_takes_leave_of_its_clients() {
+void test_an_interrupted_persistent_server_takes_leave() {
     Server server({"-P"});
     Client client(server.port, {"-v"});
     client.line_with("ping data: rdma-ping-5: ");
@@ -458,7 +458,7 @@ int main() {
         FABTEST(test_without_a_provider_the_address_chooses),
         FABTEST(test_any_address_is_listened_on_and_ipv6_works),
         FABTEST(test_a_persistent_server_has_many_clients_at_once),
-        FABTEST(test_a_persistent_server_that_is_interrupted_takes_leave_of_its_clients),
+        FABTEST(test_an_interrupted_persistent_server_takes_leave),
         FABTEST(test_pings_go_on_until_interrupted),
         FABTEST(test_an_interrupted_count_is_not_a_success),
         FABTEST(test_sizes_that_differ_are_named_at_both_ends),

@@ -83,7 +83,7 @@ void test_a_program_that_was_away_counts_one_interval_for_it(void**) {
     assert_verdict(keepalive, 5000200, Verdict::lost);
 }
 
-void test_a_question_that_could_not_be_posted_waits_anew_once_the_core_moves(void**) {
+void test_a_query_that_could_not_be_posted_waits_anew(void**) {
     KeepaliveTimer keepalive;
     keepalive.start({1000, 100, 1}, at(0));
     assert_verdict(keepalive, 1000, Verdict::ask);
@@ -267,7 +267,7 @@ int main() {
         cmocka_unit_test(test_a_peer_is_lost_after_count_intervals_without_an_answer),
         cmocka_unit_test(test_an_answer_ends_the_asking),
         cmocka_unit_test(test_a_program_that_was_away_counts_one_interval_for_it),
-        cmocka_unit_test(test_a_question_that_could_not_be_posted_waits_anew_once_the_core_moves),
+        cmocka_unit_test(test_a_query_that_could_not_be_posted_waits_anew),
         cmocka_unit_test(test_what_the_core_moves_is_no_answer),
         cmocka_unit_test(test_stopping_and_starting),
         cmocka_unit_test(test_unacknowledged_data_is_asked_after_and_given_up_after_the_time),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// splice(2). A connection returns to the kernel with its first one, and stays there.
-#include <algorithm>
+// splice(2). A connection returns to the kernel with its first one, and stays there; but what a peer that has gone has
+// left in memory is copied.
+#include <cstdint>
 
 #include <fcntl.h>
 
@@ -18,61 +19,96 @@ using namespace preload;
 
 namespace {
 
-// False, with errno: the call must be repeated. A call that may block waits for the peer, as in the kernel.
-bool leave_to_splice(Connection& c, int fd, unsigned flags) {
+bool may_wait(int fd, unsigned flags) {
+    const long mode = sys::call(SYS_fcntl, fd, F_GETFL, 0);
+    return (flags & SPLICE_F_NONBLOCK) == 0 && mode >= 0 && (mode & O_NONBLOCK) == 0;
+}
+
+// A step that is not done yet. False, with errno: the call must be repeated. A call that may block waits, as in the
+// kernel.
+bool pause(Connection& c, bool waits, uint64_t begin) {
     constexpr uint64_t surely_soon_ns = 100000000U;
+    if (!waits) {
+        watches_refused(c);
+        errno = EAGAIN;
+        return false;
+    }
+    return cancellable([] { return real::poll(nullptr, 0UL, stream::give_back_pause_ms); }, [] {}) >= 0 ||
+           sys::now_ns() - begin <= surely_soon_ns; // else by a signal
+}
+
+enum class Left : uint8_t {
+    to_kernel,
+    refused,   // errno says why
+    in_memory, // what the peer has left, which the kernel cannot have any more
+};
+
+Left leave_to_splice(Connection& c, int fd, unsigned flags) {
     const uint64_t begin = sys::now_ns();
     for (;;) {
         const ssize_t result = [&] {
             const sys::ErrnoKept kept;
             return stream::begin_to_hand_over(c, fd, Reason::spliced);
         }();
+        if (result == stream::last_bytes) {
+            return Left::in_memory;
+        }
         if (result != -EAGAIN && result != stream::interrupted) {
-            return true; // the kernel reports an error
+            return Left::to_kernel; // which reports an error
         }
         if ((c.state.load()->gate.load() & gate::careful) == 0) {
             continue; // the service has just finished
         }
-        const long mode = sys::call(SYS_fcntl, fd, F_GETFL, 0);
-        if ((flags & SPLICE_F_NONBLOCK) != 0 || mode < 0 || (mode & O_NONBLOCK) != 0 || result == stream::interrupted) {
-            watches_refused(c);
-            errno = EAGAIN;
-            return false;
-        }
-        if (cancellable([] { return real::poll(nullptr, 0UL, stream::give_back_pause_ms); }, [] {}) < 0 &&
-            sys::now_ns() - begin > surely_soon_ns) {
-            return false; // by a signal
+        if (!pause(c, result != stream::interrupted && may_wait(fd, flags), begin)) {
+            return Left::refused;
         }
     }
 }
 
-// Bytes that the kernel cannot have any more. 0: there are none; else the call's result.
+// 0: there is nothing, the kernel has what follows; else the call's result.
 ssize_t splice_from_memory(Connection& c, int in, int out, size_t count, unsigned flags) {
+    const uint64_t begin = sys::now_ns();
     while (c.segment.load() != nullptr && stream::has_last_bytes(c, in)) {
         const ssize_t moved = [&] {
             const sys::ErrnoKept kept;
             return stream::splice_last_bytes(c, in, out, count);
         }();
-        if (moved == -EBADF) { // not a pipe: as the kernel says it here
-            errno = EINVAL;
-            return -1;
+        if (moved > 0) {
+            return moved;
         }
-        const bool waits = moved == -EAGAIN && (flags & SPLICE_F_NONBLOCK) == 0 &&
-                           (sys::call(SYS_fcntl, out, F_GETFL, 0) & O_NONBLOCK) == 0;
-        if (moved <= stream::gone) {
-            return 0;
-        }
-        if (waits) {
+        if (moved == stream::not_yet) {
+            if (!pause(c, may_wait(in, flags), begin)) {
+                return -1;
+            }
+        } else if (moved == -EAGAIN && may_wait(out, flags)) {
             pollfd space{out, POLLOUT, 0};
             if (cancellable([&] { return real::poll(&space, 1UL, -1); }, [] {}) < 0) {
                 return -1; // by a signal
             }
-        } else if (moved != 0) {
-            errno = moved < 0 ? static_cast<int>(-moved) : errno;
-            return moved < 0 ? -1 : moved;
+        } else if (moved == 0 || moved <= stream::gone) {
+            return 0;
+        } else {
+            errno = static_cast<int>(-moved);
+            return -1;
         }
     }
     return 0;
+}
+
+// Into a connection whose peer has ended its own direction, and has left bytes in memory: those stay where they are.
+bool leave_writing_to_splice(Connection& c, int fd, unsigned flags) {
+    const uint64_t begin = sys::now_ns();
+    while (!stream::writes_by_kernel(c, fd)) {
+        if (!pause(c, may_wait(fd, flags), begin)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool is_written_to(int pipe) {
+    const long mode = sys::call(SYS_fcntl, pipe, F_GETFL, 0);
+    return mode >= 0 && (mode & O_ACCMODE) != O_RDONLY && sys::call(SYS_fcntl, pipe, F_GETPIPE_SZ, 0) > 0;
 }
 
 } // namespace
@@ -82,15 +118,21 @@ PRELOAD_EXPORT ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_
     const auto kernel = [&] { return real::splice(in, in_offset, out, out_offset, count, flags); };
     Connection* source = table::connection(in);
     Connection* sink = table::connection(out);
-    if (source != nullptr && in_offset == nullptr && out_offset == nullptr && count != 0) {
-        if (const ssize_t result = splice_from_memory(*source, in, out, count, flags); result != 0) {
-            return result;
-        }
+    if ((source == nullptr && sink == nullptr) || count == 0 || in_offset != nullptr || out_offset != nullptr ||
+        (source != nullptr && !is_written_to(out))) {
+        return kernel(); // moves nothing of a connection
     }
-    for (const auto& [c, fd] : {std::pair{source, in}, std::pair{sink, out}}) {
-        if (c != nullptr && !leave_to_splice(*c, fd, flags)) {
-            return -1;
-        }
+    if (sink != nullptr) {
+        const Left left = leave_to_splice(*sink, out, flags);
+        return left == Left::refused || (left == Left::in_memory && !leave_writing_to_splice(*sink, out, flags))
+                   ? -1
+                   : kernel();
     }
-    return kernel();
+    ssize_t result = splice_from_memory(*source, in, out, count, flags);
+    Left left = result == 0 ? leave_to_splice(*source, in, flags) : Left::in_memory;
+    if (result == 0 && left == Left::in_memory) { // the peer has ended meanwhile
+        result = splice_from_memory(*source, in, out, count, flags);
+        left = Left::to_kernel;
+    }
+    return result != 0 ? result : left == Left::refused ? -1 : kernel();
 }

@@ -268,6 +268,11 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
             lifecycle::leave_everything_to_the_kernel();
         }
         break;
+    case SYS_exit: // see pthread_exit()
+        if (sys::call(SYS_gettid) == sys::call(SYS_getpid)) {
+            lifecycle::leave_everything_to_the_kernel();
+        }
+        break;
     case SYS_unshare:
         return apply(::unshare, a);
     case SYS_setns:

@@ -115,6 +115,7 @@
     X(setns)                                                                                                           \
     X(setrlimit)                                                                                                       \
     X(setrlimit64)                                                                                                     \
+    X(thrd_exit)                                                                                                       \
     X(unshare)                                                                                                         \
     X(vfork)
 

@@ -2,6 +2,10 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The end of the main thread before others. libc ends the process with its last thread, and counts the library's.
+#include <cstdint>
+
+#include <threads.h>
+
 #include "preload/base/system.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
@@ -15,6 +19,11 @@ namespace {
 constinit real::Call<void(void*)> next_pthread_exit{"pthread_exit"};
 
 } // namespace
+
+// In libc as well, a result is all that the threads of C add.
+PRELOAD_EXPORT void thrd_exit(int result) {
+    pthread_exit(reinterpret_cast<void*>(static_cast<intptr_t>(result))); // NOLINT(performance-no-int-to-ptr)
+}
 
 PRELOAD_EXPORT void pthread_exit(void* result) {
     if (sys::call(SYS_gettid) == sys::call(SYS_getpid)) {

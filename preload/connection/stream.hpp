@@ -30,6 +30,9 @@ inline constexpr int kernel_send_flags = MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN |
 inline constexpr int gone = -10001;        // the fd is not this connection's, or it is not careful any more
 inline constexpr int elsewhere = -10002;   // another process of this end has the memory, this one does not
 inline constexpr int interrupted = -10003; // a signal handler would wait for the call that it interrupts
+inline constexpr int last_bytes =
+    -10004;                            // the peer has ended, and has left bytes in memory that only this process reads
+inline constexpr int not_yet = -10005; // a step is due first
 
 // Reads available bytes, at least one. 0: EOF; -EAGAIN: there are none. flags: MSG_PEEK, MSG_TRUNC. will_sleep: if
 // there are none, the caller sleeps on the kernel's socket, which reports EOF.
@@ -124,12 +127,15 @@ void pin(Connection& c, int fd, Reason reason);
 // a holder that may not use the connection at all. 0: not. Once the service goes on, further such calls do not wait.
 bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at = 0);
 // The same for a call of this process, which can be repeated: does not wait for the peer. 0: the kernel handles the
-// connection from now on; -EAGAIN: the service goes on, and until it has finished no event is reported; else -errno,
-// and the connection was reset.
+// connection from now on; -EAGAIN: the service goes on, and until it has finished no event is reported; `last_bytes`:
+// nothing can be handed over; else -errno, and the connection was reset.
 ssize_t begin_to_hand_over(Connection& c, int fd, Reason reason);
+// Whether what is written from now on goes to the kernel, with nothing in front of it that has not.
+bool writes_by_kernel(Connection& c, int fd);
 // Whether bytes in memory are unread and the peer has ended: they cannot be handed over.
 bool has_last_bytes(Connection& c, int fd);
-// Moves some of them into a pipe. Never waits. 0: there are none any more; -EAGAIN: the pipe is full; else -errno.
+// Moves some of them into a pipe. Never waits. 0: there are none any more; -EAGAIN: the pipe is full; `not_yet`: try
+// again in a millisecond; else -errno.
 ssize_t splice_last_bytes(Connection& c, int fd, int pipe, size_t count);
 // Handles the peer's requests to return or to resend, and sends frames that are due: called by the service for a busy
 // program.

@@ -208,7 +208,7 @@ ssize_t end_of_peer(Connection& c, int fd, ssize_t step) {
 // still go by the kernel, and the peer answers requests for that.
 bool peer_may_read(Connection& c, int fd) {
     pollfd one{fd, 0, 0};
-    if (sys::poll(&one, 1, 0) > 0) { // POLLHUP, POLLERR
+    if (c.state.load()->peer_gone || sys::poll(&one, 1, 0) > 0) { // POLLHUP, POLLERR
         return false;
     }
     if (c.mirrored) {
@@ -285,7 +285,8 @@ ssize_t hand_over_step(Connection& c, int fd) {
             in = end_of_peer(c, fd, in);
         }
         const bool all_sent = !has_backlog(s) && !s.resume_due && (s.out_epoch.load() & 1) == 0;
-        const bool ended = in == 0 && all_sent && ((s.in_epoch.load() & 1) != 0 || peer_has_ended(c, fd)) &&
+        const bool ended = in == 0 && all_sent &&
+                           ((s.in_epoch.load() & 1) != 0 || peer_has_ended(c, fd) || peer_has_gone_meanwhile(c, fd)) &&
                            (out == 0 || !peer_may_read(c, fd));
         if (in == 0 &&
             (ended || s.pending_error != 0 || (out != 0 && out != -EAGAIN))) { // the kernel reports it to the program
@@ -353,11 +354,13 @@ void give_back_ended(Connection& c, int fd, ssize_t result) {
     if (result == 0) {
         return;
     }
-    if (!peer_has_ended(c, fd)) {
+    if (!peer_has_ended(c, fd) && !peer_has_gone(c, fd)) {
         (void)violation(c, fd);
         return;
     }
-    s.awaits_resume = false; // nothing is resent any more: taken bytes are read from the area
+    // Nothing is resent any more: taken bytes are read from the area.
+    c.in_ring().reader.request.store(path::request_of(0, path::return_quietly));
+    s.awaits_resume = false;
 }
 
 ssize_t read_taken(Connection& c, Parts& parts, int flags) {
@@ -482,12 +485,36 @@ bool finish_out(Connection& c, int fd, bool may_wait) {
     return done;
 }
 
+bool writes_by_kernel(Connection& c, int fd) {
+    const ssize_t step = clear_step(c, fd);
+    const ConnectionState& s = *c.state.load();
+    return (step != -EAGAIN || (!has_unsent(s) && !s.resume_due)) && step != interrupted && step != elsewhere;
+}
+
 bool has_last_bytes(Connection& c, int fd) {
     const ReadSection section(c, fd);
     return section && has_bytes_in_memory(c) && (peer_has_ended(c, fd) || peer_has_gone(c, fd));
 }
 
 namespace {
+
+// After a step that has failed: if the peer has ended, what was taken cannot be resent, but this process can still read
+// it. False: there is nothing to read.
+bool keep_last_bytes(Connection& c, int fd, ssize_t step) {
+    ConnectionState& s = *c.state.load();
+    const ReadSection section(c, fd);
+    if (!section) {
+        return false;
+    }
+    if (s.giving_back) {
+        give_back_ended(c, fd, step);
+    }
+    if (s.broken || !has_bytes_in_memory(c) || !(peer_has_ended(c, fd) || peer_has_gone(c, fd))) {
+        return false;
+    }
+    s.handed_over = false;
+    return true;
+}
 
 // Until `end`. 0: done; -EAGAIN or `interrupted`: the service goes on, or, if it must not, the connection was reset;
 // else -errno, and it was reset.
@@ -526,6 +553,9 @@ ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool
             }
             return step == interrupted ? step : -EAGAIN;
         }
+        if (!may_come && goes_on && keep_last_bytes(c, fd, step)) {
+            return last_bytes;
+        }
         if (!may_come || now >= end) {
             // The new holder would read frames as bytes: the connection is reset instead.
             const sockaddr none_at_all{AF_UNSPEC, {}};
@@ -559,11 +589,7 @@ void go_on_to_hand_over(Connection& c, int fd) {
     if (step == -EAGAIN) {
         service::take_steps_at(std::max(s.next_step_ns.load(), sys::now_ns()));
     } else if (step < 0 && step > gone && s.late) {
-        // The peer has ended, and what was taken cannot be resent: this process can still read it.
-        const ReadSection section(c, fd);
-        if (section && s.giving_back) {
-            give_back_ended(c, fd, step);
-        }
+        (void)keep_last_bytes(c, fd, step);
         s.handed_over = false;
     }
 }

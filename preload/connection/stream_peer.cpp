@@ -5,9 +5,15 @@
 // not fit into the window, and this end does not read, the socket shows nothing.
 #include "preload/connection/stream_internal.hpp"
 
+#include <algorithm>
+#include <array>
+
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include "preload/base/system.hpp"
+#include "preload/connection/lifecycle.hpp"
 #include "preload/rendezvous/ends.hpp"
 
 namespace preload::stream {
@@ -15,17 +21,27 @@ namespace preload::stream {
 namespace {
 
 // A service goes on with what a close has left to it, see stream_ending.cpp, but takes no requests for it.
-bool has_closed_for_long(Connection& c, uint64_t now) {
-    constexpr uint64_t long_ns = 500000000; // a close that a fork has overtaken is undone sooner
+bool has_closed_for_long(Connection& c) {
+    constexpr int64_t long_ns = 500000000; // a close that a fork has overtaken is undone, usually sooner
     std::atomic<uint64_t>& since = c.state.load()->peer_closed_ns;
     if (c.in_ring().writer.ends.load() != path::ends_whole) {
         since = 0;
         return false;
     }
-    if (since == 0) {
-        since = now;
+    const uint64_t now = sys::now_ns();
+    uint64_t seen = 0;
+    if (since.compare_exchange_strong(seen, now)) {
+        return false;
     }
-    return now - since > long_ns;
+    return static_cast<int64_t>(now - seen) > long_ns;
+}
+
+bool has_received_end(int fd) {
+    constexpr std::array<uint8_t, 5> behind_end{TCP_CLOSE_WAIT, TCP_TIME_WAIT, TCP_CLOSE, TCP_LAST_ACK, TCP_CLOSING};
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
+           std::find(behind_end.begin(), behind_end.end(), info.tcpi_state) != behind_end.end();
 }
 
 bool is_owned_by_nobody(int fd) {
@@ -39,20 +55,27 @@ bool is_owned_by_nobody(int fd) {
 } // namespace
 
 bool peer_has_ended(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
     pollfd one{fd, POLLRDHUP, 0};
-    return c.state.load()->peer_gone || sys::poll(&one, 1, 0) > 0;
+    // After an own shutdown for reading, POLLRDHUP says nothing about the peer.
+    return s.peer_gone || (sys::poll(&one, 1, 0) > 0 && (!s.read_shut || has_received_end(fd)));
 }
 
 bool peer_has_gone(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
-    int unread = 0;
-    if (s.peer_gone || sys::ioctl(fd, SIOCINQ, &unread) != 0 || unread == 0) {
-        return s.peer_gone;
+    if (s.peer_gone) {
+        return true;
     }
-    if (has_closed_for_long(c, sys::now_ns()) || (!c.mirrored && is_owned_by_nobody(fd))) {
+    int unread = 0;
+    const bool may_hide_end = sys::ioctl(fd, SIOCINQ, &unread) == 0 && unread != 0;
+    if (c.mirrored) { // its worker may still deliver what was sent
+        return may_hide_end && has_closed_for_long(c);
+    }
+    // A child of vfork has the memory of its parent, but other descriptors.
+    if (may_hide_end && !lifecycle::in_vfork_child() && is_owned_by_nobody(fd)) {
         s.peer_gone = true;
     }
-    return s.peer_gone;
+    return s.peer_gone || has_closed_for_long(c);
 }
 
 bool peer_has_gone_meanwhile(Connection& c, int fd) {
@@ -60,7 +83,7 @@ bool peer_has_gone_meanwhile(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     const uint64_t now = sys::now_ns();
     uint64_t due = s.peer_asked_ns.load();
-    if (now < due) {
+    if (now < due || s.peer_gone) {
         return s.peer_gone;
     }
     // The first question is asked when there was no answer for a while.

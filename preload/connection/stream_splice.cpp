@@ -51,14 +51,23 @@ ssize_t splice_last_bytes(Connection& c, int fd, int pipe, size_t count) {
     if (pages.data() == nullptr) {
         return -ENOMEM;
     }
-    iovec part{pages.data(), std::min(count, at_once)};
-    if (!has_bytes_in_memory(c)) {
+    ConnectionState& s = *c.state.load();
+    if (s.giving_back) { // begun for the peer, before it ended
+        const ssize_t step = give_back_step(c, fd);
+        if (step == -EAGAIN) {
+            return not_yet;
+        }
+        give_back_ended(c, fd, step);
+        s.handed_over = false;
+    }
+    if (s.broken || !has_bytes_in_memory(c)) {
         return 0;
     }
+    iovec part{pages.data(), std::min(count, at_once)};
     Parts peeked(&part, 1);
     const ssize_t there = read_locked(c, fd, peeked, MSG_PEEK, false);
     if (there <= 0) {
-        return there;
+        return there == -EAGAIN ? not_yet : there;
     }
     part.iov_len = static_cast<size_t>(there);
     const long moved = sys::call(SYS_vmsplice, pipe, &part, 1, SPLICE_F_NONBLOCK);
@@ -66,7 +75,7 @@ ssize_t splice_last_bytes(Connection& c, int fd, int pipe, size_t count) {
         part.iov_len = static_cast<size_t>(moved);
         Parts read(&part, 1);
         (void)read_locked(c, fd, read, MSG_TRUNC, false);
-        stats::moved_locked(c, *c.state.load(), true, static_cast<uint64_t>(moved));
+        stats::moved_locked(c, s, true, static_cast<uint64_t>(moved));
     }
     return moved;
 }

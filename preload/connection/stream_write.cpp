@@ -319,7 +319,9 @@ void wake_by_tcp(Connection& c, int fd) {
         c.shared().mirror.frames = 1; // until it does
         send_wanted_frame(c, fd);     // if it just did, no notification follows
     } else if ((c.state.load()->out_epoch.load() & 1) != 0) {
-        (void)send_frame(c, fd, Frame::wake);
+        if (!peer_has_gone(c, fd)) { // as in flush_due()
+            (void)send_frame(c, fd, Frame::wake);
+        }
     } else {
         (void)flush_due(c, fd); // Frame::resume may wait for a next byte that never comes
     }

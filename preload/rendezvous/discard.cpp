@@ -130,7 +130,7 @@ void discard(std::span<const int> fds) {
 }
 
 void await_discarded() {
-    constexpr uint64_t timeout_ns = 20000000;
+    constexpr uint64_t timeout_ns = 200000000;
     numbers::wait_for(timeout_ns, [] {
         sys::call(SYS_sched_yield);
         return std::all_of(closers.begin(), closers.end(), has_gone);

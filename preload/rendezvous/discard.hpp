@@ -20,7 +20,8 @@ void discard(std::span<const int> fds);
 inline void discard(int fd) { discard(std::span(&fd, 1)); }
 // Closes what had to wait for a thread.
 void discard_more();
-// Waits until the kernel does not count the threads any more, some milliseconds at most.
+// Waits until the kernel does not count the threads any more: a fifth of a second at most, which a stranger's file can
+// take.
 void await_discarded();
 
 // Whether a close never waits: a small memory file that cannot grow, or a pipe. Does not wait either.

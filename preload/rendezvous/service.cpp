@@ -337,7 +337,9 @@ bool pause() {
         return false;
     }
     const bool ended = end_thread();
-    descriptors::await_discarded();
+    if (ended) {
+        descriptors::await_discarded();
+    }
     stage = ended ? Stage::held : Stage::running;
     return ended;
 }
@@ -351,7 +353,7 @@ bool resume() {
 void refuse() { stopped = true; }
 
 void stop() {
-    constexpr uint64_t timeout_ns = 6000000000; // longer than another thread's pause() takes
+    constexpr uint64_t timeout_ns = 11000000000; // longer than another thread's pause() takes
     refuse();
     numbers::wait_for(timeout_ns, [] {
         const Stage now = stage;

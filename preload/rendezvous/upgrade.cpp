@@ -179,6 +179,8 @@ bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token,
             s.resume_seen = false;
             s.awaits_resume = false;
             s.giving_back = s.handed_over = false;
+            s.peer_gone = false;
+            s.peer_closed_ns = s.peer_asked_ns = 0;
             s.taken = s.taken_read = 0;
             for (uint8_t*& area : c.give_back) {
                 path::unmap_give_back(std::exchange(area, nullptr));

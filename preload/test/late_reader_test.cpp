@@ -7,6 +7,7 @@
 #include <climits>
 #include <csignal>
 #include <cstdio>
+#include <thread>
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -21,10 +22,7 @@ namespace {
 using wakeup_test::Do;
 using wakeup_test::Peer;
 
-// The peer's last bytes, more than fit into the window, were given to TCP while this process was stopped: behind those
-// in the ring, and the end behind them. Its request to take those from the ring comes first, and nobody can be asked
-// for anything any more.
-enum class Reads : uint8_t { by_recv, by_splice };
+enum class Reads : uint8_t { by_recv, by_splice, by_splice_late };
 
 std::string read_all(int fd, size_t count, Reads how) {
     if (how == Reads::by_recv) {
@@ -77,6 +75,9 @@ void expect_success(pid_t process) {
     EXPECT_EQ(status, 0);
 }
 
+// The peer's last bytes, more than fit into the window, were given to TCP while this process was stopped: behind those
+// in the ring, and the end behind them. Its request to take those from the ring comes first, and nobody can be asked
+// for anything any more.
 void read_what_is_left(bool closes, Reads how, int when_peer_has_gone) {
     constexpr long behind_ring = 300000;
     const Peer peer;
@@ -96,6 +97,10 @@ void read_what_is_left(bool closes, Reads how, int when_peer_has_gone) {
     raise(SIGSTOP);
     EXPECT_EQ(peer.answer(), 0); // it has waited
     EXPECT_EQ(peer.answer(), 0); // and shut down
+    if (how == Reads::by_splice_late) {
+        constexpr useconds_t behind_all_steps_us = 200000; // which the library's thread takes by itself
+        usleep(behind_all_steps_us);
+    }
     EXPECT_EQ(read_all(peer.fd(), static_cast<size_t>(sent), how).size(), static_cast<size_t>(sent));
     EXPECT_EQ(preload_test::receive(peer.fd(), 1).size(), 0U);
 }
@@ -122,6 +127,44 @@ void test_all_is_spliced_late_from_a_peer_that_has_closed() {
     expect_all_read_after_the_peer_has_gone(true, Reads::by_splice);
 }
 
+void test_all_is_spliced_later_from_a_peer_that_has_closed() {
+    expect_all_read_after_the_peer_has_gone(true, Reads::by_splice_late);
+}
+
+// It has asked the peer, which is stopped, for its bytes.
+void test_a_splice_goes_on_if_the_peer_is_killed_in_it() {
+    expect_success(start([] {
+        constexpr long count = 5000;
+        const Peer peer;
+        EXPECT_EQ(peer.ask(Do::send, count), count);
+        peer.stop();
+        std::thread killer([&, reader = gettid()] {
+            EXPECT(wakeup_test::eventually([&] { return wakeup_test::is_thread_asleep(reader); }));
+            peer.kill(SIGKILL);
+        });
+        EXPECT_EQ(read_all(peer.fd(), count, Reads::by_splice).size(), static_cast<size_t>(count));
+        killer.join();
+    }));
+}
+
+// The own direction of a peer that has ended that, and goes on reading.
+void test_a_splice_writes_to_a_peer_that_has_shut_down() {
+    expect_success(start([] {
+        constexpr long count = 5000;
+        const Peer peer;
+        EXPECT_EQ(peer.ask(Do::send, count), count);
+        EXPECT_EQ(peer.ask(Do::shut), 0);
+        EXPECT((preload_test::events_of(peer.fd(), POLLRDHUP) & POLLRDHUP) != 0);
+        std::array<int, 2> ends{};
+        EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+        EXPECT_EQ(write(ends[1], "xyz", 3), 3);
+        EXPECT_EQ(splice(ends[0], nullptr, peer.fd(), nullptr, 3, 0), 3);
+        EXPECT_EQ(peer.ask(Do::receive, 3), 3);
+        EXPECT_EQ(preload_test::receive(peer.fd(), count, MSG_WAITALL).size(), static_cast<size_t>(count));
+        EXPECT_EQ(preload_test::receive(peer.fd(), 1).size(), 0U);
+    }));
+}
+
 // Less than the ring: all of it is in memory.
 void test_the_last_bytes_are_spliced() {
     for (const size_t count : {1U, 5000U, 60000U}) {
@@ -143,7 +186,10 @@ int main() {
         FABTEST(test_all_is_read_late_from_a_peer_that_has_closed),
         FABTEST(test_all_is_read_late_from_a_peer_that_was_killed),
         FABTEST(test_all_is_spliced_late_from_a_peer_that_has_closed),
+        FABTEST(test_all_is_spliced_later_from_a_peer_that_has_closed),
         FABTEST(test_the_last_bytes_are_spliced),
+        FABTEST(test_a_splice_goes_on_if_the_peer_is_killed_in_it),
+        FABTEST(test_a_splice_writes_to_a_peer_that_has_shut_down),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

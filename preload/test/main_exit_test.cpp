@@ -7,7 +7,9 @@
 #include <thread>
 
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <threads.h>
 
 #include "preload/test/pair.hpp"
 
@@ -20,7 +22,9 @@ using preload_test::Pair;
 
 // The main thread of a child ends, another one runs `rest` behind that. The status of the child, whose process must end
 // with that thread.
-template <class Rest> int status_of(const Rest& rest) {
+template <class Rest>
+int status_of(
+    const Rest& rest, void (*exit_main)() = [] { pthread_exit(nullptr); }) {
     const pid_t child = fork();
     if (child == 0) {
         static Pair pair; // this process's own, so that the library has a thread here
@@ -29,7 +33,7 @@ template <class Rest> int status_of(const Rest& rest) {
             (void)pthread_join(main_thread, nullptr);
             rest(pair);
         }).detach();
-        pthread_exit(nullptr);
+        exit_main();
     }
     const auto start = Clock::now();
     int status = -1;
@@ -46,6 +50,14 @@ template <class Rest> int status_of(const Rest& rest) {
 
 void test_a_process_ends_with_its_last_thread() {
     EXPECT_EQ(status_of([](const Pair&) {}), 0);
+}
+
+void test_a_process_ends_with_its_last_thread_of_c() {
+    EXPECT_EQ(status_of([](const Pair&) {}, [] { thrd_exit(0); }), 0);
+}
+
+void test_a_process_ends_behind_an_exit_by_system_call() {
+    EXPECT_EQ(status_of([](const Pair&) {}, [] { syscall(SYS_exit, 0); }), 0);
 }
 
 void test_other_threads_go_on_behind_the_main_thread() {
@@ -75,6 +87,8 @@ int main() {
 #endif
     const CMUnitTest tests[] = {
         FABTEST(test_a_process_ends_with_its_last_thread),
+        FABTEST(test_a_process_ends_with_its_last_thread_of_c),
+        FABTEST(test_a_process_ends_behind_an_exit_by_system_call),
         FABTEST(test_other_threads_go_on_behind_the_main_thread),
         FABTEST(test_a_signal_ends_a_process_whose_main_thread_has_ended),
     };

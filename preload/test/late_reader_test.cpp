@@ -138,12 +138,11 @@ void test_a_splice_goes_on_if_the_peer_is_killed_in_it() {
         const Peer peer;
         EXPECT_EQ(peer.ask(Do::send, count), count);
         peer.stop();
-        std::thread killer([&, reader = gettid()] {
+        const std::jthread killer([&, reader = gettid()] {
             EXPECT(wakeup_test::eventually([&] { return wakeup_test::is_thread_asleep(reader); }));
             peer.kill(SIGKILL);
         });
         EXPECT_EQ(read_all(peer.fd(), count, Reads::by_splice).size(), static_cast<size_t>(count));
-        killer.join();
     }));
 }
 

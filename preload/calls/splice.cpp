@@ -106,9 +106,13 @@ bool leave_writing_to_splice(Connection& c, int fd, unsigned flags) {
     return true;
 }
 
-bool is_written_to(int pipe) {
-    const long mode = sys::call(SYS_fcntl, pipe, F_GETFL, 0);
-    return mode >= 0 && (mode & O_ACCMODE) != O_RDONLY && sys::call(SYS_fcntl, pipe, F_GETPIPE_SZ, 0) > 0;
+bool is_pipe(int fd, int other_mode) {
+    const long mode = sys::call(SYS_fcntl, fd, F_GETFL, 0);
+    return mode >= 0 && (mode & O_ACCMODE) != other_mode && sys::call(SYS_fcntl, fd, F_GETPIPE_SZ, 0) > 0;
+}
+
+bool stays_with_kernel(const Connection& c) {
+    return (c.state.load()->gate.load() & (gate::careful | gate::pinned)) == gate::pinned;
 }
 
 } // namespace
@@ -118,21 +122,34 @@ PRELOAD_EXPORT ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_
     const auto kernel = [&] { return real::splice(in, in_offset, out, out_offset, count, flags); };
     Connection* source = table::connection(in);
     Connection* sink = table::connection(out);
-    if ((source == nullptr && sink == nullptr) || count == 0 || in_offset != nullptr || out_offset != nullptr ||
-        (source != nullptr && !is_written_to(out))) {
-        return kernel(); // moves nothing of a connection
+    const Connection* own = source != nullptr ? source : sink;
+    if (own == nullptr || stays_with_kernel(*own) || count == 0 || in_offset != nullptr || out_offset != nullptr ||
+        !(source != nullptr ? is_pipe(out, O_RDONLY) : is_pipe(in, O_WRONLY))) {
+        return kernel(); // which moves nothing of a connection that it has not
     }
     if (sink != nullptr) {
         const Left left = leave_to_splice(*sink, out, flags);
-        return left == Left::refused || (left == Left::in_memory && !leave_writing_to_splice(*sink, out, flags))
-                   ? -1
-                   : kernel();
+        if (left == Left::refused || (left == Left::in_memory && !leave_writing_to_splice(*sink, out, flags))) {
+            return -1;
+        }
+        const ssize_t moved = kernel();
+        if (left == Left::in_memory && moved > 0) {
+            const sys::ErrnoKept kept;
+            stream::count_written_by_kernel(*sink, out, static_cast<uint64_t>(moved));
+        }
+        return moved;
     }
-    ssize_t result = splice_from_memory(*source, in, out, count, flags);
-    Left left = result == 0 ? leave_to_splice(*source, in, flags) : Left::in_memory;
-    if (result == 0 && left == Left::in_memory) { // the peer has ended meanwhile
-        result = splice_from_memory(*source, in, out, count, flags);
-        left = Left::to_kernel;
+    const uint64_t begin = sys::now_ns();
+    for (;;) {
+        if (const ssize_t result = splice_from_memory(*source, in, out, count, flags); result != 0) {
+            return result;
+        }
+        const Left left = leave_to_splice(*source, in, flags);
+        if (left == Left::to_kernel) {
+            return kernel();
+        }
+        if (left == Left::refused || !pause(*source, may_wait(in, flags), begin)) {
+            return -1;
+        }
     }
-    return result != 0 ? result : left == Left::refused ? -1 : kernel();
 }

@@ -8,6 +8,7 @@
 #include "preload/calls/single_thread.hpp"
 #include "preload/connection/lifecycle.hpp"
 #include "preload/connection/outside_use.hpp"
+#include "preload/rendezvous/service.hpp"
 
 #include <cerrno>
 #include <csignal>
@@ -269,7 +270,7 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
         }
         break;
     case SYS_exit: // see pthread_exit()
-        if (sys::call(SYS_gettid) == sys::call(SYS_getpid)) {
+        if (service::own_name() != 0 && sys::call(SYS_gettid) == sys::call(SYS_getpid)) {
             lifecycle::leave_everything_to_the_kernel();
         }
         break;

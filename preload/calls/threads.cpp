@@ -10,6 +10,7 @@
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/rendezvous/service.hpp"
 
 using namespace preload;
 
@@ -20,13 +21,13 @@ constinit real::Call<void(void*)> next_pthread_exit{"pthread_exit"};
 
 } // namespace
 
-// In libc as well, a result is all that the threads of C add.
+// As libc's: only the type of the result differs.
 PRELOAD_EXPORT void thrd_exit(int result) {
     pthread_exit(reinterpret_cast<void*>(static_cast<intptr_t>(result))); // NOLINT(performance-no-int-to-ptr)
 }
 
 PRELOAD_EXPORT void pthread_exit(void* result) {
-    if (sys::call(SYS_gettid) == sys::call(SYS_getpid)) {
+    if (service::own_name() != 0 && sys::call(SYS_gettid) == sys::call(SYS_getpid)) {
         lifecycle::leave_everything_to_the_kernel();
     }
     next_pthread_exit(result);

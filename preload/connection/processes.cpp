@@ -40,7 +40,8 @@ constinit std::atomic<bool> unseen_children{true}; // vfork is not detected, see
 void hand_over_all(Reason reason) {
     constexpr uint64_t timeout_ns = 5000000000;
     constexpr int pause_ms = 1;
-    const uint64_t end = sys::now_ns() + timeout_ns;
+    constexpr uint64_t for_readers_ns = 250000000; // of bytes that a peer which has ended has left
+    const uint64_t begin = sys::now_ns();
     for (bool all = false; !all;) {
         all = true;
         const uint64_t now = sys::now_ns();
@@ -52,7 +53,9 @@ void hand_over_all(Reason reason) {
                     return;
                 }
                 all = false;
-                if (now > end) { // the program would read frames as bytes
+                if (now - begin > (stream::has_last_bytes(c, fd)
+                                       ? for_readers_ns
+                                       : timeout_ns)) { // the program would read frames as bytes
                     const sockaddr none_at_all{AF_UNSPEC, {}};
                     s.broken = true;
                     c.out_ring().writer.resets = 1;

@@ -487,8 +487,10 @@ bool finish_out(Connection& c, int fd, bool may_wait) {
 
 bool writes_by_kernel(Connection& c, int fd) {
     const ssize_t step = clear_step(c, fd);
-    const ConnectionState& s = *c.state.load();
-    return (step != -EAGAIN || (!has_unsent(s) && !s.resume_due)) && step != interrupted && step != elsewhere;
+    if (step == -EAGAIN) {
+        (void)ask_seldom(c);
+    }
+    return step != -EAGAIN && step != interrupted && step != elsewhere;
 }
 
 bool has_last_bytes(Connection& c, int fd) {
@@ -499,25 +501,25 @@ bool has_last_bytes(Connection& c, int fd) {
 namespace {
 
 // After a step that has failed: if the peer has ended, what was taken cannot be resent, but this process can still read
-// it. False: there is nothing to read.
-bool keep_last_bytes(Connection& c, int fd, ssize_t step) {
+// it. `last_bytes`; 0: the kernel has the connection by now; else the step's result.
+ssize_t keep_last_bytes(Connection& c, int fd, ssize_t step) {
     ConnectionState& s = *c.state.load();
     const ReadSection section(c, fd);
     if (!section) {
-        return false;
+        return section.error() == gone ? 0 : step;
     }
     if (s.giving_back) {
         give_back_ended(c, fd, step);
     }
     if (s.broken || !has_bytes_in_memory(c) || !(peer_has_ended(c, fd) || peer_has_gone(c, fd))) {
-        return false;
+        return step;
     }
     s.handed_over = false;
-    return true;
+    return last_bytes;
 }
 
 // Until `end`. 0: done; -EAGAIN or `interrupted`: the service goes on, or, if it must not, the connection was reset;
-// else -errno, and it was reset.
+// `last_bytes`: as keep_last_bytes(); else -errno, and it was reset.
 ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool goes_on) {
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;
@@ -553,8 +555,10 @@ ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool
             }
             return step == interrupted ? step : -EAGAIN;
         }
-        if (!may_come && goes_on && keep_last_bytes(c, fd, step)) {
-            return last_bytes;
+        if (!may_come && goes_on) {
+            if (const ssize_t kept = keep_last_bytes(c, fd, step); kept == 0 || kept == last_bytes) {
+                return kept;
+            }
         }
         if (!may_come || now >= end) {
             // The new holder would read frames as bytes: the connection is reset instead.

@@ -74,9 +74,9 @@ ssize_t violation(Connection& c, int fd);
 // Advances to the next epoch of the peer's direction.
 void follow_to(Connection& c, uint32_t epoch);
 
-// Whether the peer cannot answer any more (stream_peer.cpp): by the socket; if unread bytes may hide its end, by a
-// question to the kernel, which takes some ten microseconds; and by one every ten milliseconds, while an answer is
-// awaited.
+// Whether the peer cannot answer any more (stream_peer.cpp): by the socket; by the peer's own word, or, if unread bytes
+// may hide its end, by a question to the kernel, which takes some ten microseconds; and the latter every ten
+// milliseconds, while an answer is awaited.
 bool peer_has_ended(Connection& c, int fd);
 bool peer_has_gone(Connection& c, int fd);
 bool peer_has_gone_meanwhile(Connection& c, int fd);

@@ -5,12 +5,7 @@
 // not fit into the window, and this end does not read, the socket shows nothing.
 #include "preload/connection/stream_internal.hpp"
 
-#include <algorithm>
-#include <array>
-
 #include <linux/sockios.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/lifecycle.hpp"
@@ -36,14 +31,6 @@ bool has_closed_for_long(Connection& c) {
     return static_cast<int64_t>(now - seen) > long_ns;
 }
 
-bool has_received_end(int fd) {
-    constexpr std::array<uint8_t, 5> behind_end{TCP_CLOSE_WAIT, TCP_TIME_WAIT, TCP_CLOSE, TCP_LAST_ACK, TCP_CLOSING};
-    tcp_info info{};
-    socklen_t length = sizeof(info);
-    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
-           std::find(behind_end.begin(), behind_end.end(), info.tcpi_state) != behind_end.end();
-}
-
 bool is_owned_by_nobody(int fd) {
     rendezvous::Ends ends;
     uid_t user = 0;
@@ -55,10 +42,8 @@ bool is_owned_by_nobody(int fd) {
 } // namespace
 
 bool peer_has_ended(Connection& c, int fd) {
-    const ConnectionState& s = *c.state.load();
     pollfd one{fd, POLLRDHUP, 0};
-    // After an own shutdown for reading, POLLRDHUP says nothing about the peer.
-    return s.peer_gone || (sys::poll(&one, 1, 0) > 0 && (!s.read_shut || has_received_end(fd)));
+    return c.state.load()->peer_gone || sys::poll(&one, 1, 0) > 0;
 }
 
 bool peer_has_gone(Connection& c, int fd) {
@@ -75,7 +60,8 @@ bool peer_has_gone(Connection& c, int fd) {
     if (may_hide_end && !lifecycle::in_vfork_child() && is_owned_by_nobody(fd)) {
         s.peer_gone = true;
     }
-    return s.peer_gone || has_closed_for_long(c);
+    // Without unread bytes, FIN cannot be late: another program has the socket, and nobody answers.
+    return s.peer_gone || (has_closed_for_long(c) && (may_hide_end || !ask_seldom(c)));
 }
 
 bool peer_has_gone_meanwhile(Connection& c, int fd) {

@@ -51,6 +51,16 @@ void count_bytes_sent(Connection& c, uint64_t n) {
     s.bytes_sent_to.store(s.sent.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
+} // namespace
+
+void count_written_by_kernel(Connection& c, int fd, uint64_t n) {
+    if (const WriteSection section(c, fd); section) {
+        count_bytes_sent(c, n);
+    }
+}
+
+namespace {
+
 // Sends a frame by TCP. The count goes first: a reader that sees it expects the frame. An end that is closed, and has
 // read all bytes, gets none: it waits for frames that were counted before it published that.
 ssize_t send_frame(Connection& c, int fd, Frame frame) {

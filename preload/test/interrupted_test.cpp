@@ -194,6 +194,7 @@ void fill(const Pair& pair) {
 int error_of_interrupted_send(int flags) {
     struct sigaction another {}; // which does not run
     another.sa_handler = [](int) {};
+    another.sa_flags = SA_RESTART ^ flags;
     EXPECT_EQ(sigaction(SIGUSR2, &another, nullptr), 0);
     const Pair pair;
     fill(pair);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Which handler has run cannot be asked afterwards. So those that end the wait stay blocked in it, and a signalfd(2)
-// ends it if one of them is pending; any other handler that ends it has SA_RESTART.
+// Which handler has run cannot be asked afterwards. So signals whose handlers restart a call stay blocked in the wait,
+// and a signalfd(2) ends it if one of them is pending: its handler runs as ppoll returns. EINTR is from one of the
+// others then. If all handlers are of one kind, no signalfd is needed.
 #include "preload/wait/restart.hpp"
 
 #include <array>
@@ -37,62 +38,54 @@ constexpr uint64_t not_waited_for = bit_of(SIGSEGV) | bit_of(SIGBUS) | bit_of(SI
                                     bit_of(SIGTRAP) | bit_of(SIGSYS) | bit_of(SIGABRT) | bit_of(first_of_libc) |
                                     bit_of(first_of_libc + 1);
 
-// The signals whose handlers end a call with EINTR; `others`: there are handlers that do not.
-uint64_t find_ending_ones(bool& others) {
+struct Signals {
+    uint64_t restarting = 0; // their handlers have SA_RESTART
+    uint64_t ending = 0;     // the others with a handler
+};
+
+Signals handled_signals() {
     constexpr uintptr_t ignored = 1; // SIG_IGN; SIG_DFL is 0
     constexpr unsigned long restart = 0x10000000;
     constexpr int last = 64;
-    uint64_t ending = 0;
-    others = false;
+    Signals found;
     for (int number = 1; number <= last; ++number) {
         Action action;
-        if ((bit_of(number) & not_waited_for) != 0 ||
-            sys::call(SYS_rt_sigaction, number, nullptr, &action, sizeof(action.mask)) != 0 ||
-            action.handler <= ignored) {
-            continue;
-        }
-        if ((action.flags & restart) == 0) {
-            ending |= bit_of(number);
-        } else {
-            others = true;
+        if ((bit_of(number) & not_waited_for) == 0 &&
+            sys::call(SYS_rt_sigaction, number, nullptr, &action, sizeof(action.mask)) == 0 &&
+            action.handler > ignored) {
+            ((action.flags & restart) != 0 ? found.restarting : found.ending) |= bit_of(number);
         }
     }
-    return ending;
+    return found;
 }
 
 } // namespace
 
 int poll_restarted(pollfd& one, void (*undo)(void*), void* argument) {
-    bool others = false;
-    uint64_t ending = find_ending_ones(others);
+    const Signals signals = handled_signals();
     uint64_t blocked = 0;
     sys::call(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &blocked, sizeof(blocked));
-    ending &= ~blocked;
-    const int signals = ending != 0 && others ? descriptors::make([&] {
-        return sys::call(SYS_signalfd4, -1, &ending, sizeof(ending), O_CLOEXEC | O_NONBLOCK);
+    const uint64_t restarting = signals.restarting & ~blocked;
+    const int pending = restarting != 0 && signals.ending != 0 ? descriptors::make([&] {
+        return sys::call(SYS_signalfd4, -1, &restarting, sizeof(restarting), O_CLOEXEC | O_NONBLOCK);
     })
-                                              : -1;
-    std::array<pollfd, 2> both{{{one.fd, one.events, 0}, {signals, POLLIN, 0}}};
+                                                               : -1;
+    std::array<pollfd, 2> both{{{one.fd, one.events, 0}, {pending, POLLIN, 0}}};
+    const nfds_t count = pending >= 0 ? 2 : 1; // not more than RLIMIT_NOFILE
     sigset_t mask{};
-    blocked |= signals >= 0 ? ending : 0;
+    blocked |= pending >= 0 ? restarting : 0;
     memcpy(&mask, &blocked, sizeof(blocked));
-    const int n = cancellable([&] { return real::ppoll(both.data(), both.size(), nullptr, &mask); },
+    const int n = cancellable([&] { return real::ppoll(both.data(), count, nullptr, &mask); },
                               [&] {
-                                  descriptors::close(signals);
+                                  descriptors::close(pending);
                                   undo(argument);
                               });
     const int error = errno;
-    descriptors::close(signals);
+    descriptors::close(pending);
     one.revents = both[0].revents;
-    if (n > 0 && one.revents == 0) { // its handler has run when ppoll returned
-        errno = EINTR;
-        return -1;
-    }
-    if (n < 0 && error == EINTR && (signals >= 0 || ending == 0)) {
-        return 0;
-    }
+    const bool restarted = n < 0 && error == EINTR && signals.ending == 0 && handled_signals().ending == 0;
     errno = error;
-    return n > 0 ? 1 : n;
+    return n <= 0 ? (restarted ? 0 : -1) : one.revents != 0 ? 1 : 0;
 }
 
 } // namespace preload

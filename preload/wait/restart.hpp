@@ -10,7 +10,8 @@
 namespace preload {
 
 // Waits in poll(2) without a time limit. A cancellation point; undo() is called if the thread is cancelled in it.
-// Returns as poll(2), with errno; 0: a handler with SA_RESTART has run.
+// Returns as poll(2), with errno; 0: look again, and wait again: if a handler has run, it has SA_RESTART. Takes some
+// ten microseconds.
 int poll_restarted(pollfd& one, void (*undo)(void*), void* argument);
 
 } // namespace preload

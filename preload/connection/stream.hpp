@@ -123,9 +123,9 @@ int inq_hint(Connection& c, int fd);
 void pin(Connection& c, int fd, Reason reason);
 // The same, and waits until nothing of the stream is in the ring: unread bytes there come by the kernel again. For a
 // descriptor that goes to a holder that does not use the ring. False: the peer has not answered in time, and the
-// connection was reset. goes_on_at: by then (sys::now_ns) the call returns false instead, and the service goes on; for a
-// holder that may not use the connection at all. Also if the peer has ended, and has left bytes in memory. 0: not. Once
-// the service goes on, further such calls do not wait.
+// connection was reset. goes_on_at: by then (sys::now_ns) the call returns false instead, and the service goes on; for
+// a holder that may not use the connection at all. Also if the peer has ended, and has left bytes in memory. 0: not.
+// Once the service goes on, further such calls do not wait.
 bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at = 0);
 // The same for a call of this process, which can be repeated: does not wait for the peer. 0: the kernel handles the
 // connection from now on; -EAGAIN: the service goes on, and until it has finished no event is reported; `last_bytes`:

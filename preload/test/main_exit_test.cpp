@@ -52,11 +52,11 @@ void test_a_process_ends_with_its_last_thread() {
     EXPECT_EQ(status_of([](const Pair&) {}), 0);
 }
 
-void test_a_process_ends_with_its_last_thread_of_c() {
+void test_a_process_ends_behind_thrd_exit() {
     EXPECT_EQ(status_of([](const Pair&) {}, [] { thrd_exit(0); }), 0);
 }
 
-void test_a_process_ends_behind_an_exit_by_system_call() {
+void test_a_process_ends_behind_exit_by_system_call() {
     EXPECT_EQ(status_of([](const Pair&) {}, [] { syscall(SYS_exit, 0); }), 0);
 }
 
@@ -87,8 +87,8 @@ int main() {
 #endif
     const CMUnitTest tests[] = {
         FABTEST(test_a_process_ends_with_its_last_thread),
-        FABTEST(test_a_process_ends_with_its_last_thread_of_c),
-        FABTEST(test_a_process_ends_behind_an_exit_by_system_call),
+        FABTEST(test_a_process_ends_behind_thrd_exit),
+        FABTEST(test_a_process_ends_behind_exit_by_system_call),
         FABTEST(test_other_threads_go_on_behind_the_main_thread),
         FABTEST(test_a_signal_ends_a_process_whose_main_thread_has_ended),
     };

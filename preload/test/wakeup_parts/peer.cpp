@@ -71,12 +71,25 @@ class Pollers {
     std::vector<std::unique_ptr<Poller>> all_;
 };
 
+// Sends at most so many, and returns as send(2).
+ssize_t send_next(int fd, size_t count, int flags) {
+    static long position = 0;
+    std::array<char, 65536> bytes{};
+    count = std::min(bytes.size(), count);
+    for (size_t i = 0; i < count; ++i) {
+        bytes[i] = sent_byte(position + static_cast<long>(i));
+    }
+    const ssize_t n = send(fd, bytes.data(), count, flags | MSG_NOSIGNAL);
+    position += std::max(n, ssize_t{0});
+    return n;
+}
+
 long move_bytes(int fd, long count, bool out) {
     std::array<char, 65536> bytes{};
     long done = 0;
     while (done < count) {
         const size_t now = std::min(bytes.size(), static_cast<size_t>(count - done));
-        const ssize_t n = out ? send(fd, bytes.data(), now, MSG_NOSIGNAL) : recv(fd, bytes.data(), now, 0);
+        const ssize_t n = out ? send_next(fd, now, 0) : recv(fd, bytes.data(), now, 0);
         if (n <= 0) {
             return -1;
         }
@@ -101,8 +114,7 @@ long move_now(int fd, bool out, long count = LONG_MAX) {
     long done = 0;
     while (done < count) {
         const size_t now = std::min(bytes.size(), static_cast<size_t>(count - done));
-        const ssize_t n =
-            out ? send(fd, bytes.data(), now, MSG_DONTWAIT | MSG_NOSIGNAL) : recv(fd, bytes.data(), now, MSG_DONTWAIT);
+        const ssize_t n = out ? send_next(fd, now, MSG_DONTWAIT) : recv(fd, bytes.data(), now, MSG_DONTWAIT);
         if (n <= 0) {
             break;
         }

@@ -27,6 +27,12 @@ enum class Do : int {
     await_all, // until all these threads have their byte; -1: not in time
 };
 
+// Byte number `position` of those that Do::send and Do::block send, over all of a peer's connections.
+constexpr char sent_byte(long position) {
+    constexpr long period = 251; // which divides no size of a buffer
+    return static_cast<char>(position % period);
+}
+
 class Peer {
   public:
     explicit Peer(int connections = 1); // each upgraded

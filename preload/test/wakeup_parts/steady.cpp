@@ -135,7 +135,7 @@ void test_a_thread_that_is_surely_asleep_is_woken() {
         Sleeper sleeper([&] {
             const Waiter waiter(way, peer.fd());
             while (taken < times) {
-                if (waiter.next() != 0) {
+                if (waiter.next() != int{sent_byte(taken)}) {
                     return -1;
                 }
                 ++taken;

@@ -108,14 +108,14 @@ Address Address::wildcard_as_loopback() const {
     return from(six);
 }
 
-void Address::give(sockaddr* to, socklen_t* room) const {
-    if (room == nullptr) {
+void Address::give(sockaddr* to, socklen_t* capacity) const {
+    if (capacity == nullptr) {
         return;
     }
     if (to != nullptr) {
-        memcpy(to, &storage, std::min(*room, length));
+        memcpy(to, &storage, std::min(*capacity, length));
     }
-    *room = length;
+    *capacity = length;
 }
 
 } // namespace rsockets

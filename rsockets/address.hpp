@@ -31,7 +31,7 @@ struct Address {
     [[nodiscard]] Address wildcard_as_loopback() const;
 
     // As accept(2) and getsockname(2) store addresses: truncated to `room`, which receives the full length.
-    void give(sockaddr* to, socklen_t* room) const;
+    void give(sockaddr* to, socklen_t* capacity) const;
 
     sockaddr_storage storage{};
     socklen_t length = 0;

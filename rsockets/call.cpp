@@ -55,7 +55,7 @@ constinit std::atomic<int64_t> exit_ended{0}; // in ticks of `Clock`; 0: not yet
 constexpr size_t least_stack = size_t{24} << 10;
 
 // At a thread's first call: a stack that is too small may end in SIGSEGV.
-void look_at_stack() {
+void check_stack() {
     pthread_attr_t attributes;
     if (!logs(Level::warn) || gettid() == getpid() || pthread_getattr_np(pthread_self(), &attributes) != 0) {
         return;
@@ -107,7 +107,7 @@ Call::Call(Kind kind) {
         pthread_testcancel();
     }
     if (self.stripe == 0) {
-        look_at_stack();
+        check_stack();
     }
     before_ = self.place;
     if (before_ == inside) {
@@ -275,7 +275,7 @@ bool Spin::goes_on() {
         return false;
     }
     if (now >= next_) {
-        next_ = now + look_each;
+        next_ = now + poll_interval;
         return !signals_.pending();
     }
     return true;

@@ -80,12 +80,12 @@ int sleep_at_once(pollfd* fds, nfds_t count, const timespec* time, const sigset_
 class Spin {
   public:
     Spin(const HeldSignals& signals, std::chrono::microseconds time)
-        : signals_(signals), end_(Clock::now() + time), next_(Clock::now() + look_each) {}
+        : signals_(signals), end_(Clock::now() + time), next_(Clock::now() + poll_interval) {}
     bool goes_on();
 
   private:
     using Clock = std::chrono::steady_clock;
-    static constexpr std::chrono::microseconds look_each{50}; // checking for signals takes a system call
+    static constexpr std::chrono::microseconds poll_interval{50}; // checking for signals takes a system call
     const HeldSignals& signals_;
     const Clock::time_point end_;
     Clock::time_point next_;

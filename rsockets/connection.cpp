@@ -29,7 +29,7 @@ constexpr Option options[] = {
 };
 
 // Bytes written to iomaps after which the writer progresses incoming writes: cheap compared to moving so many bytes.
-constexpr size_t look_each = size_t{256} << 10;
+constexpr size_t bytes_per_poll = size_t{256} << 10;
 
 constexpr auto longest_linger = std::chrono::seconds(3600); // the limit of the provider
 
@@ -136,34 +136,34 @@ ssize_t Connection::send(const iovec* iov, size_t count, bool more) {
 }
 
 // Counts a poll, which also progresses the peer's writes to iomaps.
-void Connection::note_look() {
+void Connection::note_poll() {
     const int maps = maps_.load(std::memory_order_relaxed);
     if (maps == 0 || !by_calls_) {
         return;
     }
     const uint32_t turn = transport_.turn();
     if (turn_.exchange(turn, std::memory_order_relaxed) != turn) {
-        looks_.store(0, std::memory_order_relaxed);
+        polls_.store(0, std::memory_order_relaxed);
     }
-    if (looks_.fetch_add(1, std::memory_order_relaxed) + 1 == transport_.looks_wanted()) {
+    if (polls_.fetch_add(1, std::memory_order_relaxed) + 1 == transport_.polls_wanted()) {
         transport_.attended(maps);
     }
 }
 
 // A thread that writes much also progresses its iomaps: the service thread would contend with it.
-void Connection::look_after(size_t written) {
+void Connection::poll_after(size_t written) {
     if (!by_calls_ || maps_.load(std::memory_order_relaxed) == 0) {
         return;
     }
-    if (written_.fetch_add(written, std::memory_order_relaxed) + written >= look_each) {
+    if (written_.fetch_add(written, std::memory_order_relaxed) + written >= bytes_per_poll) {
         written_.store(0, std::memory_order_relaxed);
-        (void)look_for_room();
-        note_look();
+        (void)poll_space();
+        note_poll();
     }
 }
 
 ssize_t Connection::recv(const iovec* iov, size_t count) {
-    note_look();
+    note_poll();
     if (count == 1) {
         return fi_recv(ep_.get(), iov->iov_base, iov->iov_len, nullptr, FI_ADDR_UNSPEC, nullptr);
     }
@@ -172,12 +172,12 @@ ssize_t Connection::recv(const iovec* iov, size_t count) {
 }
 
 ssize_t Connection::peek(const iovec* iov, size_t count) {
-    note_look();
+    note_poll();
     const fi_msg message = message_of(iov, count);
     return fi_recvmsg(ep_.get(), &message, FI_PEEK);
 }
 
-ssize_t Connection::look_for_room() {
+ssize_t Connection::poll_space() {
     const fi_msg message = message_of(nullptr, 0);
     return fi_sendmsg(ep_.get(), &message, FI_PEEK);
 }
@@ -216,9 +216,9 @@ ssize_t Connection::write_map(const void* buffer, size_t length, int64_t offset,
     }
     const ssize_t n = map_ops_->write(ep_.get(), buffer, length, static_cast<uint64_t>(offset), more ? FI_MORE : 0);
     if (n == -FI_EAGAIN) {
-        note_look(); // the provider has polled for space
+        note_poll(); // the provider has polled for space
     } else if (n > 0) {
-        look_after(static_cast<size_t>(n));
+        poll_after(static_cast<size_t>(n));
     }
     return n;
 }
@@ -228,13 +228,13 @@ int Connection::end_sending() { return fi_shutdown(ep_.get(), FI_RSTREAM_SHUT_WR
 int Connection::end_both() { return fi_shutdown(ep_.get(), 0); }
 
 bool Connection::all_sent() {
-    const ssize_t more = look_for_bytes();
+    const ssize_t more = poll_bytes();
     const auto now = status();
     return now.unsent == 0 || is_over(more, now);
 }
 
 bool Connection::delivered() {
-    const ssize_t more = look_for_bytes();
+    const ssize_t more = poll_bytes();
     const auto now = status();
     const bool awaited = (now.flags & FI_RSTREAM_UNACKED) != 0 &&
                          (now.flags & FI_RSTREAM_PEER_CLOSED) == 0; // a closed peer reads nothing

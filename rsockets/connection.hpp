@@ -52,8 +52,8 @@ class Connection {
     ssize_t send(const iovec* iov, size_t count, bool more);
     ssize_t recv(const iovec* iov, size_t count);
     ssize_t peek(const iovec* iov, size_t count); // copies, and does not consume
-    ssize_t look_for_bytes() { return peek(nullptr, 0); }
-    ssize_t look_for_room();
+    ssize_t poll_bytes() { return peek(nullptr, 0); }
+    ssize_t poll_space();
     [[nodiscard]] fi_rstream_status status() const;
     // Some sent data moves on only within further calls.
     [[nodiscard]] bool needs_calls() const { return (status().flags & FI_RSTREAM_WAITING) != 0; }
@@ -102,15 +102,15 @@ class Connection {
     static int make(Transport& transport, fi_info& info, EventHandler* handler, const Sizes& sizes,
                     std::unique_ptr<Connection>& out);
     int enable();
-    void note_look();
-    void look_after(size_t written);
+    void note_poll();
+    void poll_after(size_t written);
     void note_maps(int by);
 
     Transport& transport_;
     base::Owned<fid_ep> ep_;
     fi_ops_rstream_map* map_ops_ = nullptr;
     std::atomic<int> maps_{0};
-    std::atomic<int> looks_{0}; // polls for bytes in the current turn
+    std::atomic<int> polls_{0}; // polls for bytes in the current turn
     std::atomic<uint32_t> turn_{0};
     std::atomic<size_t> written_{0}; // bytes written to iomaps since the last poll
     size_t user_timeout_ = 0;        // milliseconds; used if the program sets none

@@ -30,7 +30,7 @@ constexpr uint32_t flags_of_set = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOL
 constexpr uint32_t with_exclusive =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE | EPOLLRDNORM | EPOLLWRNORM;
 constexpr int deepest_nesting = 4;
-constexpr int most_looks = 64;
+constexpr int max_polls = 64;
 
 // Held while a set is nested in another one, over the check for a cycle. Locked before the mutex of any set.
 constinit Mutex nesting;
@@ -250,7 +250,7 @@ int EpollSet::modify(Interest& interest, const epoll_event& event) {
     }
     interest.wanted_ = event;
     interest.disabled_ = false;
-    interest.told_ = 0;
+    interest.reported_ = 0;
     interest.notify();
     return 0;
 }
@@ -312,8 +312,8 @@ void EpollSet::take_heard() {
     }
 }
 
-std::shared_lock<std::shared_mutex> EpollSet::look_at(const Interest& interest) {
-    return interest.socket_ != nullptr ? interest.socket_->look() : std::shared_lock<std::shared_mutex>();
+std::shared_lock<std::shared_mutex> EpollSet::keep_connection(const Interest& interest) {
+    return interest.socket_ != nullptr ? interest.socket_->keep_connection() : std::shared_lock<std::shared_mutex>();
 }
 
 uint32_t EpollSet::events_of(Interest& interest) {
@@ -342,7 +342,7 @@ uint64_t EpollSet::progress() {
     const Guard lock(mutex_);
     uint64_t sum = 0;
     for (const auto& [key, interest] : interests_) {
-        const auto look = look_at(*interest);
+        const auto kept = keep_connection(*interest);
         const Socket::Progress one = progress_of(*interest);
         sum += one.arrived + one.ended + one.moves + one.starved;
     }
@@ -360,16 +360,16 @@ bool EpollSet::edge(Interest& interest, uint32_t events, bool take) {
         return events != 0;
     }
     if (events == 0) {
-        interest.told_ = 0; // whatever comes is new
+        interest.reported_ = 0; // whatever comes is new
         return false;
     }
     const Socket::Progress now = progress_of(interest);
-    const bool fresh = (events & ~interest.told_) != 0 || now.moves != interest.seen_.moves ||
+    const bool fresh = (events & ~interest.reported_) != 0 || now.moves != interest.seen_.moves ||
                        (now.ended & ~interest.seen_.ended) != 0 ||
                        ((events & (EPOLLIN | EPOLLRDNORM)) != 0 && now.arrived != interest.seen_.arrived) ||
                        ((events & (EPOLLOUT | EPOLLWRNORM)) != 0 && now.starved != interest.seen_.starved);
     if (take || !fresh) {
-        interest.told_ = events;
+        interest.reported_ = events;
         interest.seen_ = now;
     }
     return fresh;
@@ -383,7 +383,7 @@ void EpollSet::kernel_reports(uint64_t id) {
     }
     Interest& interest = *known->second;
     if (interest.nested_ != nullptr && (interest.wanted_.events & EPOLLET) != 0 && interest.nested_->has_others()) {
-        interest.told_ = 0; // of the kernel's descriptors there, nothing else tells that they have something new
+        interest.reported_ = 0; // of the kernel's descriptors there, nothing else tells that they have something new
     }
     make_candidate(interest);
 }
@@ -411,16 +411,16 @@ bool EpollSet::arm(Interest& interest) {
 }
 
 // Stores the events of candidates. The kernel watches those that have none.
-int EpollSet::look(epoll_event* events, int most, bool& may_sleep) {
+int EpollSet::poll_candidates(epoll_event* events, int most, bool& may_sleep) {
     take_heard();
     int count = 0;
-    looking_.clear();
-    looking_.swap(candidates_);
-    for (size_t i = 0; i < looking_.size(); ++i) {
-        Interest& interest = *looking_[i];
-        const auto look = look_at(interest);
+    polled_.clear();
+    polled_.swap(candidates_);
+    for (size_t i = 0; i < polled_.size(); ++i) {
+        Interest& interest = *polled_[i];
+        const auto kept = keep_connection(interest);
         if (count == most) {
-            candidates_.insert(candidates_.begin(), looking_.begin() + static_cast<ptrdiff_t>(i), looking_.end());
+            candidates_.insert(candidates_.begin(), polled_.begin() + static_cast<ptrdiff_t>(i), polled_.end());
             if (waiting_.load() != 0) {
                 interest.notify(); // another thread may sleep, and what has told of the rest is used up
             }
@@ -462,7 +462,7 @@ bool EpollSet::ready(bool all) {
     take_heard();
     bool found = false;
     for (Interest* interest : std::vector(candidates_)) {
-        const auto look = look_at(*interest);
+        const auto kept = keep_connection(*interest);
         if (edge(*interest, events_of(*interest), false)) {
             found = true;
             if (!all) {
@@ -484,7 +484,7 @@ bool EpollSet::ready(bool all) {
             found = true;
         } else if (const auto known = by_id_.find(id); known != by_id_.end()) {
             kernel_reports(id);
-            const auto look = look_at(*known->second);
+            const auto kept = keep_connection(*known->second);
             found = edge(*known->second, events_of(*known->second), false) || found;
         }
     }
@@ -502,15 +502,15 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
     std::optional<HeldSignals> signals;
     std::optional<Spin> spin;
     std::optional<Waiting> waiting;
-    for (int looks = 0;; ++looks) {
+    for (int polls = 0;; ++polls) {
         int count = 0;
         bool may_sleep = true;
         int others = -1;
         {
             const Guard lock(mutex_);
             std::array<epoll_event, 64> kernel;
-            const int told = epoll_wait(kernel_.get(), kernel.data(), kernel.size(), 0);
-            for (int i = 0; i < told; ++i) {
+            const int ready = epoll_wait(kernel_.get(), kernel.data(), kernel.size(), 0);
+            for (int i = 0; i < ready; ++i) {
                 const uint64_t id = kernel[static_cast<size_t>(i)].data.u64;
                 if (id == others_id) {
                     others = others_.get();
@@ -525,7 +525,7 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
             if (others >= 0 && part != 0) {
                 count = std::max(0, epoll_wait(others, events, part, 0));
             }
-            count += look(events + count, most - count, may_sleep);
+            count += poll_candidates(events + count, most - count, may_sleep);
             if (others >= 0 && part == 0 && count == 0) {
                 count = std::max(0, epoll_wait(others, events, most, 0));
             }
@@ -539,20 +539,20 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
             spin.emplace(*signals, std::chrono::microseconds(config.polling_time));
             continue;
         }
-        if ((!may_sleep && looks < most_looks) || (looks < most_looks && spin->goes_on())) {
-            looks -= may_sleep ? 1 : 0;
+        if ((!may_sleep && polls < max_polls) || (polls < max_polls && spin->goes_on())) {
+            polls -= may_sleep ? 1 : 0;
             continue;
         }
-        timespec room{};
+        timespec storage{};
         std::optional<std::chrono::nanoseconds> longest;
-        if (looks >= most_looks) {
+        if (polls >= max_polls) {
             longest = std::chrono::milliseconds(1);
         } else if (config.wake_up != 0) {
             longest = std::chrono::milliseconds(config.wake_up);
         }
-        looks = 0;
+        polls = 0;
         pollfd fd{kernel_.get(), POLLIN, 0};
-        if (const int ret = signals->sleep(&fd, 1, deadline.left(room, longest), mask); ret < 0) {
+        if (const int ret = signals->sleep(&fd, 1, deadline.left(storage, longest), mask); ret < 0) {
             return ret;
         }
     }

@@ -67,7 +67,7 @@ class EpollSet final : public Object {
         bool notified_ = false;  // is in the set's `notified_`; guarded by `notified_mutex_`
         bool candidate_ = false; // must be polled
         bool disabled_ = false;  // EPOLLONESHOT has fired
-        uint32_t told_ = 0;      // EPOLLET: the events and the progress at the last poll; 0: the next ones are new
+        uint32_t reported_ = 0;  // EPOLLET: the events and the progress at the last poll; 0: the next ones are new
         Socket::Progress seen_{};
         std::atomic<int> watched_{-1}; // its descriptor that `kernel_` watches; -1: none
         // A duplicate that `kernel_` watches instead, if another interest has the same socket; -1: none.
@@ -83,13 +83,13 @@ class EpollSet final : public Object {
     void make_candidate(Interest& interest) RSOCKET_REQUIRES(mutex_);
     void take_heard() RSOCKET_REQUIRES(mutex_);
     // Held while the socket is polled, since it may be closed at any moment.
-    static std::shared_lock<std::shared_mutex> look_at(const Interest& interest);
+    static std::shared_lock<std::shared_mutex> keep_connection(const Interest& interest);
     uint32_t events_of(Interest& interest) RSOCKET_REQUIRES(mutex_);
     static Socket::Progress progress_of(const Interest& interest);
     static bool edge(Interest& interest, uint32_t events, bool take);
     bool arm(Interest& interest) RSOCKET_REQUIRES(mutex_);
     void kernel_reports(uint64_t id) RSOCKET_REQUIRES(mutex_);
-    int look(epoll_event* events, int most, bool& may_sleep) RSOCKET_REQUIRES(mutex_);
+    int poll_candidates(epoll_event* events, int most, bool& may_sleep) RSOCKET_REQUIRES(mutex_);
     int control_ours(int operation, int fd, const Ref<Object>& object, const epoll_event* event);
     int control_kernel(int operation, int fd, const epoll_event* event);
     bool reaches(const EpollSet& other, int depth);
@@ -103,7 +103,7 @@ class EpollSet final : public Object {
     std::unordered_map<uint64_t, Interest*> by_id_ RSOCKET_GUARDED_BY(mutex_);
     std::vector<Interest*> candidates_ RSOCKET_GUARDED_BY(mutex_); // nested sets always
     // candidates_ and notified_ of the current poll: members, so that polling allocates no memory.
-    std::vector<Interest*> looking_ RSOCKET_GUARDED_BY(mutex_);
+    std::vector<Interest*> polled_ RSOCKET_GUARDED_BY(mutex_);
     std::vector<uint64_t> collected_ RSOCKET_GUARDED_BY(mutex_);
     uint64_t next_id_ RSOCKET_GUARDED_BY(mutex_) = 16;
     bool others_turn_ RSOCKET_GUARDED_BY(mutex_) = false; // to get the space, where it is for one event

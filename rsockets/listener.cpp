@@ -84,7 +84,7 @@ Address Listener::name() const {
 
 void Listener::refuse(const fi_info& request) { (void)fi_reject(pep_.get(), request.handle, nullptr, 0); }
 
-void Listener::wait_for_room(base::Info request) {
+void Listener::wait_for_space(base::Info request) {
     if (requests_.size() < most_waiting) {
         requests_.push_back(std::move(request));
     } else {
@@ -94,7 +94,7 @@ void Listener::wait_for_room(base::Info request) {
 
 base::Info Listener::next_request() {
     base::Info request;
-    if (has_room() && !requests_.empty()) {
+    if (has_space() && !requests_.empty()) {
         request = std::move(requests_.front());
         requests_.pop_front();
     }

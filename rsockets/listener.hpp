@@ -45,10 +45,10 @@ class Listener {
     void set_limit(size_t limit) { limit_ = limit; }
 
     // ---- requests
-    [[nodiscard]] bool has_room() const { return ready_.size() + opening_.size() < limit_; }
+    [[nodiscard]] bool has_space() const { return ready_.size() + opening_.size() < limit_; }
     void refuse(const fi_info& request);
     // Queues a request: as with TCP, the peer waits. Refuses it if the queue is full.
-    void wait_for_room(base::Info request);
+    void wait_for_space(base::Info request);
     // The next queued request; null if there is none, or no space for it.
     base::Info next_request();
 

@@ -45,11 +45,11 @@ void log(Level level, const char* format, ...) {
     va_list args;
     va_start(args, format);
     // One byte is reserved for the newline.
-    const auto room = line.size() - static_cast<size_t>(head) - 1;
+    const auto space = line.size() - static_cast<size_t>(head) - 1;
     // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
-    const int body = vsnprintf(line.data() + head, room, format, args);
+    const int body = vsnprintf(line.data() + head, space, format, args);
     va_end(args);
-    size_t length = static_cast<size_t>(head) + (body < 0 ? 0 : std::min<size_t>(static_cast<size_t>(body), room - 1));
+    size_t length = static_cast<size_t>(head) + (body < 0 ? 0 : std::min<size_t>(static_cast<size_t>(body), space - 1));
     line[length++] = '\n';
     (void)!::write(STDERR_FILENO, line.data(), length); // one call, so that lines of threads do not interleave
     errno = saved;

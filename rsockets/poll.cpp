@@ -30,9 +30,9 @@ namespace {
 constexpr int always = POLLERR | POLLHUP | POLLNVAL;
 constexpr int read_events = POLLIN | POLLRDNORM;
 constexpr int write_events = POLLOUT | POLLWRNORM;
-constexpr int most_looks = 64;
+constexpr int max_polls = 64;
 // Bytes on the stack, enough for a set of some dozens: little stack may be left.
-constexpr size_t room_for_few = 1024;
+constexpr size_t bytes_for_few = 1024;
 
 // The capacity of this process's descriptor table in the kernel: select(2) reads no bit beyond it, so that a set may be
 // smaller than the program's count. Allocates no memory.
@@ -81,7 +81,7 @@ class Poll {
     [[nodiscard]] bool ours() const { return ours_; }
 
     // Polls all. The number of entries with events, or -errno.
-    int look() {
+    int check() {
         if (!kernel_.empty() && ::poll(kernel_.data(), kernel_.size(), 0) < 0) {
             return -errno;
         }
@@ -163,8 +163,8 @@ class Poll {
     const Kind kind_;
     pollfd* fds_;
     nfds_t count_;
-    std::array<std::byte, room_for_few> room_;
-    std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
+    std::array<std::byte, bytes_for_few> buffer_;
+    std::pmr::monotonic_buffer_resource memory_{buffer_.data(), buffer_.size()};
     std::pmr::vector<Use> objects_;
     std::pmr::vector<pollfd> kernel_{&memory_}; // those that are not ours
     std::pmr::vector<pollfd> waited_{&memory_}; // kernel_, and descriptors that signal ours
@@ -184,11 +184,11 @@ int poll(pollfd* fds, nfds_t count, Kind kind, const Deadline& deadline, const s
         return -EINVAL;
     }
     Poll poll(fds, count, kind);
-    timespec room{};
+    timespec storage{};
     if (!poll.ours() && kind == Kind::poll) {
-        return sleep_at_once(fds, count, deadline.left(room), mask);
+        return sleep_at_once(fds, count, deadline.left(storage), mask);
     }
-    int ready = poll.look();
+    int ready = poll.check();
     if (ready == 0 && mask != nullptr && deadline.passed()) { // signals that the mask unblocks are delivered even so
         constexpr timespec at_once{};
         return ::ppoll(nullptr, 0, &at_once, mask) < 0 ? -errno : 0;
@@ -201,7 +201,7 @@ int poll(pollfd* fds, nfds_t count, Kind kind, const Deadline& deadline, const s
     if (config.polling_time != 0) {
         Spin spin(signals, std::chrono::microseconds(config.polling_time));
         while (spin.goes_on()) {
-            if ((ready = poll.look()) != 0) {
+            if ((ready = poll.check()) != 0) {
                 return ready;
             }
         }
@@ -215,17 +215,17 @@ int poll(pollfd* fds, nfds_t count, Kind kind, const Deadline& deadline, const s
         return -ENOMEM;
     }
     poll.listen(sleeper);
-    for (int looks = 0;; ++looks) {
+    for (int polls = 0;; ++polls) {
         sleeper.clear();
-        if ((ready = poll.look()) != 0 || deadline.passed()) {
+        if ((ready = poll.check()) != 0 || deadline.passed()) {
             return ready;
         }
-        if (!poll.may_sleep() && looks < most_looks) {
+        if (!poll.may_sleep() && polls < max_polls) {
             continue;
         }
-        const auto longest = looks < most_looks ? most : std::chrono::milliseconds(1);
-        looks = 0;
-        if (const int ret = poll.sleep(sleeper, signals, deadline.left(room, longest), mask); ret != 0) {
+        const auto longest = polls < max_polls ? most : std::chrono::milliseconds(1);
+        polls = 0;
+        if (const int ret = poll.sleep(sleeper, signals, deadline.left(storage, longest), mask); ret != 0) {
             return ret; // mostly a signal: poll(2) is never restarted
         }
     }
@@ -241,7 +241,7 @@ int select(int count, fd_set* read, fd_set* write, fd_set* except, const Deadlin
     if (count < 0) {
         return -EINVAL;
     }
-    std::array<std::byte, room_for_few / 3> memory;
+    std::array<std::byte, bytes_for_few / 3> memory;
     std::pmr::monotonic_buffer_resource resource(memory.data(), memory.size());
     std::pmr::vector<pollfd> fds(&resource);
     if (count > FD_SETSIZE) {

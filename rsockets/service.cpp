@@ -101,7 +101,7 @@ void Service::rouse() {
     }
 }
 
-void Service::look_after(Socket& socket) {
+void Service::serve(Socket& socket) {
     bool asleep = false;
     {
         const Guard lock(touched_mutex_);
@@ -200,7 +200,7 @@ bool Service::tend() {
     busy_ = false;
     waiting_ = false;
     std::erase_if(tended_, [this](const Ref<Socket>& socket) {
-        const Socket::Sending now = socket->look_at_sending();
+        const Socket::Sending now = socket->check_sending();
         busy_ = busy_ || now == Socket::Sending::busy;
         waiting_ = waiting_ || now == Socket::Sending::waits;
         return now == Socket::Sending::over;
@@ -220,7 +220,7 @@ bool Service::begin_to_doze() {
     }
     dozing_.store(true);
     const bool nothing_waits = std::none_of(tended_.begin(), tended_.end(), [](const Ref<Socket>& socket) {
-        const auto present_stays = socket->look();
+        const auto present_stays = socket->keep_connection();
         return socket->needs_calls();
     });
     if (nothing_waits && kept_.empty()) {

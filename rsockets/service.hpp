@@ -43,7 +43,7 @@ class Service {
     void rouse();
 
     // Registers a socket that has sent data. Once it is idle, the thread moves on what is left.
-    void look_after(Socket& socket);
+    void serve(Socket& socket);
 
     // Takes a closed connection with bytes that the peer has no space for yet, and keeps it until they are sent.
     void linger(std::unique_ptr<Connection> connection);

@@ -44,7 +44,7 @@ bool allowed(State from, State to) {
 }
 
 // The kernel's error for the buffer of an address, which may be null if its length is 0.
-int bad_room(const sockaddr* address, const socklen_t* length) {
+int bad_address_buffer(const sockaddr* address, const socklen_t* length) {
     if (length == nullptr) {
         return EFAULT;
     }
@@ -140,7 +140,7 @@ void Socket::show() {
 }
 
 int Socket::name(sockaddr* address, socklen_t* length) {
-    if (const int error = bad_room(address, length); error != 0) {
+    if (const int error = bad_address_buffer(address, length); error != 0) {
         return -error;
     }
     const Guard lock(mutex_);
@@ -162,7 +162,7 @@ int Socket::came_from(sockaddr* address, socklen_t* length) {
     if (present == nullptr) {
         return -ENOTCONN;
     }
-    if (const int error = bad_room(address, length); error != 0) {
+    if (const int error = bad_address_buffer(address, length); error != 0) {
         return -error;
     }
     const Guard lock(mutex_);
@@ -344,7 +344,7 @@ void Socket::close_connection() {
     Connections::List closing;
     linger wanted{};
     {
-        const std::lock_guard alone(looks_);
+        const std::lock_guard alone(polling_);
         const Guard lock(mutex_);
         if (setting_up_) {
             setting_up_ = false;
@@ -359,7 +359,7 @@ void Socket::close_connection() {
     }
     Connection& last = *closing.back();
     const bool reset_wanted = wanted.l_onoff != 0 && wanted.l_linger == 0;
-    if (reset_wanted || last.look_for_bytes() > 0) {
+    if (reset_wanted || last.poll_bytes() > 0) {
         (void)last.abort();
         return;
     }
@@ -386,7 +386,7 @@ void Socket::close_at_exit() {
     if (present == nullptr || state() != State::connected) {
         return;
     }
-    if (present->look_for_bytes() > 0) {
+    if (present->poll_bytes() > 0) {
         (void)present->abort();
         return;
     }

@@ -15,8 +15,8 @@
 // Its parts have files of their own: BoundAddress, ConnectAttempt, Connections, Listener, OptionValues, Ending,
 // Counters and Room.
 //
-// Lock order: a transport's events or look() of a socket, then one socket's `mutex_`, then its wait queue. A call that
-// sends or receives takes none: it reads the state once, and a connection exists until its socket is closed.
+// Lock order: a transport's events or keep_connection() of a socket, then one socket's `mutex_`, then its wait queue. A
+// call that sends or receives takes none: it reads the state once, and a connection exists until its socket is closed.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@
 #include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
 #include "rsockets/option_values.hpp"
-#include "rsockets/room.hpp"
+#include "rsockets/send_space.hpp"
 #include "rsockets/stats.hpp"
 #include "rsockets/wait_queue.hpp"
 
@@ -107,7 +107,7 @@ class Socket final : public Object, private EventHandler {
     [[nodiscard]] int wait_fd() const; // -1: only the wait queue notifies
     WaitQueue& wait_queue() { return wait_queue_; }
     // Keeps the connection alive, for a thread that is in no call on this socket, while it calls any of the above.
-    [[nodiscard]] std::shared_lock<std::shared_mutex> look() { return std::shared_lock(looks_); }
+    [[nodiscard]] std::shared_lock<std::shared_mutex> keep_connection() { return std::shared_lock(polling_); }
 
     // socket_options.cpp
     int set_option(int level, int name, const void* value, socklen_t length);
@@ -119,7 +119,7 @@ class Socket final : public Object, private EventHandler {
     // For the service thread. busy: data was sent since the last query. Otherwise pending data is moved on. waits: some
     // of it depends on further calls; over: none does.
     enum class Sending : uint8_t { busy, waits, over };
-    Sending look_at_sending();
+    Sending check_sending();
     struct ServiceEntry {
         std::atomic<bool> listed{false}; // in the service thread's lists of sockets that have sent
         Ref<Socket> next;                // in the list of new entries, guarded by its mutex
@@ -229,7 +229,7 @@ class Socket final : public Object, private EventHandler {
     const int family_;
     std::atomic<bool> nonblocking_;
 
-    std::shared_mutex looks_; // shared by look(), exclusive to remove the connection
+    std::shared_mutex polling_; // shared by keep_connection(), exclusive to remove the connection
     mutable Mutex mutex_;
     std::atomic<State> state_{State::closed};
     std::atomic<uint32_t> moves_{0}; // changes of state
@@ -245,7 +245,7 @@ class Socket final : public Object, private EventHandler {
     Ending ending_;
     Counters counters_; // bytes and calls, shown by rsstat
     std::atomic<uint64_t> connections_made_{0};
-    Room room_;
+    SendSpace send_space_;
     ServiceEntry service_entry_;
 
     OptionValues options_ RSOCKET_GUARDED_BY(mutex_);

@@ -125,8 +125,8 @@ void Socket::on_request(base::Info request) {
             listener_->refuse(*request);
             return;
         }
-        if (!listener_->has_room()) {
-            listener_->wait_for_room(std::move(request));
+        if (!listener_->has_space()) {
+            listener_->wait_for_space(std::move(request));
             return;
         }
     }

@@ -47,7 +47,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
     const bool more = (flags & MSG_MORE) != 0 || cached_.corked.load(std::memory_order_relaxed);
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     size_t written = 0;
-    RoomWaiter waiter(room_, wait_queue_);
+    SendSpaceWaiter waiter(send_space_, wait_queue_);
     const Sent noted(*this, written);
     const auto attempt = [&]() -> ssize_t {
         do {

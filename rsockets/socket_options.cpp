@@ -57,7 +57,7 @@ int Socket::take_effect(const Option& option) {
         const bool was_corked = cached_.corked;
         cached_.read(options_.kernel());
         if (was_corked && !cached_.corked && state() == State::connected) {
-            (void)present->look_for_room(); // any call sends the data held back
+            (void)present->poll_space(); // any call sends the data held back
         }
         return 0;
     }
@@ -194,7 +194,7 @@ int Socket::control(unsigned long request, int* value) {
         if (state() == State::listening) {
             return -EINVAL;
         }
-        const ssize_t there = present != nullptr ? present->look_for_bytes() : 0;
+        const ssize_t there = present != nullptr ? present->poll_bytes() : 0;
         *value = there > 0 ? static_cast<int>(there) : 0;
         return 0;
     }
@@ -203,7 +203,7 @@ int Socket::control(unsigned long request, int* value) {
             return -EINVAL;
         }
         if (present != nullptr) {
-            (void)present->look_for_bytes();
+            (void)present->poll_bytes();
         }
         *value = present != nullptr ? static_cast<int>(present->status().unsent) : 0;
         return 0;

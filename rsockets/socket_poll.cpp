@@ -19,7 +19,7 @@ constexpr short writable = POLLOUT | POLLWRNORM;
 
 // Polls without a sleep in between after which a sleep is enforced: an endpoint that reports work while there is none
 // must cost time, not a CPU.
-constexpr int most_looks = 64;
+constexpr int max_polls = 64;
 
 } // namespace
 
@@ -55,11 +55,11 @@ short Socket::events(short interest) {
 }
 
 short Socket::events_connected(Connection& present, short interest) {
-    const ssize_t looked = present.look_for_bytes();
+    const ssize_t there = present.poll_bytes();
     const auto status = present.status();
     const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
     if (!finished && (status.flags & (FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) != 0) {
-        note_loss(present, looked < 0 && looked != -FI_EAGAIN ? static_cast<int>(-looked) : ECONNRESET);
+        note_loss(present, there < 0 && there != -FI_EAGAIN ? static_cast<int>(-there) : ECONNRESET);
     }
     if (finished && (status.flags & FI_RSTREAM_PEER_RESET) != 0) {
         note_loss(present, EPIPE); // TCP's error for a reset after EOF
@@ -74,19 +74,19 @@ short Socket::events_connected(Connection& present, short interest) {
     if (no_more_in && no_more_out) {
         found |= POLLHUP;
     }
-    if (looked > 0 && static_cast<size_t>(looked) >= low_water()) {
+    if (there > 0 && static_cast<size_t>(there) >= low_water()) {
         found |= readable;
     }
     if (no_more_out || status.writable != 0 || (status.flags & FI_RSTREAM_PEER_CLOSED) != 0) {
         found |= writable;
     } else if ((interest & writable) != 0) {
         // From now on the descriptor signals space, until any thread has sent. Other waiters may not be notified again.
-        room_.polled.store(true);
-        if (present.look_for_room() != -FI_EAGAIN) {
+        send_space_.polled.store(true);
+        if (present.poll_space() != -FI_EAGAIN) {
             found |= writable;
             wait_queue_.notify_all();
         } else {
-            room_.starved.fetch_add(1, std::memory_order_relaxed);
+            send_space_.starved.fetch_add(1, std::memory_order_relaxed);
         }
     }
     return static_cast<short>(found);
@@ -94,7 +94,7 @@ short Socket::events_connected(Connection& present, short interest) {
 
 Socket::Progress Socket::progress() {
     Progress now;
-    now.starved = room_.starved.load(std::memory_order_relaxed);
+    now.starved = send_space_.starved.load(std::memory_order_relaxed);
     now.moves = moves_.load(std::memory_order_relaxed);
     now.arrived = counters_.bytes_received() + connections_made_.load(std::memory_order_relaxed);
     constexpr uint32_t receive_shut = 1U << 31; // not used by flags of a status
@@ -119,8 +119,8 @@ bool Socket::may_sleep() {
         return true;
     }
     // The endpoint has events. If no caller has polled for them, they are consumed here, or it would stay signalled.
-    (void)present->look_for_bytes();
-    if (present->status().writable != 0 && present->look_for_room() > 0) {
+    (void)present->poll_bytes();
+    if (present->status().writable != 0 && present->poll_space() > 0) {
         wait_queue_.notify_all();
     }
     return false;
@@ -132,10 +132,10 @@ int Socket::wait_fd() const {
 }
 
 void Socket::note_sleep() {
-    constexpr uint64_t look_each = 64; // buffers grow, and querying their sizes takes longer than counting
+    constexpr uint64_t sleeps_per_poll = 64; // buffers grow, and querying their sizes takes longer than counting
     const uint64_t sleeps = counters_.slept();
     RSOCKET_PROBE(sleep, counters_.fd(), static_cast<int>(state()));
-    if (const Connection* present = connection(); present != nullptr && sleeps % look_each == 0) {
+    if (const Connection* present = connection(); present != nullptr && sleeps % sleeps_per_poll == 0) {
         const Sizes buffers = present->sizes();
         counters_.set_buffers(buffers.recv_buffer, buffers.send_buffer);
     }
@@ -163,7 +163,7 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
         return -EMFILE;
     }
     sleeper.wait_on(wait_queue_);
-    for (int looks = 0;; ++looks) {
+    for (int polls = 0;; ++polls) {
         sleeper.clear();
         ret = attempt();
         if (ret != -EAGAIN) {
@@ -172,15 +172,15 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
         if (deadline.passed()) {
             return -EAGAIN;
         }
-        if (!may_sleep() && looks < most_looks) {
+        if (!may_sleep() && polls < max_polls) {
             continue;
         }
         const int fd = wait_fd();
         pollfd fds[] = {{sleeper.fd(), POLLIN, 0}, {fd, POLLIN, 0}};
-        timespec room{};
+        timespec storage{};
         const timespec* left =
-            looks < most_looks ? deadline.left(room, most) : deadline.left(room, std::chrono::milliseconds(1));
-        looks = 0;
+            polls < max_polls ? deadline.left(storage, most) : deadline.left(storage, std::chrono::milliseconds(1));
+        polls = 0;
         note_sleep();
         const int slept = signals.sleep(fds, fd >= 0 ? 2 : 1, left);
         if (slept > 0) {

@@ -111,7 +111,7 @@ ssize_t Socket::sending_result(Connection& present, ssize_t sent, size_t length)
         return sent;
     }
     if (sent == -FI_EAGAIN) {
-        room_.starved.fetch_add(1, std::memory_order_relaxed);
+        send_space_.starved.fetch_add(1, std::memory_order_relaxed);
         counters_.blocked();
         return -EAGAIN;
     }
@@ -120,7 +120,7 @@ ssize_t Socket::sending_result(Connection& present, ssize_t sent, size_t length)
             return -EPIPE;
         }
         // The provider reports the cause of a loss once, possibly to another call. A receive always reports it.
-        if ((present.status().flags & FI_RSTREAM_LOST) != 0 && present.look_for_bytes() == -FI_ETIMEDOUT) {
+        if ((present.status().flags & FI_RSTREAM_LOST) != 0 && present.poll_bytes() == -FI_ETIMEDOUT) {
             const ssize_t error = fail_with_loss(present, ETIMEDOUT);
             return error != 0 ? error : -EPIPE;
         }
@@ -146,7 +146,7 @@ ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
 void Socket::note_sent(size_t bytes) {
     counters_.sent(bytes);
     if (!service_entry_.listed.load(std::memory_order_relaxed) && !service_entry_.listed.exchange(true)) {
-        library_.service().look_after(*this);
+        library_.service().serve(*this);
     }
     if (library_.service().dozing() && needs_calls()) {
         library_.service().rouse();
@@ -174,7 +174,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
     if (total == 0 && state() == State::connected && !ending_.send_shut.load() && !ending_.lost.load()) {
         return 0;
     }
-    RoomWaiter waiter(room_, wait_queue_);
+    SendSpaceWaiter waiter(send_space_, wait_queue_);
     size_t sent = 0;
     const Sent noted(*this, sent);
     const auto attempt = [&]() -> ssize_t {
@@ -238,23 +238,23 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
         return -EAGAIN; // the call ends in its sleep
     }
     const bool peek = (flags & MSG_PEEK) != 0;
-    size_t room = 0;
+    size_t capacity = 0;
     for (size_t i = 0; i < count; ++i) {
-        room += iov[i].iov_len;
+        capacity += iov[i].iov_len;
     }
     if (wanted > 1) {
-        const ssize_t there = present->look_for_bytes();
+        const ssize_t there = present->poll_bytes();
         if (there > 0 && static_cast<size_t>(there) < wanted && !ending_.receive_shut.load() &&
             (present->status().flags & (FI_RSTREAM_PEER_FINISHED | FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) == 0) {
             return -EAGAIN;
         }
     }
     ssize_t n = 0;
-    if (room == 0 || (peek && (flags & MSG_TRUNC) != 0)) {
-        n = present->look_for_bytes(); // nothing to copy, but EOF or an error may be reported
-        n = n > 0 ? std::min(n, static_cast<ssize_t>(room)) : n;
+    if (capacity == 0 || (peek && (flags & MSG_TRUNC) != 0)) {
+        n = present->poll_bytes(); // nothing to copy, but EOF or an error may be reported
+        n = n > 0 ? std::min(n, static_cast<ssize_t>(capacity)) : n;
     } else if ((flags & MSG_TRUNC) != 0) {
-        n = discard(*present, room);
+        n = discard(*present, capacity);
     } else {
         n = peek ? present->peek(iov, count) : present->recv(iov, count);
     }
@@ -289,7 +289,7 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
         const auto attempt = [&] { return recv_now(iov, count, flags, wanted); };
         const auto has_part = [&] {
             Connection* present = connection();
-            return wanted > 1 && present != nullptr && state() == State::connected && present->look_for_bytes() > 0;
+            return wanted > 1 && present != nullptr && state() == State::connected && present->poll_bytes() > 0;
         };
         const ssize_t ret = repeat(wait, limit, attempt, has_part);
         // After the timeout, or a signal, the available bytes are returned.
@@ -324,13 +324,13 @@ bool Socket::needs_calls() {
     return present != nullptr && state() == State::connected && present->needs_calls();
 }
 
-Socket::Sending Socket::look_at_sending() {
+Socket::Sending Socket::check_sending() {
     const uint64_t now = counters_.sends();
     if (now != service_entry_.sends_seen) {
         service_entry_.sends_seen = now;
         return Sending::busy;
     }
-    const auto present_stays = look();
+    const auto present_stays = keep_connection();
     service_entry_.listed.store(false); // first: a later send registers the socket again
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
         (void)present->may_sleep(); // moves data on; the queue signals the rest

@@ -13,7 +13,7 @@ namespace rsockets {
 namespace {
 
 // Calls per millisecond that show that the program progresses its iomaps itself: it spins, or uses this connection.
-constexpr int looks_a_millisecond = 4;
+constexpr int polls_per_ms = 4;
 // Milliseconds of a turn, in which these calls are counted: doubled while the program makes enough of them. A turn that
 // lasted more than `most_late` times as long, since no events arrived, shows nothing.
 constexpr int longest_turn = 16;
@@ -87,11 +87,11 @@ size_t Transport::dispatch_events() {
 
 size_t Transport::dispatch_events(fid_eq& eq) {
     // An entry with space for private data, which is not used.
-    alignas(fi_eq_cm_entry) std::byte room[sizeof(fi_eq_cm_entry) + 256];
-    auto& entry = reinterpret_cast<fi_eq_cm_entry&>(room);
+    alignas(fi_eq_cm_entry) std::byte buffer[sizeof(fi_eq_cm_entry) + 256];
+    auto& entry = reinterpret_cast<fi_eq_cm_entry&>(buffer);
     for (size_t count = 0;; ++count) {
         uint32_t event = 0;
-        const ssize_t got = fi_eq_read(&eq, &event, room, sizeof(room), 0);
+        const ssize_t got = fi_eq_read(&eq, &event, buffer, sizeof(buffer), 0);
         if (got == -FI_EAVAIL) {
             fi_eq_err_entry error{};
             if (fi_eq_readerr(&eq, &error, 0) < 0) {
@@ -132,7 +132,7 @@ bool Transport::all_attended(std::chrono::steady_clock::time_point now) {
         attended_ = attending_.exchange(0, std::memory_order_relaxed) >= mapped_.load(std::memory_order_relaxed) &&
                     lasted <= most_late * turn_length_; // else the calls were too rare
         turn_length_ = std::chrono::milliseconds(attended_ ? std::min<int>(2 * turn_length_.count(), longest_turn) : 1);
-        looks_wanted_.store(looks_a_millisecond * static_cast<int>(turn_length_.count()), std::memory_order_relaxed);
+        polls_wanted_.store(polls_per_ms * static_cast<int>(turn_length_.count()), std::memory_order_relaxed);
         turn_.fetch_add(1, std::memory_order_relaxed);
         turn_began_ = now;
     }

@@ -57,9 +57,9 @@ class Transport {
     // thread must progress the writes of peers.
     void mapped(int by) { mapped_.fetch_add(by, std::memory_order_relaxed); }
     [[nodiscard]] bool has_maps() const { return mapped_.load(std::memory_order_relaxed) != 0; }
-    // The program itself progresses a connection with that many iomaps: it has made `looks_wanted` calls in this turn.
+    // The program itself progresses a connection with that many iomaps: it has made `polls_wanted` calls in this turn.
     void attended(int maps) { attending_.fetch_add(maps, std::memory_order_relaxed); }
-    [[nodiscard]] int looks_wanted() const { return looks_wanted_.load(std::memory_order_relaxed); }
+    [[nodiscard]] int polls_wanted() const { return polls_wanted_.load(std::memory_order_relaxed); }
     [[nodiscard]] uint32_t turn() const { return turn_.load(std::memory_order_relaxed); }
     // For one thread: true if, in the last turn, the program did so for all connections with iomaps. This call ends a
     // turn that has lasted `turn_length`, which is that of the current turn.
@@ -83,7 +83,7 @@ class Transport {
     std::atomic<int> mapped_{0};
     std::atomic<int> attending_{0};
     std::atomic<uint32_t> turn_{0};
-    std::atomic<int> looks_wanted_{1};
+    std::atomic<int> polls_wanted_{1};
     std::chrono::steady_clock::time_point turn_began_;
     std::chrono::milliseconds turn_length_{1};
     bool attended_ = false;

@@ -128,7 +128,7 @@ Deadline Deadline::in(std::chrono::nanoseconds time) {
     return deadline;
 }
 
-const timespec* Deadline::left(timespec& room, std::optional<std::chrono::nanoseconds> most) const {
+const timespec* Deadline::left(timespec& storage, std::optional<std::chrono::nanoseconds> most) const {
     if (!at_ && !most) {
         return nullptr;
     }
@@ -137,9 +137,9 @@ const timespec* Deadline::left(timespec& room, std::optional<std::chrono::nanose
         time = std::clamp<std::chrono::nanoseconds>(*at_ - Clock::now(), std::chrono::nanoseconds(0), time);
     }
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
-    room.tv_sec = seconds.count();
-    room.tv_nsec = (time - seconds).count();
-    return &room;
+    storage.tv_sec = seconds.count();
+    storage.tv_nsec = (time - seconds).count();
+    return &storage;
 }
 
 namespace {

@@ -76,7 +76,7 @@ class Deadline {
     [[nodiscard]] bool passed() const { return at_ && Clock::now() >= *at_; }
     [[nodiscard]] bool limited() const { return at_.has_value(); }
     // The time left, for ppoll: null if there is no limit. At most `most`, if given.
-    const timespec* left(timespec& room, std::optional<std::chrono::nanoseconds> most = {}) const;
+    const timespec* left(timespec& storage, std::optional<std::chrono::nanoseconds> most = {}) const;
 
   private:
     std::optional<Clock::time_point> at_;

@@ -49,16 +49,16 @@ void failed(const char* file, int line, const char* call, const std::string& got
     failed(file, line, call + got + ", not " + wanted);
 }
 
-Outcome attempt(void (*body)(), char* message, size_t room) {
+Outcome attempt(void (*body)(), char* message, size_t capacity) {
     Outcome outcome = Outcome::passed;
     alarm(static_cast<unsigned>(patience(longest_test_ms) / 1000));
     try {
         body();
     } catch (const Skip& reason) {
-        snprintf(message, room, "%s", reason.what());
+        snprintf(message, capacity, "%s", reason.what());
         outcome = Outcome::skipped;
     } catch (const std::exception& error) {
-        snprintf(message, room, "%s", error.what());
+        snprintf(message, capacity, "%s", error.what());
         outcome = Outcome::failed;
     }
     alarm(0);

@@ -99,7 +99,7 @@ template <class A> void expect_error(const char* file, int line, const char* cal
 
 // Runs one test and stores its message. An alarm limits calls that have no time limit of their own.
 enum class Outcome { passed, failed, skipped };
-Outcome attempt(void (*body)(), char* message, size_t room);
+Outcome attempt(void (*body)(), char* message, size_t capacity);
 // Prints the reason on stderr. For TAP the test passes: cmocka 1.1.5 writes "not ok # SKIP", which Automake takes for a
 // failure.
 void tell_skip(const char* message);

@@ -249,18 +249,18 @@ void test_getname_with_too_little_room_tells_how_much_it_needs() {
         EXPECT_EQ(address[4], 0xaa);
         EXPECT_RESULT(fi_getname(one, address.data(), &length), 0);
     }
-    char room[64];
+    char buffer[64];
     size_t length = 4;
-    EXPECT_RESULT(fi_getpeer(asked.client.get(), room, &length), -FI_ETOOSMALL);
+    EXPECT_RESULT(fi_getpeer(asked.client.get(), buffer, &length), -FI_ETOOSMALL);
     EXPECT_EQ(length, sizeof(sockaddr_in));
 }
 
 void test_getpeer_of_an_endpoint_without_a_peer_gives_enotconn() {
     Host host(here());
     const Stream stream(host);
-    char room[64];
-    size_t length = sizeof(room);
-    EXPECT_RESULT(fi_getpeer(stream.get(), room, &length), -FI_ENOTCONN);
+    char buffer[64];
+    size_t length = sizeof(buffer);
+    EXPECT_RESULT(fi_getpeer(stream.get(), buffer, &length), -FI_ENOTCONN);
 }
 
 Owned<fid_pep> passive(Host& host, fi_info* info) {

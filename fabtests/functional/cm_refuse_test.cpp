@@ -385,10 +385,10 @@ void core_client(const std::vector<std::string>& arguments) {
     const std::vector<std::byte> listener = from_text(arguments.at(0));
     CoreEnd end(CoreEnd::core_info_to(listener));
     end.open(end.host.info.get());
-    size_t room = 0;
-    size_t length = sizeof(room);
-    check("fi_getopt", fi_getopt(&end.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &room, &length));
-    const std::string data(std::min(std::stoul(arguments.at(1)), room), '\x5a');
+    size_t capacity = 0;
+    size_t length = sizeof(capacity);
+    check("fi_getopt", fi_getopt(&end.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &capacity, &length));
+    const std::string data(std::min(std::stoul(arguments.at(1)), capacity), '\x5a');
     check("fi_connect", fi_connect(end.ep.get(), listener.data(), data.data(), data.size()));
     const Event event = end.host.next_event(patience(20000));
     EXPECT(event.error);

@@ -183,20 +183,20 @@ void test_calls_that_an_object_has_not_are_refused() {
     Host host(here());
     const Listener listener(host);
     Stream stream(host);
-    char room[64];
-    size_t length = sizeof(room);
+    char buffer[64];
+    size_t length = sizeof(buffer);
     EXPECT_RESULT(fi_getname(&stream.ep->fid, nullptr, nullptr), -FI_EINVAL);
     EXPECT_RESULT(fi_setname(&stream.ep->fid, nullptr, 0), -FI_EINVAL);
     EXPECT_ERROR(fi_control(&stream.ep->fid, 12345, nullptr));
     EXPECT_ERROR(fi_control(&listener.pep->fid, 12345, nullptr));
     EXPECT_ERROR(fi_setopt(&listener.pep->fid, FI_OPT_ENDPOINT, FI_OPT_SEND_BUF_SIZE, &length, sizeof(length)));
-    EXPECT_ERROR(fi_read(stream.get(), room, 1, nullptr, FI_ADDR_UNSPEC, 0, 0, nullptr));
-    EXPECT_ERROR(fi_tsend(stream.get(), room, 1, nullptr, FI_ADDR_UNSPEC, 0, nullptr));
+    EXPECT_ERROR(fi_read(stream.get(), buffer, 1, nullptr, FI_ADDR_UNSPEC, 0, 0, nullptr));
+    EXPECT_ERROR(fi_tsend(stream.get(), buffer, 1, nullptr, FI_ADDR_UNSPEC, 0, nullptr));
     fid_cq* cq = nullptr;
     fi_cq_attr attr{};
     EXPECT_ERROR(fi_cq_open(host.domain.get(), &attr, &cq, nullptr));
     fid_mr* mr = nullptr;
-    EXPECT_ERROR(fi_mr_reg(host.domain.get(), room, sizeof(room), FI_SEND, 0, 0, 0, &mr, nullptr));
+    EXPECT_ERROR(fi_mr_reg(host.domain.get(), buffer, sizeof(buffer), FI_SEND, 0, 0, 0, &mr, nullptr));
 }
 
 void test_an_endpoint_of_another_type_is_not_made() {

@@ -97,9 +97,9 @@ void test_half_close_behind_a_full_buffer_delivers_all_first() {
     const uint64_t accepted = fill_up(*pair.client, pattern);
     EXPECT_RESULT(fi_shutdown(pair.client->get(), FI_RSTREAM_SHUT_WR), 0);
     Pattern expected(2);
-    std::vector<char> room(4096);
+    std::vector<char> buffer(4096);
     for (;;) {
-        const ssize_t got = recv(*pair.server, room.data(), room.size());
+        const ssize_t got = recv(*pair.server, buffer.data(), buffer.size());
         if (got == 0) {
             break;
         }
@@ -108,7 +108,7 @@ void test_half_close_behind_a_full_buffer_delivers_all_first() {
             wait_for_any(pair.own_host->fabric.get(), {&pair.server->ep->fid, &pair.client->ep->fid});
             continue;
         }
-        expected.check(room.data(), static_cast<size_t>(check("fi_recv", got)));
+        expected.check(buffer.data(), static_cast<size_t>(check("fi_recv", got)));
     }
     EXPECT_EQ(expected.position(), accepted);
 }
@@ -215,11 +215,11 @@ void test_close_delivers_what_the_peer_takes_later() {
         }
         Threads threads;
         threads.start([&] { pair.client.reset(); });
-        std::vector<char> room(3001);
+        std::vector<char> buffer(3001);
         Pattern expected(4);
         ssize_t got = 0;
-        while ((got = pair.server->recv_some(room.data(), room.size())) > 0) {
-            expected.check(room.data(), static_cast<size_t>(got));
+        while ((got = pair.server->recv_some(buffer.data(), buffer.size())) > 0) {
+            expected.check(buffer.data(), static_cast<size_t>(got));
         }
         threads.join();
         EXPECT_RESULT(got, 0);
@@ -237,11 +237,11 @@ void test_what_a_closed_end_holds_moves_on_while_only_its_peer_is_called() {
         EXPECT_RESULT(
             fi_setopt(&pair.client->ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_LINGER, &shortly, sizeof(shortly)), 0);
         pair.client.reset();
-        std::vector<char> room(3001);
+        std::vector<char> buffer(3001);
         Pattern expected(5);
         ssize_t got = 0;
         const auto start = Clock::now();
-        while ((got = recv(*pair.server, room.data(), room.size())) != 0) {
+        while ((got = recv(*pair.server, buffer.data(), buffer.size())) != 0) {
             if (got == -FI_EAGAIN) {
                 EXPECT(milliseconds_since(start) < patience(20000));
                 if (!spins) {
@@ -250,7 +250,7 @@ void test_what_a_closed_end_holds_moves_on_while_only_its_peer_is_called() {
                 continue;
             }
             EXPECT(got > 0);
-            expected.check(room.data(), static_cast<size_t>(got));
+            expected.check(buffer.data(), static_cast<size_t>(got));
         }
         EXPECT_EQ(expected.position(), accepted);
     }
@@ -289,9 +289,9 @@ void test_shutdown_is_reported_once_and_names_the_endpoint() {
         end(pair);
         (void)await_readable(*pair.server);
         expect_shutdown_event(pair, *pair.server);
-        char room[8];
-        (void)recv(*pair.server, room, sizeof(room));
-        (void)recv(*pair.server, room, sizeof(room));
+        char buffer[8];
+        (void)recv(*pair.server, buffer, sizeof(buffer));
+        (void)recv(*pair.server, buffer, sizeof(buffer));
         expect_no_event(pair);
     }
 }
@@ -356,9 +356,9 @@ void test_ends_while_both_sides_send() {
             EXPECT_RESULT(fi_shutdown(pair.client->get(), FI_RSTREAM_SHUT_WR), 0);
             break;
         }
-        char room[1000];
+        char buffer[1000];
         ssize_t got = 0;
-        while ((got = recv(*pair.server, room, sizeof(room))) > 0 || got == -FI_EAGAIN) {
+        while ((got = recv(*pair.server, buffer, sizeof(buffer))) > 0 || got == -FI_EAGAIN) {
             if (got == -FI_EAGAIN) {
                 if (pair.client) {
                     char other[1000];

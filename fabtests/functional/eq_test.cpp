@@ -44,13 +44,13 @@ void make_error(Host& host, const std::string& why) {
     fi_eq_err_entry error{};
     EXPECT_RESULT(fi_eq_readerr(host.eq.get(), &error, FI_PEEK), sizeof(error));
     EXPECT(error.fid == &client.ep->fid);
-    char room[16] = {};
-    error.err_data = room;
-    error.err_data_size = sizeof(room);
+    char buffer[16] = {};
+    error.err_data = buffer;
+    error.err_data_size = sizeof(buffer);
     EXPECT_RESULT(fi_eq_readerr(host.eq.get(), &error, FI_PEEK), sizeof(error));
-    EXPECT(error.err_data == room);
-    EXPECT_EQ(error.err_data_size, std::min(why.size(), sizeof(room)));
-    EXPECT(memcmp(room, why.data(), error.err_data_size) == 0);
+    EXPECT(error.err_data == buffer);
+    EXPECT_EQ(error.err_data_size, std::min(why.size(), sizeof(buffer)));
+    EXPECT(memcmp(buffer, why.data(), error.err_data_size) == 0);
     error = {};
     EXPECT_RESULT(fi_eq_readerr(host.eq.get(), &error, 0), sizeof(error));
     EXPECT_EQ(error.err, FI_ECONNREFUSED);
@@ -109,12 +109,12 @@ void test_peek_leaves_the_event() {
 void test_too_small_a_buffer_loses_nothing() {
     auto host = host_with();
     write(host, 9);
-    unsigned char room[sizeof(fi_eq_entry)] = {};
+    unsigned char buffer[sizeof(fi_eq_entry)] = {};
     uint32_t type = 0;
-    for (const size_t size : {size_t{0}, size_t{8}, size_t{16}, sizeof(room) - 1}) {
-        EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, room, size, 0), -FI_ETOOSMALL);
+    for (const size_t size : {size_t{0}, size_t{8}, size_t{16}, sizeof(buffer) - 1}) {
+        EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, buffer, size, 0), -FI_ETOOSMALL);
     }
-    EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, room, sizeof(room), 0), sizeof(room));
+    EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, buffer, sizeof(buffer), 0), sizeof(buffer));
 }
 
 void test_too_small_a_buffer_loses_no_connection_request() {
@@ -126,17 +126,17 @@ void test_too_small_a_buffer_loses_no_connection_request() {
     union {
         fi_eq_cm_entry entry;
         char bytes[sizeof(fi_eq_cm_entry) + 16];
-    } room{};
-    const char* data = room.bytes + sizeof(fi_eq_cm_entry);
+    } buffer{};
+    const char* data = buffer.bytes + sizeof(fi_eq_cm_entry);
     constexpr size_t whole = sizeof(fi_eq_cm_entry) + 7;
-    EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &room, sizeof(void*), patience(10000), 0), -FI_ETOOSMALL);
+    EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &buffer, sizeof(void*), patience(10000), 0), -FI_ETOOSMALL);
     // As much private data as there is room for.
-    EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, &room, whole - 3, FI_PEEK), whole - 3);
+    EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, &buffer, whole - 3, FI_PEEK), whole - 3);
     EXPECT(memcmp(data, "priv", 5) == 0);
-    EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, &room, sizeof(room), 0), whole);
+    EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, &buffer, sizeof(buffer), 0), whole);
     EXPECT(memcmp(data, "private", 8) == 0);
-    const Info info(room.entry.info);
-    EXPECT(room.entry.fid == &listener.pep->fid);
+    const Info info(buffer.entry.info);
+    EXPECT(buffer.entry.fid == &listener.pep->fid);
 }
 
 void test_bad_arguments_give_einval() {

@@ -67,10 +67,10 @@ struct Survivor {
     void expect_soon() const { EXPECT(milliseconds_since(died) <= patience(soon_ms)); }
     // Receives and checks all there is; the end, or why there is no more.
     ssize_t receive_rest(Pattern& expected) {
-        char room[4099];
+        char buffer[4099];
         ssize_t got = 0;
-        while ((got = stream->recv_some(room, sizeof(room))) > 0) {
-            expected.check(room, static_cast<size_t>(got));
+        while ((got = stream->recv_some(buffer, sizeof(buffer))) > 0) {
+            expected.check(buffer, static_cast<size_t>(got));
         }
         return got;
     }
@@ -193,7 +193,7 @@ void kill_during(const std::string& task, uint64_t bytes_before) {
     Pattern sending(1);
     Pattern expected(1);
     std::vector<char> piece(4099);
-    std::vector<char> room(4099);
+    std::vector<char> buffer(4099);
     size_t at = piece.size();
     uint64_t sent = 0;
     bool killed = false;
@@ -223,9 +223,9 @@ void kill_during(const std::string& task, uint64_t bytes_before) {
                 told_sender = true;
             }
         }
-        const ssize_t n = recv(*survivor.stream, room.data(), room.size());
+        const ssize_t n = recv(*survivor.stream, buffer.data(), buffer.size());
         if (n > 0) {
-            expected.check(room.data(), static_cast<size_t>(n));
+            expected.check(buffer.data(), static_cast<size_t>(n));
             moved = true;
         } else if (n != -FI_EAGAIN) {
             EXPECT(killed);

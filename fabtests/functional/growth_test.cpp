@@ -175,9 +175,9 @@ void test_the_room_that_was_promised_is_there_while_buffers_grow() {
     std::vector<char> buffer(2 * largest);
     uint64_t got = 0;
     while (writer.sent < plenty) {
-        const ssize_t room = peek_send(*pair.client);
-        if (room > 0) {
-            EXPECT(writer.some(static_cast<size_t>(room)) == room);
+        const ssize_t space = peek_send(*pair.client);
+        if (space > 0) {
+            EXPECT(writer.some(static_cast<size_t>(space)) == space);
         }
         writer.fill();
         for (ssize_t there = 0; (there = peek_recv(*pair.server)) > 0;) {

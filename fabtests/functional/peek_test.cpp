@@ -20,8 +20,8 @@ void test_peek_gives_the_number_of_bytes_and_leaves_them() {
     pair.client->send_all(text.data(), text.size());
     EXPECT_EQ(await_readable(*pair.server, 1000), 1000);
     EXPECT_RESULT(peek_recv(*pair.server), 1000);
-    char room[400];
-    EXPECT_RESULT(recv(*pair.server, room, sizeof(room)), 400);
+    char space[400];
+    EXPECT_RESULT(recv(*pair.server, space, sizeof(space)), 400);
     EXPECT_RESULT(peek_recv(*pair.server), 600);
     pair.client->send_all("more", 4);
     EXPECT_EQ(await_readable(*pair.server, 604), 604);
@@ -83,19 +83,19 @@ void test_peek_tells_of_the_end_and_of_a_reset() {
 void test_peek_at_the_room_gives_what_would_be_accepted() {
     for (const size_t size : {size_t{0}, size_t{4096}, size_t{5000}, size_t{1} << 20}) {
         auto pair = connected(size);
-        const auto room = static_cast<ssize_t>(pair.client->get_option(FI_OPT_SEND_BUF_SIZE));
-        EXPECT_RESULT(peek_send(*pair.client), room);
+        const auto space = static_cast<ssize_t>(pair.client->get_option(FI_OPT_SEND_BUF_SIZE));
+        EXPECT_RESULT(peek_send(*pair.client), space);
         EXPECT_RESULT(send_message(*pair.client, {{nullptr, 7}}, FI_PEEK), -FI_EINVAL);
         char message[100] = {};
-        EXPECT_RESULT(send_message(*pair.client, {{message, 100}}, FI_PEEK), room); // whatever message is passed
-        EXPECT_RESULT(peek_recv(*pair.server), -FI_EAGAIN);                         // nothing was sent
+        EXPECT_RESULT(send_message(*pair.client, {{message, 100}}, FI_PEEK), space); // whatever message is passed
+        EXPECT_RESULT(peek_recv(*pair.server), -FI_EAGAIN);                          // nothing was sent
         // Fill it by what it says, until it says no.
-        std::vector<char> bytes(static_cast<size_t>(room));
+        std::vector<char> bytes(static_cast<size_t>(space));
         uint64_t accepted = 0;
         ssize_t now = 0;
         Pattern pattern(8);
         while ((now = peek_send(*pair.client)) != -FI_EAGAIN) {
-            EXPECT(now > 0 && now <= room);
+            EXPECT(now > 0 && now <= space);
             pattern.fill(bytes.data(), static_cast<size_t>(now));
             EXPECT_RESULT(send(*pair.client, bytes.data(), static_cast<size_t>(now)), now);
             accepted += static_cast<uint64_t>(now);

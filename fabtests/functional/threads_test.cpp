@@ -160,15 +160,15 @@ void test_many_threads_read_one_queue_and_each_event_comes_once() {
                 union {
                     fi_eq_cm_entry entry;
                     char bytes[512];
-                } room;
+                } buffer;
                 uint32_t type = 0;
-                const ssize_t got = fi_eq_sread(host.eq.get(), &type, &room, sizeof(room), 20, 0);
+                const ssize_t got = fi_eq_sread(host.eq.get(), &type, &buffer, sizeof(buffer), 20, 0);
                 if (got == -FI_EAGAIN) {
                     continue;
                 }
                 EXPECT_RESULT(got, sizeof(fi_eq_cm_entry));
                 if (type == FI_CONNREQ) {
-                    const Info info(room.entry.info);
+                    const Info info(buffer.entry.info);
                     auto server = std::make_unique<Stream>(host, info.get());
                     server->accept();
                     const std::lock_guard lock(mutex);
@@ -176,7 +176,7 @@ void test_many_threads_read_one_queue_and_each_event_comes_once() {
                 } else {
                     EXPECT_EQ(type, static_cast<uint32_t>(FI_CONNECTED));
                     const std::lock_guard lock(mutex);
-                    ++connected[room.entry.fid];
+                    ++connected[buffer.entry.fid];
                 }
                 ++events;
             }
@@ -226,11 +226,11 @@ void test_shutdown_and_abort_by_another_thread() {
         std::atomic<bool> over{false};
         Threads threads;
         threads.start([&] {
-            char room[1000];
+            char buffer[1000];
             ssize_t got = 1;
             try {
                 while (got > 0) {
-                    got = pair.server->recv_some(room, sizeof(room));
+                    got = pair.server->recv_some(buffer, sizeof(buffer));
                 }
             } catch (...) {
                 over = true;

@@ -104,18 +104,18 @@ void test_harmless_flags_change_nothing() {
 
 void test_what_cannot_be_asked_for_gives_einval_and_changes_nothing() {
     auto pair = connected();
-    char room[8];
+    char space[8];
     Stream& s = *pair.client;
     EXPECT_RESULT(send_message(s, {segment("x", 1)}, FI_REMOTE_CQ_DATA), -FI_EINVAL);
     EXPECT_RESULT(send_message(s, {segment("x", 1)}, FI_DELIVERY_COMPLETE), -FI_EINVAL);
     EXPECT_RESULT(send_message(s, {segment("x", 1)}, 1ULL << 62), -FI_EINVAL);
-    EXPECT_RESULT(recv_message(s, {segment(room, 8)}, 1ULL << 62), -FI_EINVAL);
-    EXPECT_RESULT(recv_message(s, {segment(room, 8)}, FI_MULTI_RECV), -FI_EINVAL);
+    EXPECT_RESULT(recv_message(s, {segment(space, 8)}, 1ULL << 62), -FI_EINVAL);
+    EXPECT_RESULT(recv_message(s, {segment(space, 8)}, FI_MULTI_RECV), -FI_EINVAL);
     EXPECT_RESULT(send(s, nullptr, 1), -FI_EINVAL);
     EXPECT_RESULT(recv(s, nullptr, 1), -FI_EINVAL);
     EXPECT_RESULT(fi_inject(s.get(), nullptr, 1, FI_ADDR_UNSPEC), -FI_EINVAL);
     EXPECT_RESULT(send_message(s, {segment("x", 1), segment(nullptr, 1)}, 0), -FI_EINVAL);
-    EXPECT_RESULT(recv_message(s, {segment(room, 1), segment(nullptr, 1)}, 0), -FI_EINVAL);
+    EXPECT_RESULT(recv_message(s, {segment(space, 1), segment(nullptr, 1)}, 0), -FI_EINVAL);
     EXPECT_RESULT(fi_sendv(s.get(), nullptr, nullptr, 1, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
     EXPECT_RESULT(fi_recvv(s.get(), nullptr, nullptr, 1, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
     EXPECT_RESULT(fi_sendmsg(s.get(), nullptr, 0), -FI_EINVAL);
@@ -143,11 +143,11 @@ void test_memory_may_be_used_again_at_once() {
 void test_a_full_stream_gives_eagain_and_accepts_again_once_the_peer_reads() {
     for (const size_t size : {size_t{0}, size_t{4096}, size_t{5000}, size_t{1} << 20}) {
         auto pair = connected(size);
-        const size_t room =
+        const size_t space =
             pair.client->get_option(FI_OPT_SEND_BUF_SIZE) + pair.server->get_option(FI_OPT_RECV_BUF_SIZE);
         Pattern pattern(7);
         const uint64_t accepted = fill_up(*pair.client, pattern, 1000);
-        EXPECT(accepted > 0 && accepted <= room);
+        EXPECT(accepted > 0 && accepted <= space);
         char byte = 0;
         EXPECT_RESULT(send(*pair.client, &byte, 1), -FI_EAGAIN);
         EXPECT_RESULT(peek_send(*pair.client), -FI_EAGAIN);
@@ -205,7 +205,7 @@ void work_both_ways(Stream& s, uint64_t total, uint64_t out, uint64_t in, std::a
     Pattern sending(out);
     Pattern expected(in);
     std::vector<char> piece(5003);
-    std::vector<char> room(7001);
+    std::vector<char> space(7001);
     size_t at = piece.size();
     uint64_t sent = 0;
     const auto step = [&] {
@@ -223,9 +223,9 @@ void work_both_ways(Stream& s, uint64_t total, uint64_t out, uint64_t in, std::a
             }
         }
         if (expected.position() < total) {
-            if (const ssize_t n = recv(s, room.data(), room.size()); n != -FI_EAGAIN) {
+            if (const ssize_t n = recv(s, space.data(), space.size()); n != -FI_EAGAIN) {
                 EXPECT(n != 0);
-                expected.check(room.data(), static_cast<size_t>(check("fi_recv", n)));
+                expected.check(space.data(), static_cast<size_t>(check("fi_recv", n)));
                 moved = true;
             }
         }

@@ -58,12 +58,12 @@ void test_trywait_says_no_while_bytes_were_neither_taken_nor_told_of() {
     EXPECT_RESULT(try_wait(*pair.own_host, &pair.server->ep->fid), -FI_EAGAIN); // still
     EXPECT_RESULT(peek_recv(*pair.server), 4);
     await_idle(pair, *pair.server); // told
-    char room[4];
-    EXPECT_RESULT(recv(*pair.server, room, 1), 1);
+    char buffer[4];
+    EXPECT_RESULT(recv(*pair.server, buffer, 1), 1);
     EXPECT_RESULT(try_wait(*pair.own_host, &pair.server->ep->fid), -FI_EAGAIN); // what was left was not told of since
     EXPECT_RESULT(peek_recv(*pair.server), 3);
     await_idle(pair, *pair.server);
-    EXPECT_RESULT(recv(*pair.server, room, 4), 3);
+    EXPECT_RESULT(recv(*pair.server, buffer, 4), 3);
     await_idle(pair, *pair.server); // all was taken
 }
 
@@ -207,10 +207,10 @@ void test_trywait_says_no_until_the_end_behind_bytes_told_of_was_told() {
     await_idle(pair, *pair.server);
     EXPECT_RESULT(fi_shutdown(pair.client->get(), FI_RSTREAM_SHUT_WR), 0);
     await_not_idle(pair, *pair.server);
-    char room[2];
-    EXPECT_RESULT(recv(*pair.server, room, 2), 2);
+    char buffer[2];
+    EXPECT_RESULT(recv(*pair.server, buffer, 2), 2);
     EXPECT_RESULT(try_wait(*pair.own_host, &pair.server->ep->fid), -FI_EAGAIN);
-    EXPECT_RESULT(recv(*pair.server, room, 2), 0);
+    EXPECT_RESULT(recv(*pair.server, buffer, 2), 0);
     await_idle(pair, *pair.server);
 }
 
@@ -234,11 +234,11 @@ void test_trywait_says_no_once_there_is_room_again() {
             EXPECT_RESULT(peek_send(*pair.client), -FI_EAGAIN);
         }
         await_idle(pair, *pair.client); // nobody reads: no room
-        std::vector<char> room(accepted);
+        std::vector<char> buffer(accepted);
         Pattern expected(1);
         ssize_t got = 0;
-        EXPECT((got = recv(*pair.server, room.data(), room.size())) > 0);
-        expected.check(room.data(), static_cast<size_t>(got));
+        EXPECT((got = recv(*pair.server, buffer.data(), buffer.size())) > 0);
+        expected.check(buffer.data(), static_cast<size_t>(got));
         EXPECT(readable(wait_fd(&pair.client->ep->fid), patience(10000)));
         await_not_idle(pair, *pair.client);
         EXPECT_RESULT(try_wait(*pair.own_host, &pair.client->ep->fid), -FI_EAGAIN);

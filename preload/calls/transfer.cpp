@@ -45,18 +45,18 @@ void clear_extras(msghdr& message, int flags) {
 }
 
 // TCP_INQ (net/ipv4/tcp.c, TCP_CM_INQ): how much is left to read. room: msg_controllen, before the call.
-void tell_queue(int fd, msghdr& message, size_t room) {
+void report_queue(int fd, msghdr& message, size_t capacity) {
     Connection* c = table::connection(fd);
     if (c == nullptr || c->state.load()->inq == 0 || c->segment.load() == nullptr) [[likely]] {
         return;
     }
     const sys::ErrnoKept kept;
     const int queued = stream::inq_hint(*c, fd);
-    if (message.msg_control == nullptr || room < CMSG_LEN(sizeof(queued))) {
+    if (message.msg_control == nullptr || capacity < CMSG_LEN(sizeof(queued))) {
         message.msg_flags |= MSG_CTRUNC;
         return;
     }
-    message.msg_controllen = std::min(room, CMSG_SPACE(sizeof(queued)));
+    message.msg_controllen = std::min(capacity, CMSG_SPACE(sizeof(queued)));
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = IPPROTO_TCP;
     header->cmsg_type = TCP_CM_INQ;
@@ -199,14 +199,15 @@ PRELOAD_EXPORT ssize_t recvmsg(int fd, struct msghdr* message, int flags) {
     if (message == nullptr || message->msg_iovlen > IOV_MAX || has_bad_name(*message)) {
         return real::recvmsg(fd, message, flags);
     }
-    const size_t room = message->msg_controllen;
-    if (Connection* c = room != 0 ? table::connection(fd) : nullptr; c != nullptr && c->state.load()->timestamp != 0) {
+    const size_t capacity = message->msg_controllen;
+    if (Connection* c = capacity != 0 ? table::connection(fd) : nullptr;
+        c != nullptr && c->state.load()->timestamp != 0) {
         io::pin_for(*c, fd, Reason::option); // only the kernel has the time of arrival
     }
     const ssize_t n = receive_message(fd, message, flags);
     if (n >= 0 && careful(fd)) {
         clear_extras(*message, flags);
-        tell_queue(fd, *message, room);
+        report_queue(fd, *message, capacity);
     }
     return n;
 }
@@ -302,13 +303,13 @@ PRELOAD_EXPORT ssize_t sendfile(int fd, int in, off_t* offset, size_t count) noe
 static_assert(sizeof(off_t) == sizeof(off64_t));
 PRELOAD_ALIAS(sendfile64, sendfile);
 
-PRELOAD_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t size, size_t room) {
-    return size > room ? (__chk_fail(), -1) : read(fd, buffer, size);
+PRELOAD_EXPORT ssize_t __read_chk(int fd, void* buffer, size_t size, size_t capacity) {
+    return size > capacity ? (__chk_fail(), -1) : read(fd, buffer, size);
 }
-PRELOAD_EXPORT ssize_t __recv_chk(int fd, void* buffer, size_t size, size_t room, int flags) {
-    return size > room ? (__chk_fail(), -1) : recv(fd, buffer, size, flags);
+PRELOAD_EXPORT ssize_t __recv_chk(int fd, void* buffer, size_t size, size_t capacity, int flags) {
+    return size > capacity ? (__chk_fail(), -1) : recv(fd, buffer, size, flags);
 }
-PRELOAD_EXPORT ssize_t __recvfrom_chk(int fd, void* buffer, size_t size, size_t room, int flags, struct sockaddr* from,
-                                      socklen_t* length) {
-    return size > room ? (__chk_fail(), -1) : recvfrom(fd, buffer, size, flags, from, length);
+PRELOAD_EXPORT ssize_t __recvfrom_chk(int fd, void* buffer, size_t size, size_t capacity, int flags,
+                                      struct sockaddr* from, socklen_t* length) {
+    return size > capacity ? (__chk_fail(), -1) : recvfrom(fd, buffer, size, flags, from, length);
 }

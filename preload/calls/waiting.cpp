@@ -138,12 +138,12 @@ PRELOAD_EXPORT int ppoll(struct pollfd* fds, nfds_t count, const struct timespec
     return is_valid(timeout) ? poll_any(fds, count, from(timeout), mask, kernel) : kernel();
 }
 
-PRELOAD_EXPORT int __poll_chk(struct pollfd* fds, nfds_t count, int timeout, size_t room) {
-    return room / sizeof(*fds) < count ? (__chk_fail(), -1) : poll(fds, count, timeout);
+PRELOAD_EXPORT int __poll_chk(struct pollfd* fds, nfds_t count, int timeout, size_t capacity) {
+    return capacity / sizeof(*fds) < count ? (__chk_fail(), -1) : poll(fds, count, timeout);
 }
 PRELOAD_EXPORT int __ppoll_chk(struct pollfd* fds, nfds_t count, const struct timespec* timeout, const sigset_t* mask,
-                               size_t room) {
-    return room / sizeof(*fds) < count ? (__chk_fail(), -1) : ppoll(fds, count, timeout, mask);
+                               size_t capacity) {
+    return capacity / sizeof(*fds) < count ? (__chk_fail(), -1) : ppoll(fds, count, timeout, mask);
 }
 
 namespace {
@@ -191,11 +191,11 @@ int select_any(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeo
     if (said <= 0) {
         return said;
     }
-    const Sets told(in, out, except);
-    given.restore(in, out, except);
+    const Sets watched(in, out, except);
+    watched.restore(in, out, except);
     const int again = wait::select(count, in, out, except, left_of(timeout_ns, begin), mask);
     if (again == -2) {
-        told.restore(in, out, except);
+        watched.restore(in, out, except);
         return said;
     }
     return again;

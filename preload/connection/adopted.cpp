@@ -63,9 +63,9 @@ void adopt(int fd) {
 
 void adopt_inherited() {
     // Standard input and output of a server that inetd starts, and a few more fds that programs pass on.
-    constexpr int looked_at = 32;
-    std::array<ino_t, looked_at> inodes{};
-    for (int fd = 0; fd < looked_at; ++fd) {
+    constexpr int max_fds = 32;
+    std::array<ino_t, max_fds> inodes{};
+    for (int fd = 0; fd < max_fds; ++fd) {
         adopt(fd);
         struct stat info {};
         if (table::connection(fd) == nullptr || fstat(fd, &info) != 0) {

@@ -145,8 +145,9 @@ ssize_t sleep_with_part(ConnectionState& s, int fd, const Asleep& asleep) {
 
 // Some bytes were moved before this result: an error that the kernel does not report again is left to the next call.
 ssize_t later(ConnectionState& s, ssize_t done, ssize_t result) {
-    constexpr ssize_t told_again[] = {0, -EAGAIN, -EINTR, stream::gone, stream::elsewhere, stream::interrupted, -EPIPE};
-    if (std::find(std::begin(told_again), std::end(told_again), result) == std::end(told_again)) {
+    constexpr ssize_t own_results[] = {0,     -EAGAIN, -EINTR, stream::gone, stream::elsewhere, stream::interrupted,
+                                       -EPIPE};
+    if (std::find(std::begin(own_results), std::end(own_results), result) == std::end(own_results)) {
         s.pending_error = static_cast<int>(-result);
     }
     return done;
@@ -204,7 +205,7 @@ bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peek
         if (sleep_with_part(s, fd, asleep) <= 0) {
             return false;
         }
-        (void)stream::look(c, fd, 0, path::nobody); // consumes the frame, which would wake this thread forever
+        (void)stream::check(c, fd, 0, path::nobody); // consumes the frame, which would wake this thread forever
     }
     return true;
 }
@@ -231,9 +232,9 @@ ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
             continue;
         }
         pollfd one{fd, POLLRDHUP, 0};
-        const int told = cancellable([&] { return real::poll(&one, 1UL, pause_ms); }, [] {});
-        ended = told > 0;
-        if (told < 0 || (limit >= 0 && sys::now_ns() - begin > static_cast<uint64_t>(limit) * 1000000)) {
+        const int ready = cancellable([&] { return real::poll(&one, 1UL, pause_ms); }, [] {});
+        ended = ready > 0;
+        if (ready < 0 || (limit >= 0 && sys::now_ns() - begin > static_cast<uint64_t>(limit) * 1000000)) {
             return n;
         }
     }
@@ -272,7 +273,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         }
         const Asleep asleep(c, s, fd);
         OwnSleep own(c, s, by_ring);
-        const stream::Readiness r = stream::look(c, fd, POLLIN, own.sleeper());
+        const stream::Readiness r = stream::check(c, fd, POLLIN, own.sleeper());
         if (r.only_soon(POLLIN)) {
             asleep.end();
             (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
@@ -316,7 +317,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part) {
     const int limit = s.time_limits ? time_limit_ms(fd, SO_SNDTIMEO) : -1;
     const Asleep asleep(c, s, fd);
     OwnSleep own(c, s, by_ring);
-    const stream::Readiness r = stream::look(c, fd, POLLOUT, own.sleeper());
+    const stream::Readiness r = stream::check(c, fd, POLLOUT, own.sleeper());
     if (r.only_soon(POLLOUT)) {
         asleep.end();
         (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
@@ -356,7 +357,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part) {
 
 // A shutdown ends a call that sleeps, even if space has become available meanwhile. The kernel returns the error, and
 // raises SIGPIPE. 0: there was none.
-ssize_t look_for_shutdown(const ConnectionState& s, int fd, int flags) {
+ssize_t check_shutdown(const ConnectionState& s, int fd, int flags) {
     constexpr int max_pauses = 100000; // the thread that shuts down may have been killed midway
     for (int i = 0; i < max_pauses && s.write_shut == WriteShut::begun; ++i) {
         const timespec pause{0, 100000};
@@ -409,7 +410,7 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
             if (done != 0) {
                 return done; // the next call reports it
             }
-            if (const ssize_t shut = look_for_shutdown(s, fd, flags); shut < 0) {
+            if (const ssize_t shut = check_shutdown(s, fd, flags); shut < 0) {
                 return shut;
             }
         }
@@ -448,7 +449,7 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
             if (done != 0) {
                 break;
             }
-            if (const ssize_t shut = look_for_shutdown(s, fd, 0); shut < 0) {
+            if (const ssize_t shut = check_shutdown(s, fd, 0); shut < 0) {
                 return shut;
             }
         }

@@ -17,7 +17,7 @@ namespace {
 
 constinit std::atomic<int> highest_duplicated{-1};
 
-void tell_sets(int fd) {
+void notify_sets(int fd) {
     Connection* c = table::connection(fd);
     table::for_each_set([&](int, EpollSet& set) {
         if (c != nullptr && !set.note_connected(fd)) {
@@ -49,7 +49,7 @@ void note_connected(int fd) {
     }
     const uint8_t before = notes[static_cast<size_t>(fd)].fetch_or(0, std::memory_order_acq_rel); // see note_watched()
     if ((before & watched) != 0) {
-        tell_sets(fd);
+        notify_sets(fd);
     }
     struct stat own {};
     if ((before & duplicated) == 0 || fstat(fd, &own) != 0) {
@@ -62,7 +62,7 @@ void note_connected(int fd) {
             about.st_ino == own.st_ino && about.st_dev == own.st_dev) {
             lifecycle::duplicate(fd, other);
             if ((note & watched) != 0) {
-                tell_sets(other);
+                notify_sets(other);
             }
         }
     }

@@ -59,10 +59,11 @@ struct Readiness {
 // checked once more afterwards; if nothing is ready, the caller may sleep on the kernel's socket for Readiness::kernel,
 // and on the descriptor of the id if it passed one. arrived: how many bytes of the program have arrived so far, by the
 // ring and by the kernel, for edge-triggered epoll; it includes all that `events` reports.
-Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived = nullptr);
+Readiness check(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived = nullptr);
 
-// The same without locks or system calls, in the common case: all of both directions is in the ring. False: use look().
-bool look_in_memory(const Connection& c, short wanted, short& events);
+// The same without locks or system calls, in the common case: all of both directions is in the ring. False:
+// use check().
+bool check_in_memory(const Connection& c, short wanted, short& events);
 
 // Arms the sleeper: the peer wakes it with the next bytes, or with space. For a waiter that needs new events, not
 // present ones.

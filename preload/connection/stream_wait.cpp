@@ -49,7 +49,7 @@ uint64_t arrived_of(Connection& c, int fd, uint64_t head) {
 }
 
 // The readiness of the reader's direction: POLLIN in events, or what to poll the kernel for.
-void look_in(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrived) {
+void check_input(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrived) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
     const uint64_t head = ring.writer.head.load(); // before the check for a switch: these bytes are reported, too
@@ -79,7 +79,7 @@ bool has_switched_lately(const ConnectionState& s) {
     return sys::now_ns() - s.switched_ns.load() < timeout_ns;
 }
 
-void look_out(Connection& c, int fd, short wanted, Readiness& r) {
+void check_output(Connection& c, int fd, short wanted, Readiness& r) {
     ConnectionState& s = *c.state.load();
     if (is_recovering(c)) [[unlikely]] {
         r.soon = true;
@@ -124,14 +124,14 @@ void look_out(Connection& c, int fd, short wanted, Readiness& r) {
             service::ask_holder(s.holder_service, s.token); // which continues when there is space
         }
         if (s.resume_due && !far_end_knows(c)) {
-            r.soon = true; // unless the peer has gone: see look_once()
+            r.soon = true; // unless the peer has gone: see check_once()
             return;
         }
         r.kernel |= wanted & POLLOUT;
     }
 }
 
-void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness& r, uint64_t* arrived) {
+void check_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness& r, uint64_t* arrived) {
     ConnectionState& s = *c.state.load();
     {
         const ReadSection section(c, fd);
@@ -140,7 +140,7 @@ void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness&
             return;
         }
         arm(c, POLLIN, sleeper);
-        look_in(c, fd, wanted, r, arrived);
+        check_input(c, fd, wanted, r, arrived);
     }
     {
         const WriteSection section(c, fd);
@@ -149,7 +149,7 @@ void look_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness&
             return;
         }
         arm(c, wanted & POLLOUT, sleeper);
-        look_out(c, fd, wanted, r);
+        check_output(c, fd, wanted, r);
     }
     // Urgent data comes by TCP, once the writer has returned to it.
     const bool may_be_urgent = (wanted & POLLPRI) != 0 && (published_epoch(c) & 1) == 0;
@@ -186,7 +186,7 @@ bool has_failed(int fd) {
 
 } // namespace
 
-Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived) {
+Readiness check(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived) {
     wanted |= (wanted & POLLRDNORM) != 0 ? POLLIN : 0;
     wanted |= (wanted & POLLWRNORM) != 0 ? POLLOUT : 0;
     Readiness r;
@@ -204,10 +204,10 @@ Readiness look(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* 
             return r;
         }
     }
-    look_once(c, fd, wanted, path::nobody, r, arrived);
+    check_once(c, fd, wanted, path::nobody, r, arrived);
     if (!r.blocked && sleeper != path::nobody && (r.events & (wanted | POLLHUP | POLLERR)) == 0) {
         r = {};
-        look_once(c, fd, wanted, sleeper, r, arrived);
+        check_once(c, fd, wanted, sleeper, r, arrived);
         // Frames arrive as bytes, whatever the program waits for.
         const ConnectionState& s = *c.state.load();
         r.ring = r.kernel == 0 && !s.ended && !s.broken;

@@ -168,7 +168,7 @@ void Link::greet(uint64_t now) {
     hello.ends = task_.ends;
     phase_ = Phase::greeting;
     deadline_ = now + greeting_time;
-    wants_room_ = true; // so that flush() sets the watched events anew
+    wants_space_ = true; // so that flush() sets the watched events anew
     send(Kind::hello, &hello, sizeof(hello));
 }
 
@@ -202,8 +202,8 @@ bool Link::flush() {
         out_.clear();
         flushed_ = 0;
     }
-    if (const bool wants = !out_.empty(); wants != wants_room_) {
-        wants_room_ = wants;
+    if (const bool wants = !out_.empty(); wants != wants_space_) {
+        wants_space_ = wants;
         if (!owner_.watch(socket_.fd(), token(), wants)) {
             fail(Reason::no_memory);
             return false;
@@ -290,7 +290,7 @@ bool Link::take_all() {
         parsed_ += sizeof(header) + header.bytes;
     }
     if (mirror_) {
-        tell_program();
+        notify_program();
     }
     if (parsed_ == in_.size()) {
         in_.clear();
@@ -350,7 +350,7 @@ bool Link::take_closed() {
     return true;
 }
 
-void Link::tell_program() {
+void Link::notify_program() {
     for (const uint64_t id : {mirror_->data_sleeper(), mirror_->space_sleeper()}) {
         if (id != 0) {
             owner_.wake(*segment_, task_.direction, id);
@@ -471,7 +471,7 @@ bool Link::progress() {
     if (moved && !flush()) {
         return true;
     }
-    tell_program();
+    notify_program();
     if (mirror_->is_closing() && deadline_ == UINT64_MAX) {
         deadline_ = sys::now_ns() + last_time;
     }

@@ -88,7 +88,7 @@ class Link {
     void prove();
     void send_next_urgent();
     void begin_to_move();
-    void tell_program();
+    void notify_program();
     void take_frames() const;
     void send(Kind kind, const void* body, size_t bytes);
     bool flush();
@@ -119,7 +119,7 @@ class Link {
     uint64_t give_up_ = 0;
     uint64_t pause_ = 0;
     FabricSocket socket_;
-    bool wants_room_ = false;
+    bool wants_space_ = false;
     Bytes in_;
     size_t parsed_ = 0; // of in_
     Bytes out_;

@@ -31,7 +31,7 @@ void Mirror::append(Bytes& out, Kind kind, const void* body, size_t bytes, uint6
     header.area = area;
     // given_back must be sent before the tail, see stream::is_clear().
     const uint64_t tail = in().reader.tail.load();
-    header.tail = in().reader.given_back.load() == sent_.given_back ? tail : told_tail_;
+    header.tail = in().reader.given_back.load() == sent_.given_back ? tail : reported_tail_;
     const size_t at = out.size();
     out.resize(at + sizeof(header) + bytes);
     memcpy(out.data() + at, &header, sizeof(header));
@@ -39,7 +39,7 @@ void Mirror::append(Bytes& out, Kind kind, const void* body, size_t bytes, uint6
         base::copy_bytes(out.data() + at + sizeof(header), body, bytes);
     }
     if (kind == Kind::data) { // the far end takes the tail from these, and from states
-        told_tail_ = std::max(told_tail_, header.tail);
+        reported_tail_ = std::max(reported_tail_, header.tail);
     }
 }
 
@@ -74,7 +74,7 @@ bool Mirror::is_news(const State& state) const {
     sent.received = state.received;
     if (!exact_) {
         const uint64_t capacity = write_.capacity();
-        sent.tail = state.tail - told_tail_ < capacity / 4 ? state.tail : sent.tail;
+        sent.tail = state.tail - reported_tail_ < capacity / 4 ? state.tail : sent.tail;
         sent.given_back = state.given_back;
     }
     return exact_ ? sent_ != state : sent != state;
@@ -104,8 +104,8 @@ bool Mirror::collect_data(Bytes& out, size_t limit) {
         if (!next(count)) {
             return any;
         }
-        const size_t room = limit - out.size();
-        const size_t n = read_.contiguous(std::min<uint64_t>(count, std::max<size_t>(room, 4096)));
+        const size_t space = limit - out.size();
+        const size_t n = read_.contiguous(std::min<uint64_t>(count, std::max<size_t>(space, 4096)));
         append(out, Kind::data, path::ring_memory(&segment_, own_) + read_.offset_of(read_.position), n, read_.position,
                read_.area);
         read_.position += n;
@@ -174,7 +174,7 @@ bool Mirror::collect(Bytes& out, size_t limit) {
         collect_taken(out, state);
         append(out, Kind::state, &state, sizeof(state));
         sent_ = state;
-        told_tail_ = std::max(told_tail_, state.tail); // the reader may have advanced since the snapshot
+        reported_tail_ = std::max(reported_tail_, state.tail); // the reader may have advanced since the snapshot
         any = true;
     }
     exact_ = false;
@@ -369,7 +369,7 @@ bool Mirror::arm(uint64_t id) {
     }
     segment_.mirror.sleeper.store(id);
     return ours.writer.head.load() != read_.position || segment_.mirror.changes.load() != changes_ ||
-           in().reader.tail.load() - told_tail_ >= write_.capacity() / 4;
+           in().reader.tail.load() - reported_tail_ >= write_.capacity() / 4;
 }
 
 } // namespace preload::fabric

@@ -94,7 +94,7 @@ class Mirror {
     path::Cursor write_;       // of the far end's ring here
     State sent_;               // the last that was sent
     State far_;                // the last that was received
-    uint64_t told_tail_ = 0;
+    uint64_t reported_tail_ = 0;
     uint64_t changes_ = 0;
     uint32_t grants_ = 0;
     uint32_t withdraw_ = 0;

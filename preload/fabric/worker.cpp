@@ -143,7 +143,7 @@ void Worker::make_busy(Served& one) {
 }
 
 // The program of one of them has woken this process.
-void Worker::look_at_idle() {
+void Worker::check_idle() {
     if (!wakeup::is_notified(idle_wakeup_)) {
         return;
     }
@@ -197,7 +197,7 @@ bool Worker::arm_busy() {
 }
 
 uint64_t Worker::next_deadline() const {
-    uint64_t next = next_look_;
+    uint64_t next = next_check_;
     for (const Served* one : busy_) {
         const bool may_be_idle = one->link->may_be_idle();
         next =
@@ -248,7 +248,7 @@ void Worker::read_control() {
         }
         if (n <= 0) {
             program_ended_ = true;
-            next_look_ = 0;
+            next_check_ = 0;
             (void)repoll_ctl(epoll_, EPOLL_CTL_DEL, control_fd, nullptr);
             return;
         }
@@ -327,7 +327,7 @@ unsigned Worker::read_messages() {
 }
 
 // A killed process sends nothing. The kernel shows which processes have a connection.
-void Worker::look_for_the_dead(uint64_t now) {
+void Worker::check_processes(uint64_t now) {
     bool any = false;
     for (auto& [token, one] : links_) {
         Link& link = *one.link;
@@ -345,7 +345,7 @@ void Worker::look_for_the_dead(uint64_t now) {
             any = true;
         }
     }
-    next_look_ = any || !program_ended_ ? now + second : UINT64_MAX;
+    next_check_ = any || !program_ended_ ? now + second : UINT64_MAX;
 }
 
 void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {
@@ -371,11 +371,11 @@ void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {
 
 void Worker::run() {
     std::array<epoll_event, 64> events;
-    next_look_ = sys::now_ns() + second;
+    next_check_ = sys::now_ns() + second;
     for (;;) {
         wakeup::clear(wakeup_);
         notify_again();
-        look_at_idle();
+        check_idle();
         int timeout = 0;
         const bool moved = progress_busy();
         let_idle(now_);
@@ -385,8 +385,8 @@ void Worker::run() {
         if (!moved && !arm_busy()) {
             const uint64_t next = next_deadline();
             const uint64_t now = sys::now_ns();
-            constexpr uint64_t until_room = 1; // ms: no event reports space
-            const uint64_t longest = unsent_.empty() ? 60000 : until_room;
+            constexpr uint64_t until_space = 1; // ms: no event reports space
+            const uint64_t longest = unsent_.empty() ? 60000 : until_space;
             timeout = next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest));
         }
         const int n = repoll_wait(epoll_, events.data(), events.size(), timeout);
@@ -397,8 +397,8 @@ void Worker::run() {
         for (const Served* one : busy_) {
             one->link->on_time(now_);
         }
-        if (next_look_ <= now_) {
-            look_for_the_dead(now_);
+        if (next_check_ <= now_) {
+            check_processes(now_);
         }
     }
 }

@@ -41,7 +41,7 @@ class Worker final : public LinkOwner {
         bool is_idle = true;    // it is not in busy_
     };
     void make_busy(Served& one);
-    void look_at_idle();
+    void check_idle();
     void let_idle(uint64_t now);
     void forget_ended();
     bool progress_busy();
@@ -52,7 +52,7 @@ class Worker final : public LinkOwner {
     void serve(const Control& task, int memory, int tcp);
     void read_inbox();
     unsigned read_messages();
-    void look_for_the_dead(uint64_t now);
+    void check_processes(uint64_t now);
     // The link becomes busy. Null: it has ended.
     Link* find(uint64_t token);
     // A notification for the program's service.
@@ -73,7 +73,7 @@ class Worker final : public LinkOwner {
     uint64_t idle_wakeup_ = 0; // and for idle ones
     bool program_ended_ = false;
     uint64_t now_ = 0; // after the last sleep
-    uint64_t next_look_ = UINT64_MAX;
+    uint64_t next_check_ = UINT64_MAX;
     uint64_t next_idle_ = 0;                     // when busy links are next checked for being idle
     std::vector<Notice> unsent_;                 // the service's inbox was full
     std::unordered_map<uint64_t, Served> links_; // by token

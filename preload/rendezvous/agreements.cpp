@@ -109,19 +109,19 @@ void Agreements::at(Pending& pending, uint64_t due) {
 
 void Agreements::on_time(uint64_t now) {
     deadline_ = UINT64_MAX;
-    const bool look_at_all = any_closed_;
+    const bool check_all = any_closed_;
     any_closed_ = false;
-    if (look_at_all) {
+    if (check_all) {
         fabric_.on_closed();
     }
     fabric_.on_time(now);
     deadline_ = fabric_.deadline();
     pending_.for_each([&](Pending& pending) {
-        if (look_at_all && pending.upgrade.connection->requested.load() == 2) {
+        if (check_all && pending.upgrade.connection->requested.load() == 2) {
             conclude(pending, failure(Reason::none));
         } else if (pending.due <= now) {
             pending.due = UINT64_MAX;
-            look_at(pending, now);
+            check(pending, now);
         } else {
             deadline_ = std::min(deadline_, pending.due);
         }
@@ -129,7 +129,7 @@ void Agreements::on_time(uint64_t now) {
     begin_meetings();
 }
 
-void Agreements::look_at(Pending& pending, uint64_t now) {
+void Agreements::check(Pending& pending, uint64_t now) {
     if (pending.offer != nullptr) {
         conclude(pending, unanswered(pending.upgrade));
     } else if (pending.meeting != nullptr) {
@@ -253,17 +253,17 @@ bool Agreements::send_ready_on(Pending& pending, Channel& channel) {
     Proposal proposal;
     proposal.kind = Proposal::ready;
     proposal.ends = pending.upgrade.ends;
-    if (!channel.has_room() || !channel.send(proposal)) {
-        wait_for_room(channel);
+    if (!channel.has_space() || !channel.send(proposal)) {
+        wait_for_space(channel);
         return false;
     }
     pending.ready_sent_on = &channel;
     return true;
 }
 
-void Agreements::wait_for_room(Channel& channel) {
-    if (!channel.waiting && !channel.has_room()) {
-        channels_.watch_room(channel, true);
+void Agreements::wait_for_space(Channel& channel) {
+    if (!channel.waiting && !channel.has_space()) {
+        channels_.watch_space(channel, true);
     }
     channel.waiting = true;
 }
@@ -276,8 +276,8 @@ void Agreements::make_offer(Pending& pending, uint64_t now) {
     if (pending.meeting == nullptr) {
         at(pending, rounded_up(now + timeout_without_space));
     }
-    if (channel.offers >= max_offers || !channel.has_room()) {
-        wait_for_room(channel);
+    if (channel.offers >= max_offers || !channel.has_space()) {
+        wait_for_space(channel);
         return;
     }
     Proposal proposal;
@@ -298,7 +298,7 @@ void Agreements::make_offer(Pending& pending, uint64_t now) {
     descriptors::close(memory);
     if (!sent) { // the peer does not read, or has ended: a meeting finds out
         withdraw_offer(pending);
-        wait_for_room(channel);
+        wait_for_space(channel);
         return;
     }
     end_meeting(pending);
@@ -367,7 +367,7 @@ void Agreements::on_channel(uint64_t event, uint32_t events, uint64_t now) {
         }
     }
     if (channel->in_use() && (events & EPOLLOUT) != 0) {
-        channels_.watch_room(*channel, false);
+        channels_.watch_space(*channel, false);
         send_waiting(*channel, now);
     }
     begin_meetings();

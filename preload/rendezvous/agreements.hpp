@@ -50,7 +50,7 @@ class Agreements {
     static constexpr size_t max_meetings = 64;
 
     void conclude(Pending& pending, const Outcome& outcome);
-    void look_at(Pending& pending, uint64_t now);
+    void check(Pending& pending, uint64_t now);
     void at(Pending& pending, uint64_t due);
 
     void await_meeting(Pending& pending);
@@ -63,7 +63,7 @@ class Agreements {
     bool send_ready_on(Pending& pending, Channel& channel);
     void make_offer(Pending& pending, uint64_t now);
     void withdraw_offer(Pending& pending);
-    void wait_for_room(Channel& channel);
+    void wait_for_space(Channel& channel);
     void send_waiting(Channel& channel, uint64_t now);
     void close_channel(Channel& channel);
     void on_proposal(Channel& channel, const Proposal& proposal, int memory, uint64_t now);

@@ -15,7 +15,7 @@
 
 namespace preload::rendezvous {
 
-bool Channel::has_room() const {
+bool Channel::has_space() const {
     int queued = 0;
     return sys::call(SYS_ioctl, fd_, SIOCOUTQ, &queued) == 0 && static_cast<size_t>(queued) < buffer_ / 2;
 }
@@ -130,7 +130,7 @@ void Channels::note_use(Channel& channel, const Ends& ends) {
     channel.last_ = ends;
 }
 
-void Channels::watch_room(Channel& channel, bool wanted) {
+void Channels::watch_space(Channel& channel, bool wanted) {
     (void)watch(epoll_, channel.fd_, wanted ? EPOLLIN | EPOLLOUT : EPOLLIN, event_of(channel));
 }
 

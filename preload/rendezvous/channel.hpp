@@ -22,7 +22,7 @@ class Channel {
     // The other end of a connection must belong to this user.
     [[nodiscard]] uid_t user() const { return user_; }
     // Whether there is space for an optional message, and for answers after it.
-    [[nodiscard]] bool has_room() const;
+    [[nodiscard]] bool has_space() const;
     // Passes a descriptor with it, if fd >= 0. False: there is no space, or no receiver.
     bool send(const Proposal& proposal, int fd = -1);
     enum class Received : uint8_t { message, nothing, ended };
@@ -70,7 +70,7 @@ class Channels {
     // This channel was used to agree on a connection.
     void note_use(Channel& channel, const Ends& ends);
     // Starts or stops waiting for space.
-    void watch_room(Channel& channel, bool wanted);
+    void watch_space(Channel& channel, bool wanted);
 
     // The peer has sent `ready` for a connection while this end was not ready.
     void note_ready(Channel& channel, const Ends& ends);

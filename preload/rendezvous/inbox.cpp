@@ -90,7 +90,7 @@ int open_inbox(uint64_t service) {
 
 namespace {
 
-unsigned inbox_room() {
+unsigned inbox_capacity() {
     std::array<char, 16> text{};
     const int fd = descriptors::make(
         [] { return sys::call(SYS_openat, AT_FDCWD, "/proc/sys/net/unix/max_dgram_qlen", O_RDONLY | O_CLOEXEC); });
@@ -105,7 +105,7 @@ unsigned inbox_room() {
 
 unsigned many_messages() {
     constexpr unsigned most = 8; // Linux's default is 10
-    static const unsigned many = std::min(inbox_room(), most);
+    static const unsigned many = std::min(inbox_capacity(), most);
     return many;
 }
 

@@ -286,7 +286,7 @@ bool ask_to_wake(Connection& c, uint64_t id) {
     return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message, short_ns) == 0;
 }
 
-void tell_of_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared(), long_ns); }
+void announce_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared(), long_ns); }
 
 void guard(Connection& c) {
     Guard none = Guard::none;

@@ -24,7 +24,7 @@ bool ask_to_wake(Connection& c, uint64_t id);
 // The name that the service has, or will have once it runs; 0: no random number is available.
 uint64_t promised_name();
 // Notifies another process that this one waits in the same epoll set.
-void tell_of_shared_set(uint64_t service);
+void announce_shared_set(uint64_t service);
 // The connection has the token now. On the service's thread.
 void note_token(uint64_t token, Connection& c);
 // A thread is about to sleep where only the service sees the kernel's events of the connection.

@@ -33,7 +33,7 @@ constinit rendezvous::TokenIndex* token_index = nullptr;
 // Calls body(fd, connection) for each that has the token: both ends may be in this process. False: there is none.
 template <class Body> bool with_connection(uint64_t token, Body&& body) {
     bool found = false;
-    const auto look = [&](Connection& c) {
+    const auto check = [&](Connection& c) {
         const int fd = c.fd.load();
         const KeptState kept(c, fd);
         if (kept && kept.get()->token == token && c.segment.load() != nullptr) {
@@ -41,10 +41,10 @@ template <class Body> bool with_connection(uint64_t token, Body&& body) {
             body(fd, c);
         }
     };
-    if (token != 0 && !token_index->for_each(token, look)) {
+    if (token != 0 && !token_index->for_each(token, check)) {
         table::for_each_connection([&](int fd, Connection& c) {
             if (c.fd.load() == fd) {
-                look(c);
+                check(c);
             }
         });
     }

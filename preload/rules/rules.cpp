@@ -312,11 +312,11 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
         }
         return;
     }
-    void* const room =
+    void* const memory =
         mmap(nullptr, max_file, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     size_t size = 0;
-    while (room != MAP_FAILED && size < max_file) {
-        const long got = syscall(SYS_read, fd, static_cast<char*>(room) + size, max_file - size);
+    while (memory != MAP_FAILED && size < max_file) {
+        const long got = syscall(SYS_read, fd, static_cast<char*>(memory) + size, max_file - size);
         if (got < 0 && errno == EINTR) {
             continue;
         }
@@ -329,15 +329,15 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
         size += static_cast<size_t>(got);
     }
     syscall(SYS_close, fd);
-    if (room == MAP_FAILED) {
+    if (memory == MAP_FAILED) {
         report_line(report, "%s is not read: there is no memory", path);
         return;
     }
     if (size == max_file) {
         report_line(report, "%s is too large: what follows its first %zu bytes is left out", path, max_file);
     }
-    add_lines({static_cast<const char*>(room), size}, program(), path, report);
-    munmap(room, max_file);
+    add_lines({static_cast<const char*>(memory), size}, program(), path, report);
+    munmap(memory, max_file);
 }
 
 // Without /proc, uses the name that the program was started by.
@@ -398,8 +398,8 @@ const Rules& Rules::get() {
         return *rules;
     }
     const int saved = errno;
-    void* const room = mmap(nullptr, sizeof(Rules), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    auto* mine = room == MAP_FAILED ? nullptr : new (room) Rules;
+    void* const memory = mmap(nullptr, sizeof(Rules), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    auto* mine = memory == MAP_FAILED ? nullptr : new (memory) Rules;
     size_t faults = 0;
     if (mine != nullptr) {
         mine->load({count, &faults});
@@ -413,7 +413,7 @@ const Rules& Rules::get() {
             munmap(scratch, sizeof(Rules));
         }
     } else if (mine != nullptr && !won) {
-        munmap(room, sizeof(Rules));
+        munmap(memory, sizeof(Rules));
     }
     errno = saved;
     return *loaded.load(std::memory_order_acquire);

@@ -134,7 +134,7 @@ void refresh(Connection& c) {
     // Not in a new page, where a connection gets a row when this process moves bytes on it.
     Row* row = c.row.load(std::memory_order_relaxed);
     if (row != nullptr && row->generation.load(std::memory_order_relaxed) != 0) {
-        detail::look(*row, c, *c.state.load());
+        detail::update(*row, c, *c.state.load());
     }
 }
 

@@ -46,7 +46,7 @@ inline Row* row_of(Connection& c) {
     return row;
 }
 
-inline void look(Row& row, const Connection& c, const ConnectionState& s) {
+inline void update(Row& row, const Connection& c, const ConnectionState& s) {
     if (const uint64_t seen = seen_of(s); row.seen.load(std::memory_order_relaxed) != seen) [[unlikely]] {
         refresh_row(row, c, s, seen);
     }
@@ -60,7 +60,7 @@ inline void moved_plain(Connection& c, const ConnectionState& s, bool received, 
         base::stats::Traffic& traffic = received ? row->in : row->out;
         traffic.bytes.fetch_add(n, std::memory_order_relaxed);
         traffic.calls.fetch_add(1, std::memory_order_relaxed);
-        detail::look(*row, c, s);
+        detail::update(*row, c, s);
     }
 }
 
@@ -70,7 +70,7 @@ inline void moved_locked(Connection& c, const ConnectionState& s, bool received,
         base::stats::Traffic& traffic = received ? row->in : row->out;
         base::stats::add(traffic.bytes, n);
         base::stats::add(traffic.calls, 1);
-        detail::look(*row, c, s);
+        detail::update(*row, c, s);
     }
 }
 

@@ -158,7 +158,7 @@ class End {
     std::string read_by_poll() {
         std::string text;
         for (int i = 0; i < 8 && text.find('!') == std::string::npos; ++i) {
-            const stream::Readiness r = stream::look(connection, fd_, POLLIN, path::nobody);
+            const stream::Readiness r = stream::check(connection, fd_, POLLIN, path::nobody);
             pollfd one{fd_, POLLIN, 0};
             if ((r.events & POLLIN) != 0 || (r.blocked && poll(&one, 1, 0) > 0)) {
                 text += read();

@@ -112,7 +112,7 @@ void test_bytes_behind_the_last_urgent_byte_are_no_record() {
 
 uint64_t arrived_at(End& end, int fd) {
     uint64_t count = 0;
-    (void)stream::look(end.connection, fd, POLLIN, path::nobody, &count);
+    (void)stream::check(end.connection, fd, POLLIN, path::nobody, &count);
     return count;
 }
 
@@ -243,7 +243,7 @@ void test_what_is_readable_does_not_hide_that_space_is_to_come() {
     pair.settle();
     pair.a.return_to_kernel(); // and the far end does not know yet
     const auto look = [&] {
-        return stream::look(pair.a.connection, pair.sockets.connected, POLLIN | POLLOUT, path::nobody);
+        return stream::check(pair.a.connection, pair.sockets.connected, POLLIN | POLLOUT, path::nobody);
     };
     stream::Readiness r = look();
     EXPECT_EQ(r.events & (POLLIN | POLLOUT), POLLIN);

@@ -154,8 +154,8 @@ int open_numbers(int below) {
 
 void test_a_child_has_no_descriptor_of_the_library() {
     const Connections connections;
-    constexpr int looked_at = 512;
-    const int own = open_numbers(looked_at);
+    constexpr int max_fds = 512;
+    const int own = open_numbers(max_fds);
     constexpr int forks = 200;
     int more = 0;
     std::atomic<bool> stop{false};
@@ -168,7 +168,7 @@ void test_a_child_has_no_descriptor_of_the_library() {
         const pid_t child = fork();
         EXPECT(child >= 0);
         if (child == 0) {
-            _exit(open_numbers(looked_at) == own ? 0 : 1);
+            _exit(open_numbers(max_fds) == own ? 0 : 1);
         }
         int status = 0;
         EXPECT_EQ(waitpid(child, &status, 0), child);

@@ -66,7 +66,7 @@ void test_zerocopy_is_the_kernels_only_when_it_is_used() {
 }
 
 // What TCP_INQ says beside `size` bytes that are received; -1: nothing.
-int queued_behind(int fd, size_t size, size_t room = 64) {
+int queued_behind(int fd, size_t size, size_t capacity = 64) {
     std::string bytes(size, '\0');
     iovec part{bytes.data(), bytes.size()};
     alignas(cmsghdr) std::array<char, 64> control{};
@@ -74,11 +74,11 @@ int queued_behind(int fd, size_t size, size_t room = 64) {
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control.data();
-    message.msg_controllen = room;
+    message.msg_controllen = capacity;
     EXPECT_EQ(recvmsg(fd, &message, MSG_WAITALL), static_cast<ssize_t>(size));
     const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    EXPECT_EQ((message.msg_flags & MSG_CTRUNC) != 0, room < CMSG_LEN(sizeof(int)));
-    if (header == nullptr || room < CMSG_LEN(sizeof(int))) {
+    EXPECT_EQ((message.msg_flags & MSG_CTRUNC) != 0, capacity < CMSG_LEN(sizeof(int)));
+    if (header == nullptr || capacity < CMSG_LEN(sizeof(int))) {
         return -1;
     }
     EXPECT_EQ(header->cmsg_level, IPPROTO_TCP);

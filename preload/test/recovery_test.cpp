@@ -63,7 +63,7 @@ void test_a_return_that_was_seen_before_is_followed() {
     pair.a.return_to_kernel();
     pair.settle();
     EXPECT_EQ(pair.a.write("by TCP"), 6);
-    (void)stream::look(pair.b.connection, pair.sockets.accepted, 0, path::nobody); // takes the frame
+    (void)stream::check(pair.b.connection, pair.sockets.accepted, 0, path::nobody); // takes the frame
     EXPECT(pair.b.state.resume_seen);
     pair.a.lose();
     pair.b.lose();
@@ -291,7 +291,7 @@ struct Proving : Pair {
     long unread() { return stream::unread(b.connection, sockets.accepted); }
     uint64_t arrived() {
         uint64_t count = 0;
-        (void)stream::look(b.connection, sockets.accepted, POLLIN, path::nobody, &count);
+        (void)stream::check(b.connection, sockets.accepted, POLLIN, path::nobody, &count);
         return count;
     }
 

@@ -33,7 +33,7 @@ constinit EpollSet* unused_sets = nullptr;
 constinit LocalLock list_lock;
 
 // What the kernel watches a member of a set of several processes for, until it is handed over.
-constexpr uint32_t told_to_all = EPOLLIN | EPOLLRDHUP | EPOLLPRI;
+constexpr uint32_t reported_to_all = EPOLLIN | EPOLLRDHUP | EPOLLPRI;
 
 void* memory(size_t size) {
     void* got = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -235,7 +235,7 @@ void EpollSet::remove(Watch* watch) {
             break;
         }
     }
-    forget_told(*watch);
+    forget_reported(*watch);
     unlink(*watch);
     nested_ -= watch->inner != nullptr ? 1 : 0;
     removed_ -= watch->removed ? 1 : 0;
@@ -263,7 +263,7 @@ void EpollSet::activate(Watch& watch) {
 }
 
 // For edge-triggered members: the present state counts as new. The kernel's epoll_ctl(2) also reports what is there.
-void EpollSet::tell_anew(Watch& watch) {
+void EpollSet::report_anew(Watch& watch) {
     watch.kernel_in = false;
     watch.seen_arrived = UINT64_MAX;
     watch.seen_ended = 0;
@@ -286,13 +286,13 @@ void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_due) {
     }
     watch.converted = true;
     watch.disabled = false;
-    tell_anew(watch); // the present state may not have been reported
+    report_anew(watch); // the present state may not have been reported
     activate(watch);
     // A thread that sleeps has armed nothing at the peer, and has not checked the ring: the kernel's socket, which
     // usually has space, wakes it.
     const uint32_t space = wakes ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
     number = epfd;
-    change_in_kernel(watch, is_several() ? told_to_all : kernel_events_of(watch.wanted.events | space));
+    change_in_kernel(watch, is_several() ? reported_to_all : kernel_events_of(watch.wanted.events | space));
 }
 
 // With the lock. Programs remove and add members for each request. The kernel need not be called if it watches a
@@ -317,7 +317,7 @@ bool EpollSet::change_in_memory(Watch& watch, int operation, const epoll_event* 
     watch.removed = false;
     watch.wanted = *event;
     watch.disabled = false;
-    tell_anew(watch);
+    report_anew(watch);
     activate(watch);
     return true;
 }
@@ -339,7 +339,7 @@ void EpollSet::flush_removed() {
     }
 }
 
-void EpollSet::tell_kernel() {
+void EpollSet::update_kernel() {
     const LocalLock::Hold hold(lock_);
     if (hold) {
         flush_removed();
@@ -400,7 +400,7 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
             if (watch != nullptr) {
                 set_wanted(*watch, *event);
                 watch->disabled = false;
-                tell_anew(*watch);
+                report_anew(*watch);
                 if (watch->converted) {
                     activate(*watch);
                 } else {
@@ -487,7 +487,7 @@ bool EpollSet::note_disconnected(int fd) {
 void EpollSet::renew_number(int fd) {
     const LocalLock::Hold hold(lock_);
     if (Watch* watch = hold ? find(fd) : nullptr; watch != nullptr && watch->converted) {
-        tell_anew(*watch);
+        report_anew(*watch);
         activate(*watch);
     }
 }

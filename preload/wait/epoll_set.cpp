@@ -22,7 +22,7 @@ namespace {
 
 void set_flag(bool& flag, bool value) { std::atomic_ref(flag).store(value); }
 
-constexpr uint32_t always_told = EPOLLERR | EPOLLHUP;
+constexpr uint32_t always_reported = EPOLLERR | EPOLLHUP;
 
 } // namespace
 
@@ -34,7 +34,7 @@ bool only_ring(const Connection& c) {
     return (epoch & 1) != 0 && c.in_ring().writer.epoch.load(std::memory_order_acquire) == epoch;
 }
 
-// What stream::look() reports as `arrived`, while all of it is in the ring.
+// What stream::check() reports as `arrived`, while all of it is in the ring.
 uint64_t arrived(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     return c.in_ring().writer.head.load() + s.received.load() - s.frames_seen;
@@ -60,11 +60,11 @@ bool has_news(const Watch& watch) {
 } // namespace
 
 // Whether a member has events. If not, and to_sleep, its wake-up is armed.
-bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
-    const bool to_sleep = next != Next::look;
+bool EpollSet::check(Watch& watch, Next next, uint32_t& events) {
+    const bool to_sleep = next != Next::check;
     events = 0;
     if (watch.inner != nullptr) {
-        return look_at_nested(watch, to_sleep, events);
+        return check_nested(watch, to_sleep, events);
     }
     if (watch.connection == nullptr || watch.removed) {
         return false;
@@ -80,9 +80,9 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
     const auto wanted =
         static_cast<short>(given & (EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM));
     const bool edge = (given & EPOLLET) != 0;
-    uint64_t told_peer = to_sleep ? path::by_frame : path::nobody;
+    uint64_t notified_peer = to_sleep ? path::by_frame : path::nobody;
     if (next == Next::sleep && stream::takes_ids(c)) {
-        told_peer = sleeper_for(c);
+        notified_peer = sleeper_for(c);
     }
     const uint32_t blocked = s.blocked.load(std::memory_order_relaxed);
     if (edge) {
@@ -91,17 +91,17 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
             return false; // nothing has happened since the last report
         }
         if (to_sleep) {
-            stream::arm(c, wanted, told_peer); // regardless of the present state
+            stream::arm(c, wanted, notified_peer); // regardless of the present state
         }
     }
     uint64_t now = watch.seen_arrived;
     stream::Readiness r;
     // Counted first: bytes that arrive during the check are reported now or the next time.
     const uint64_t counted = edge && !to_sleep && c.segment.load() != nullptr ? arrived(c) : 0;
-    if (!to_sleep && stream::look_in_memory(c, wanted, r.events)) {
+    if (!to_sleep && stream::check_in_memory(c, wanted, r.events)) {
         now = counted;
     } else {
-        r = stream::look(c, fd, wanted, told_peer, edge ? &now : nullptr);
+        r = stream::check(c, fd, wanted, notified_peer, edge ? &now : nullptr);
     }
     soon_ = soon_ || r.soon;
     if (r.only_soon(wanted)) {
@@ -118,14 +118,14 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
         now = watch.seen_arrived + 1;
     }
     watch.kernel_named = false;
-    const auto told = static_cast<uint32_t>(r.events) & (given | always_told);
+    const auto reported = static_cast<uint32_t>(r.events) & (given | always_reported);
     if (edge) {
         const auto ended = static_cast<short>(r.events & (POLLRDHUP | POLLHUP | POLLERR));
         // A frame in flight lowers the count for a moment.
         const bool bytes = (given & reading) != 0 && static_cast<int64_t>(now - watch.seen_arrived) > 0;
         const bool space = (r.events & POLLOUT) != 0 && s.blocked.load(std::memory_order_relaxed) != watch.seen_blocked;
-        if ((!bytes && !space && ended == watch.seen_ended && !(watch.kernel_in && (told & EPOLLPRI) != 0)) ||
-            told == 0) {
+        if ((!bytes && !space && ended == watch.seen_ended && !(watch.kernel_in && (reported & EPOLLPRI) != 0)) ||
+            reported == 0) {
             return false;
         }
         watch.seen_arrived = now;
@@ -135,13 +135,13 @@ bool EpollSet::look_at(Watch& watch, Next next, uint32_t& events) {
         }
     }
     watch.kernel_in = false;
-    events = told;
-    return told != 0;
+    events = reported;
+    return reported != 0;
 }
 
 // By edge: if something has arrived since the last report, or the kernel reports a member whose bytes it moves. An
 // event too many is better than one too few.
-bool EpollSet::look_at_nested(Watch& watch, bool to_sleep, uint32_t& events) {
+bool EpollSet::check_nested(Watch& watch, bool to_sleep, uint32_t& events) {
     if (watch.disabled || watch.removed) {
         return false;
     }
@@ -156,7 +156,7 @@ bool EpollSet::look_at_nested(Watch& watch, bool to_sleep, uint32_t& events) {
         watch.kernel_in && (!in_memory || inner.has_others()) && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN;
     watch.kernel_in = false;
     const bool there = in_memory || in_kernel;
-    soon_ = soon_ || (!there && inner.looks_again_soon());
+    soon_ = soon_ || (!there && inner.polls_again_soon());
     bool fresh = !edge || in_kernel || watch.seen_ended == 0 || now != watch.seen_arrived;
     if (there && !fresh && to_sleep) {
         inner.arm_active(); // ready() arms only those that have nothing
@@ -228,21 +228,21 @@ int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
             watch->active = false;
             continue;
         }
-        uint32_t told = 0;
+        uint32_t reported = 0;
         const bool soon_before = std::exchange(soon_, false);
         set_flag(watch->armed, to_sleep);
-        const bool there = look_at(*watch, to_sleep ? Next::sleep : Next::look, told);
+        const bool there = check(*watch, to_sleep ? Next::sleep : Next::check, reported);
         const bool again = soon_;
         soon_ = soon_ || soon_before;
         if (there) {
-            events[count].events = told;
+            events[count].events = reported;
             events[count].data = watch->wanted.data;
             ++count;
             watch->disabled = (watch->wanted.events & EPOLLONESHOT) != 0;
         }
         if (!there && to_sleep && watch->inner == nullptr && !again) {
             watch->active = false;
-            note_told(*watch);
+            note_reported(*watch);
             continue;
         }
         set_flag(watch->armed, false);
@@ -498,17 +498,17 @@ bool EpollSet::ready(bool to_sleep) {
     while (list != nullptr) {
         Watch* watch = list;
         list = watch->next_active;
-        uint32_t told = 0;
+        uint32_t reported = 0;
         // Checked as level-triggered: edges stay pending.
-        const auto told_before = std::tuple(watch->kernel_in, watch->kernel_named, watch->seen_arrived,
-                                            watch->seen_blocked, watch->seen_ended);
+        const auto before = std::tuple(watch->kernel_in, watch->kernel_named, watch->seen_arrived, watch->seen_blocked,
+                                       watch->seen_ended);
         set_flag(watch->armed, to_sleep);
         const bool soon_before = std::exchange(soon_, false);
-        const bool one = look_at(*watch, to_sleep ? Next::sleep_elsewhere : Next::look, told);
+        const bool one = check(*watch, to_sleep ? Next::sleep_elsewhere : Next::check, reported);
         const bool again = soon_;
         soon_ = soon_ || soon_before;
         std::tie(watch->kernel_in, watch->kernel_named, watch->seen_arrived, watch->seen_blocked, watch->seen_ended) =
-            told_before;
+            before;
         there = there || one;
         watch->active = one || again || !to_sleep;
         if (watch->active) {

@@ -39,7 +39,7 @@ struct Watch {
     // consumed unnoticed; missed: one was.
     bool armed = false;
     bool missed = false;
-    uint32_t told_at = 0;      // its index in told_, plus one; 0: its peer does not have the set's wake-up id
+    uint32_t reported_at = 0;  // its index in reported_, plus one; 0: its peer does not have the set's wake-up id
     bool disabled = false;     // EPOLLONESHOT, and an event was reported
     bool kernel_in = false;    // the kernel has reported bytes since the last report to the program
     bool kernel_named = false; // the kernel has reported any event since the last check
@@ -61,11 +61,11 @@ class EpollSet {
     // For poll on the set itself. True: it has events. to_sleep: active members become idle.
     bool ready(bool to_sleep);
     // By the last call of ready(): a member must be checked again, see Readiness::soon.
-    [[nodiscard]] bool looks_again_soon() const { return soon_; }
+    [[nodiscard]] bool polls_again_soon() const { return soon_; }
     // Removes the kernel's events of converted members, and adds the events that those members have.
     int sift(epoll_event* events, int count);
-    bool forget(int fd); // the fd was closed; false: it is not a member
-    void tell_kernel();  // removes members from the kernel's set that the program has removed
+    bool forget(int fd);  // the fd was closed; false: it is not a member
+    void update_kernel(); // removes members from the kernel's set that the program has removed
     // The set, or its descriptor, goes to another process: frames wake its threads from now on.
     void leave_wakeup();
     void after_fork_in_parent(); // it may have a wake-up again, until the child is seen to wait in it, too
@@ -139,10 +139,10 @@ class EpollSet {
     void activate_missed();
     uint64_t sleeper();
     uint64_t sleeper_for(const Connection& c); // the id to arm at its peer
-    void note_told(Watch& watch);
+    void note_reported(Watch& watch);
     void activate_woken();
     bool take_notice();
-    void forget_told(Watch& watch);
+    void forget_reported(Watch& watch);
     // Consumes pending wake-ups, so that the set itself is ready only for the program's members.
     void drain_wakeup();
     int take_own_events(epoll_event* events, int count);
@@ -153,9 +153,9 @@ class EpollSet {
     void wake_another(); // its wake-up may cover several members, and this thread's array may not hold all of them
     // What the caller does if there are no events: check again; sleep in the set; sleep in another set or in poll,
     // which needs frames.
-    enum class Next : uint8_t { look, sleep, sleep_elsewhere };
-    bool look_at(Watch& watch, Next next, uint32_t& events);
-    bool look_at_nested(Watch& watch, bool to_sleep, uint32_t& events);
+    enum class Next : uint8_t { check, sleep, sleep_elsewhere };
+    bool check(Watch& watch, Next next, uint32_t& events);
+    bool check_nested(Watch& watch, bool to_sleep, uint32_t& events);
     [[nodiscard]] bool has_others() const { return others_.load() || members_.load() > converted_.load(); }
     uint64_t progress();
     void arm_active(); // the peers of members with events tell of more by a frame
@@ -164,13 +164,13 @@ class EpollSet {
     int ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
 
     // Idle members whose peers have the set's wake-up id. They are checked when its descriptor is written.
-    static constexpr uint32_t max_told = 128;
+    static constexpr uint32_t max_reported = 128;
 
     LocalLock lock_;
     [[nodiscard]] static size_t bucket_of(const epoll_event& event) {
         return (event.data.u64 ^ event.data.u64 >> 6 ^ event.data.u64 >> 14) % buckets;
     }
-    static void tell_anew(Watch& watch);
+    static void report_anew(Watch& watch);
     void set_wanted(Watch& watch, const epoll_event& event);
     void unlink_data(Watch& watch);
 
@@ -183,9 +183,9 @@ class EpollSet {
     Pipe pipe_ = Pipe::none; // wakeup_'s, see wakeup::pipe_reader()
     bool is_inherited_ = false;
     std::atomic<SharedSet*> shared_{nullptr}; // since the first fork
-    uint32_t next_told_ = 0;
-    uint32_t told_count_ = 0;
-    std::array<Watch*, max_told> told_{};
+    uint32_t next_reported_ = 0;
+    uint32_t reported_count_ = 0;
+    std::array<Watch*, max_reported> reported_{};
     std::atomic<uint32_t> converted_{0};
     std::atomic<uint32_t> members_{0}; // sockets and sets
     std::atomic<bool> others_{false};  // something else is, or was, a member

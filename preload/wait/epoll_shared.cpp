@@ -79,7 +79,7 @@ void EpollSet::note_waiter_slow() {
     }
     if (!shared.several.exchange(true)) {
         const sys::ErrnoKept kept;
-        service::tell_of_shared_set(first);
+        service::announce_shared_set(first);
     }
 }
 

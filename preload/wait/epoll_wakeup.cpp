@@ -79,45 +79,45 @@ uint64_t EpollSet::sleeper() {
     return has_wakeup() ? wakeup_.load() : uint64_t{path::by_frame};
 }
 
-// With the lock. If told_ is full, replaces the member that has been idle longest.
-void EpollSet::note_told(Watch& watch) {
-    if (wakeup_ == 0 || watch.told_at != 0 || watch.connection == nullptr) {
+// With the lock. If reported_ is full, replaces the member that has been idle longest.
+void EpollSet::note_reported(Watch& watch) {
+    if (wakeup_ == 0 || watch.reported_at != 0 || watch.connection == nullptr) {
         return;
     }
-    uint32_t at = next_told_ % max_told;
-    while (told_count_ < max_told && told_[at] != nullptr) {
-        at = (at + 1) % max_told;
+    uint32_t at = next_reported_ % max_reported;
+    while (reported_count_ < max_reported && reported_[at] != nullptr) {
+        at = (at + 1) % max_reported;
     }
-    next_told_ = at + 1;
-    if (Watch* oldest = told_[at]; oldest != nullptr) {
-        oldest->told_at = 0;
-        --told_count_;
+    next_reported_ = at + 1;
+    if (Watch* oldest = reported_[at]; oldest != nullptr) {
+        oldest->reported_at = 0;
+        --reported_count_;
         if (!stream::withdraw(*oldest->connection, static_cast<short>(oldest->wanted.events), wakeup_)) {
             std::atomic_ref(oldest->missed).store(true); // its peer is writing the descriptor
             note_missed();
         }
     }
-    told_[at] = &watch;
-    watch.told_at = at + 1;
-    ++told_count_;
+    reported_[at] = &watch;
+    watch.reported_at = at + 1;
+    ++reported_count_;
 }
 
 // With the lock.
-void EpollSet::forget_told(Watch& watch) {
-    if (watch.told_at != 0) {
-        told_[watch.told_at - 1] = nullptr;
-        watch.told_at = 0;
-        --told_count_;
+void EpollSet::forget_reported(Watch& watch) {
+    if (watch.reported_at != 0) {
+        reported_[watch.reported_at - 1] = nullptr;
+        watch.reported_at = 0;
+        --reported_count_;
     }
 }
 
 // With the lock: the descriptor was written, or is about to be.
 void EpollSet::activate_woken() {
     wakeup::clear(wakeup_);
-    for (Watch* watch : told_) {
+    for (Watch* watch : reported_) {
         if (watch != nullptr &&
             !stream::is_armed(*watch->connection, static_cast<short>(watch->wanted.events), wakeup_)) {
-            forget_told(*watch);
+            forget_reported(*watch);
             activate(*watch);
         }
     }
@@ -172,11 +172,11 @@ void EpollSet::give_up_wakeup() {
     if (wakeup_ == 0) {
         return;
     }
-    for (Watch* watch : told_) {
+    for (Watch* watch : reported_) {
         if (watch == nullptr) {
             continue;
         }
-        forget_told(*watch);
+        forget_reported(*watch);
         if (!stream::withdraw(*watch->connection, static_cast<short>(watch->wanted.events), wakeup_)) {
             stream::wake_again(*watch->connection);
         }
@@ -207,9 +207,9 @@ void EpollSet::after_fork() {
     if (wakeup_ != 0) {
         wakeup_ = 0;
         pipe_ = Pipe::none;
-        for (Watch* watch : told_) {
+        for (Watch* watch : reported_) {
             if (watch != nullptr) {
-                forget_told(*watch);
+                forget_reported(*watch);
                 activate(*watch);
             }
         }

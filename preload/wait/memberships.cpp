@@ -43,7 +43,7 @@ template <class Body> void for_each_watch(Connection& c, Body&& body) {
 
 void watches_closing(Connection& c) {
     if (c.watched.load(std::memory_order_relaxed)) {
-        for_each_watch(c, [](EpollSet& set, int) { set.tell_kernel(); });
+        for_each_watch(c, [](EpollSet& set, int) { set.update_kernel(); });
     }
 }
 

@@ -70,11 +70,11 @@ class Poll {
   public:
     Poll(pollfd* fds, nfds_t count, pollfd* shadow) : fds_(fds), count_(count), shadow_(shadow) {}
 
-    // Fills revents; returns how many are not zero. sleeper: see stream::look().
-    int look(uint64_t sleeper);
+    // Fills revents; returns how many are not zero. sleeper: see stream::check().
+    int check(uint64_t sleeper);
     // Polls the kernel for the others, and merges its events. Negative: -1, and errno.
     int add_kernel(const sigset_t* mask);
-    // Sleeps on what look() has selected, and on the descriptors of `own`, if it is an id.
+    // Sleeps on what check() has selected, and on the descriptors of `own`, if it is an id.
     template <class Undo> int sleep(int64_t timeout_ns, const sigset_t* mask, wakeup::Id own, Undo&& undo);
     // Whether peers can wake the thread by an id, and which users' they are.
     struct Takers {
@@ -82,9 +82,9 @@ class Poll {
         bool others = false; // some are of other users
     };
     [[nodiscard]] Takers takers() const;
-    void use_pipe(int reader) { pipe_ = reader; } // of the id that look() and sleep() are given
+    void use_pipe(int reader) { pipe_ = reader; } // of the id that check() and sleep() are given
     [[nodiscard]] bool anything_in_memory() const;
-    [[nodiscard]] bool looks_again_soon() const { return soon_; }
+    [[nodiscard]] bool polls_again_soon() const { return soon_; }
     // The thread is awake, and checks again before it sleeps: peers need not wake it meanwhile.
     void disarm(wakeup::Id own) const;
 
@@ -99,7 +99,7 @@ class Poll {
     bool soon_ = false; // a connection must be checked again, see stream::gives_back()
 };
 
-int Poll::look(uint64_t sleeper) {
+int Poll::check(uint64_t sleeper) {
     const bool to_sleep = sleeper != path::nobody;
     int ready = 0;
     soon_ = false;
@@ -110,7 +110,7 @@ int Poll::look(uint64_t sleeper) {
         if (Connection* c = careful(one.fd); c != nullptr) {
             const bool by_frame = sleeper > path::by_frame && pipe_ < 0 && !c->same_user.load();
             const stream::Readiness r =
-                stream::look(*c, one.fd, one.events, by_frame ? uint64_t{path::by_frame} : sleeper);
+                stream::check(*c, one.fd, one.events, by_frame ? uint64_t{path::by_frame} : sleeper);
             if (r.only_soon(one.events)) {
                 soon_ = true;
                 shadow_[i].fd = -1;
@@ -122,13 +122,13 @@ int Poll::look(uint64_t sleeper) {
             one.revents = static_cast<short>(r.events & (one.events | POLLHUP | POLLERR));
             shadow_[i].events = r.kernel;
             if (!to_sleep) {
-                shadow_[i].fd = -1; // look() has polled it
+                shadow_[i].fd = -1; // check() has polled it
             }
         } else if (EpollSet* set = careful_set(one.fd); set != nullptr) {
             if (set->ready(to_sleep)) {
                 one.revents = static_cast<short>(one.events & (POLLIN | POLLRDNORM));
             } else {
-                soon_ = soon_ || set->looks_again_soon();
+                soon_ = soon_ || set->polls_again_soon();
             }
         }
         ready += one.revents != 0 ? 1 : 0;
@@ -301,7 +301,7 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
     const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
     int64_t left = timeout_ns;
     for (;;) {
-        int ready = all.look(path::nobody);
+        int ready = all.check(path::nobody);
         if (ready == 0 && left != 0 && !spin::until([&] { return all.anything_in_memory(); })) {
             int n = 1;
             {
@@ -309,8 +309,8 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
                 const Poll::Takers takers = all.takers();
                 const wakeup::Own own(takers.any);
                 all.use_pipe(takers.others && own.id() != 0 ? wakeup::pipe_reader(own.id()) : -1);
-                ready = all.look(own.id() != 0 ? own.id() : wakeup::Id{path::by_frame});
-                if (all.looks_again_soon()) {
+                ready = all.check(own.id() != 0 ? own.id() : wakeup::Id{path::by_frame});
+                if (all.polls_again_soon()) {
                     asleep.end(); // consumers of frames need not wait for this thread
                 }
                 const auto undo = [&] {
@@ -328,11 +328,11 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
                 return n;
             }
             if (n == 0) {
-                (void)all.look(path::nobody);
+                (void)all.check(path::nobody);
                 return all.add_kernel(nullptr);
             }
             if (ready == 0) {
-                ready = all.look(path::nobody);
+                ready = all.check(path::nobody);
             }
         }
         if (ready != 0 && mask == nullptr && sys::now_ns() - asked_kernel_ns < policy::max_kernel_pause_ns()) {
@@ -418,12 +418,12 @@ int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_n
         }
     }
     const auto wanted = [](const pollfd& one) {
-        short told = one.revents;
+        short reported = one.revents;
         // POLLHUP and POLLERR do not make an exceptional condition.
-        told = static_cast<short>(told & (((one.events & POLLIN) != 0 ? POLLIN | POLLHUP | POLLERR : 0) |
-                                          ((one.events & POLLOUT) != 0 ? POLLOUT | POLLERR : 0) |
-                                          ((one.events & POLLPRI) != 0 ? POLLPRI : 0) | POLLNVAL));
-        return told;
+        reported = static_cast<short>(reported & (((one.events & POLLIN) != 0 ? POLLIN | POLLHUP | POLLERR : 0) |
+                                                  ((one.events & POLLOUT) != 0 ? POLLOUT | POLLERR : 0) |
+                                                  ((one.events & POLLPRI) != 0 ? POLLPRI : 0) | POLLNVAL));
+        return reported;
     };
     const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
     int64_t left = timeout_ns;
@@ -456,19 +456,19 @@ int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_n
     int result = 0;
     for (nfds_t i = 0; i < used; ++i) {
         const pollfd& one = list.get()[i];
-        const short told = wanted(one);
-        const auto tell = [&](fd_set* set, int event, int signs) {
+        const short reported = wanted(one);
+        const auto report = [&](fd_set* set, int event, int signs) {
             if ((one.events & event) != 0) {
-                if ((told & signs) != 0) {
+                if ((reported & signs) != 0) {
                     ++result;
                 } else {
                     clear(set, one.fd < 0 ? ~one.fd : one.fd);
                 }
             }
         };
-        tell(in, POLLIN, POLLIN | POLLHUP | POLLERR);
-        tell(out, POLLOUT, POLLOUT | POLLERR);
-        tell(except, POLLPRI, POLLPRI);
+        report(in, POLLIN, POLLIN | POLLHUP | POLLERR);
+        report(out, POLLOUT, POLLOUT | POLLERR);
+        report(except, POLLPRI, POLLPRI);
     }
     return result;
 }

@@ -74,8 +74,8 @@ template <class Done> bool until(Done&& done) {
     const uint64_t begin = sys::now_ns();
     uint64_t yielded = begin;
     for (;;) {
-        constexpr int looks = 16;
-        for (int i = 0; i < looks; ++i) {
+        constexpr int polls = 16;
+        for (int i = 0; i < polls; ++i) {
             if (done()) {
                 experience.was_short(yielded);
                 return true;

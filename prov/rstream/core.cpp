@@ -138,12 +138,12 @@ int aim_at(fi_info& info, const void* address) {
 }
 
 int give_address(const void* from, size_t from_length, void* to, size_t* length) {
-    const size_t room = *length;
+    const size_t capacity = *length;
     *length = from_length;
-    if (from_length != 0 && room != 0) {
-        memcpy(to, from, std::min(room, from_length));
+    if (from_length != 0 && capacity != 0) {
+        memcpy(to, from, std::min(capacity, from_length));
     }
-    return room < from_length ? -FI_ETOOSMALL : 0;
+    return capacity < from_length ? -FI_ETOOSMALL : 0;
 }
 
 CoreTraits::CoreTraits(const fi_info& info, bool use_immediates)

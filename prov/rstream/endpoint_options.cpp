@@ -157,11 +157,11 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         if (*length < sizeof(size_t)) {
             return -FI_ETOOSMALL;
         }
-        size_t room = 0;
-        if (const int ret = domain_.cm_data_size(room); ret != 0) {
+        size_t capacity = 0;
+        if (const int ret = domain_.cm_data_size(capacity); ret != 0) {
             return ret;
         }
-        store<size_t>(value, room - std::min(room, wire::Hello::size));
+        store<size_t>(value, capacity - std::min(capacity, wire::Hello::size));
         *length = sizeof(size_t);
         return 0;
     }

@@ -279,14 +279,14 @@ ssize_t EventQueue::read_error(fi_eq_err_entry* buf, uint64_t flags) {
         return -FI_EAGAIN;
     }
     Event& front = events_.front();
-    void* const room = buf->err_data;
-    const size_t room_size = buf->err_data_size;
+    void* const buffer = buf->err_data;
+    const size_t buffer_size = buf->err_data_size;
     memcpy(buf, front.bytes.data(), sizeof(*buf));
     // fi_eq(3): data goes into the caller's buffer if one was given, else it stays in the queue's until the next read.
-    if (room != nullptr && room_size != 0) {
-        buf->err_data = room;
-        buf->err_data_size = std::min(room_size, front.err_data.size());
-        std::copy_n(front.err_data.begin(), buf->err_data_size, static_cast<std::byte*>(room));
+    if (buffer != nullptr && buffer_size != 0) {
+        buf->err_data = buffer;
+        buf->err_data_size = std::min(buffer_size, front.err_data.size());
+        std::copy_n(front.err_data.begin(), buf->err_data_size, static_cast<std::byte*>(buffer));
     } else {
         last_err_data_ = front.err_data;
         buf->err_data = last_err_data_.empty() ? nullptr : last_err_data_.data();

@@ -20,8 +20,8 @@ namespace rstream {
 namespace {
 
 constexpr int most_rounds = 64;
-constexpr std::chrono::microseconds look_interval{1000};
-constexpr std::chrono::microseconds look_cost{10};
+constexpr std::chrono::microseconds check_interval{1000};
+constexpr std::chrono::microseconds check_cost{10};
 
 // A core event and the most private data that any core delivers with one.
 union CoreEvent {
@@ -155,7 +155,7 @@ EventDispatcher::Ran EventDispatcher::run() {
         const std::lock_guard leaf(progress_mutex_);
         ran.dropped = std::exchange(fresh_, false) || ran.dropped;
         rest.assign(need_progress_.begin(), need_progress_.end());
-        if (look_due()) {
+        if (check_due()) {
             std::copy_if(unarmed_.begin(), unarmed_.end(), std::back_inserter(rest), [this](EventHandler* handler) {
                 return data_.contains(handler) && !need_progress_.contains(handler);
             });
@@ -169,15 +169,15 @@ EventDispatcher::Ran EventDispatcher::run() {
 
 // Whether to poll the unarmed handlers, whose activity no fd signals: not at each read, as a poll costs a system call,
 // and less often the more there are.
-bool EventDispatcher::look_due() {
+bool EventDispatcher::check_due() {
     if (unarmed_.empty()) {
         return false;
     }
     const auto now = std::chrono::steady_clock::now();
-    if (now < next_look_) {
+    if (now < next_check_) {
         return false;
     }
-    next_look_ = now + look_interval + look_cost * unarmed_.size();
+    next_check_ = now + check_interval + check_cost * unarmed_.size();
     return true;
 }
 

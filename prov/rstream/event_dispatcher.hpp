@@ -104,7 +104,7 @@ class EventDispatcher {
     void run_deadlines();
     void run_queues();
 
-    bool look_due();
+    bool check_due();
     bool watch_again(EventHandler* handler); // false if it cannot be watched
     bool add_watch(int fd, EventHandler* handler);
     void drop_watch(int fd);
@@ -128,7 +128,7 @@ class EventDispatcher {
     bool fresh_ = false;                                // some were added since the last `run`
     std::atomic<size_t> watches_{0};                    // fds in `watch_fd_`; 0: no system call is needed
     std::atomic<int> sleepers_{0};
-    std::chrono::steady_clock::time_point next_look_;
+    std::chrono::steady_clock::time_point next_check_;
     base::Descriptor watch_fd_;
 };
 

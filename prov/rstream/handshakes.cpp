@@ -102,7 +102,7 @@ void Handshakes::give_back(Handshake& handshake) {
     handshake.set = -1;
 }
 
-bool Handshakes::look_at_held() {
+bool Handshakes::check_held() {
     constexpr int at_once = 64;
     if (held_.get() < 0) {
         return false;
@@ -125,12 +125,12 @@ bool Handshakes::look_at_held() {
     return any;
 }
 
-Handshakes::Found Handshakes::look(Time now) {
+Handshakes::Found Handshakes::check(Time now) {
     std::vector<Member> members;
     if (!blind_ && !list(members)) {
         return Found::unknown;
     }
-    bool changed = look_at_held();
+    bool changed = check_held();
     std::vector<Handshake> present;
     present.reserve(members.size());
     std::copy_if(handshakes_.begin(), handshakes_.end(), std::back_inserter(present),
@@ -175,7 +175,7 @@ Handshakes::Found Handshakes::look(Time now) {
     }
     handshakes_ = std::move(present);
     if (inner) { // its members belong to the queue too
-        return look(now) == Found::unknown ? Found::unknown : Found::changed;
+        return check(now) == Found::unknown ? Found::unknown : Found::changed;
     }
     size_t waiting = static_cast<size_t>(
         std::count_if(handshakes_.begin(), handshakes_.end(), [](const Handshake& one) { return !one.ended; }));

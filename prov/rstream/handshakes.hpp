@@ -43,7 +43,7 @@ class Handshakes {
     };
     // Updates the list with the sockets that the core has accepted and closed since the last call. If there are more
     // than `max`, the oldest are ended.
-    Found look(Time now);
+    Found check(Time now);
 
     void end_late(Time now);
     void end_all();
@@ -78,7 +78,7 @@ class Handshakes {
     bool hold(const Member& member, Time now, std::vector<Handshake>& out);
     void give_back(Handshake& handshake);
     // Adds sockets whose request is complete back to the core's set. True if there were any.
-    bool look_at_held();
+    bool check_held();
 
     std::vector<WatchList> sets_; // the queue's, and those nested in it
     std::chrono::milliseconds limit_;

@@ -59,7 +59,7 @@ ListenQueue::~ListenQueue() {
 void ListenQueue::begin() {
     close_queue_on_exec(fd_);
     const auto lock = dispatcher_->lock();
-    looked_ = handshakes_->look(std::chrono::steady_clock::now()) != Handshakes::Found::unknown;
+    checked_ = handshakes_->check(std::chrono::steady_clock::now()) != Handshakes::Found::unknown;
 }
 
 bool ListenQueue::readable() const {
@@ -70,7 +70,7 @@ bool ListenQueue::readable() const {
 // A call in which the core accepts and reads requests, with the checks by which the next call cannot block.
 template <class Call> ListenQueue::Did ListenQueue::call_core(Call&& call) {
     const auto now = std::chrono::steady_clock::now();
-    if (!looked_ && handshakes_->look(now) == Handshakes::Found::unknown) {
+    if (!checked_ && handshakes_->check(now) == Handshakes::Found::unknown) {
         return Did::unknown;
     }
     handshakes_->end_late(now);
@@ -78,16 +78,16 @@ template <class Call> ListenQueue::Did ListenQueue::call_core(Call&& call) {
     // socket if that is EAGAIN.
     errno = 0;
     const bool event = call();
-    const auto found = handshakes_->look(now);
+    const auto found = handshakes_->check(now);
     if (held_fd_ < 0 && handshakes_->held_fd() >= 0 &&
         dispatcher_->add_to_wait_set(handshakes_->held_fd(), handler_) == 0) {
         held_fd_ = handshakes_->held_fd();
     }
-    looked_ = found != Handshakes::Found::unknown;
+    checked_ = found != Handshakes::Found::unknown;
     if (event) {
         return Did::event;
     }
-    if (!looked_) {
+    if (!checked_) {
         return Did::unknown;
     }
     return found == Handshakes::Found::changed ? Did::something : Did::nothing;
@@ -196,11 +196,11 @@ void ListenQueue::finish() {
         if (is_change(read())) {
             continue;
         }
-        if (!looked_ || handshakes_->count() == 0) {
+        if (!checked_ || handshakes_->count() == 0) {
             break;
         }
     }
-    if (!looked_ || handshakes_->count() != 0) {
+    if (!checked_ || handshakes_->count() != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "a listener is closed, and some who had just connected to it stay connected\n");
     }
 }

@@ -57,7 +57,7 @@ class ListenQueue {
     int fd_ = -1;
     std::unique_ptr<Handshakes> handshakes_;
     int held_fd_ = -1;     // Handshakes::held_fd, once the dispatcher watches it
-    bool looked_ = false;  // handshakes were checked after the last call that can accept: else the next can block
+    bool checked_ = false; // handshakes were checked after the last call that can accept: else the next can block
     bool signaled_ = true; // the core's fd may still signal an event that was read
     bool paused_ = false;
     bool logged_ = false; // the pause was logged since the last activity

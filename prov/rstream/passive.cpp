@@ -217,9 +217,9 @@ int PassiveEndpoint::reject_core(AnyFid* core_handle, wire::Reject::Reason reaso
 }
 
 int PassiveEndpoint::reject(const AnyFid* handle, std::span<const std::byte> data) {
-    size_t room = 0;
-    size_t length = sizeof(room);
-    if (const int ret = get_option(FI_OPT_CM_DATA_SIZE, &room, &length); ret == 0 && data.size() > room) {
+    size_t capacity = 0;
+    size_t length = sizeof(capacity);
+    if (const int ret = get_option(FI_OPT_CM_DATA_SIZE, &capacity, &length); ret == 0 && data.size() > capacity) {
         return -FI_EINVAL;
     }
     if (data.size() > 255) {

@@ -182,8 +182,8 @@ void test_threads_are_cancelled_at_any_moment() {
     const Ends quiet = connected();
     Threads threads;
     threads.start([&] {
-        std::string room(70000, '\0');
-        while (rrecv(ends.server, room.data(), room.size(), 0) > 0) {
+        std::string buffer(70000, '\0');
+        while (rrecv(ends.server, buffer.data(), buffer.size(), 0) > 0) {
         }
     });
     try {

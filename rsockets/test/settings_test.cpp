@@ -182,15 +182,15 @@ void test_connecting_to_a_server_that_never_answers_times_out() {
 // Path records of rdma-core's, which mean nothing here.
 void test_a_route_is_kept_and_given_back() {
     const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
-    std::string room(100, '?');
+    std::string buffer(100, '?');
     socklen_t length = 100;
-    EXPECT_EQ(rgetsockopt(fd, SOL_RDMA, RDMA_ROUTE, room.data(), &length), 0);
+    EXPECT_EQ(rgetsockopt(fd, SOL_RDMA, RDMA_ROUTE, buffer.data(), &length), 0);
     EXPECT_EQ(length, 0U);
     const std::string route(72, 'r');
     EXPECT_EQ(rsetsockopt(fd, SOL_RDMA, RDMA_ROUTE, route.data(), static_cast<socklen_t>(route.size())), 0);
     length = 100;
-    EXPECT_EQ(rgetsockopt(fd, SOL_RDMA, RDMA_ROUTE, room.data(), &length), 0);
-    EXPECT_EQ(room.substr(0, length), route);
+    EXPECT_EQ(rgetsockopt(fd, SOL_RDMA, RDMA_ROUTE, buffer.data(), &length), 0);
+    EXPECT_EQ(buffer.substr(0, length), route);
     const std::string endless(5000, 'r');
     EXPECT_EQ(rsetsockopt(fd, SOL_RDMA, RDMA_ROUTE, endless.data(), static_cast<socklen_t>(endless.size())), -1);
     EXPECT_EQ(errno, EINVAL);

@@ -143,7 +143,7 @@ class Client {
 
     // True once it has ended, as it was planned.
     bool step() {
-        if (!told_) {
+        if (!reported_) {
             return tell();
         }
         for (int i = 0; i < 4 && !sending_.done(); ++i) {
@@ -180,7 +180,7 @@ class Client {
         return false;
     }
     [[nodiscard]] uint32_t wanted() const {
-        return EPOLLIN | (told_ && (sending_.done() || half_closed_) ? 0U : static_cast<uint32_t>(EPOLLOUT));
+        return EPOLLIN | (reported_ && (sending_.done() || half_closed_) ? 0U : static_cast<uint32_t>(EPOLLOUT));
     }
 
   private:
@@ -192,7 +192,7 @@ class Client {
         const ssize_t n = rsend(fd_, &plan_, sizeof(plan_), MSG_DONTWAIT | MSG_NOSIGNAL);
         expect_again(n, "rsend of the plan");
         EXPECT(n < 0 || n == sizeof(plan_)); // the smallest buffer has room for it
-        told_ = n > 0;
+        reported_ = n > 0;
         return false;
     }
 
@@ -202,7 +202,7 @@ class Client {
     Sending sending_;
     Receiving receiving_;
     uint64_t stop_after_ = 0;
-    bool told_ = false;
+    bool reported_ = false;
     bool half_closed_ = false;
     Clock::time_point rest_;
 };

@@ -305,12 +305,12 @@ void test_requests_wait_in_order_for_room_in_the_backlog() {
     const Ref<Socket> one = unconnected();
     const Ref<Socket> other = unconnected();
     listener->add(one);
-    EXPECT(listener->has_room());
+    EXPECT(listener->has_space());
     listener->add(other);
     EXPECT(listener->make_ready(*other));
-    EXPECT(!listener->has_room()); // what opens and what is ready count alike
-    listener->wait_for_room(request_for(1));
-    listener->wait_for_room(request_for(2));
+    EXPECT(!listener->has_space()); // what opens and what is ready count alike
+    listener->wait_for_space(request_for(1));
+    listener->wait_for_space(request_for(2));
     EXPECT(!listener->next_request());
     (void)listener->take();
     const base::Info next = listener->next_request();

@@ -113,7 +113,7 @@ template <class Call> void FabricConnection::post(const char* name, Operation op
     ssize_t ret = 0;
     while ((ret = call(&pending->context)) == -FI_EAGAIN && !ended_ && Clock::now() - start < longest_stall) {
         collect();       // frees queue entries
-        events_->look(); // in libfabric 2, the tcp core returns EAGAIN for ever once the connection has ended
+        events_->poll(); // in libfabric 2, the tcp core returns EAGAIN for ever once the connection has ended
     }
     if (ret != 0) {
         free_.push_back(pending);
@@ -238,11 +238,11 @@ void FabricConnection::add_to(std::vector<pollfd>& descriptors) const {
 
 // Omits private data that exceeds the core's limit: the connection works without it.
 std::span<const std::byte> FabricConnection::fitting(std::span<const std::byte> data) const {
-    size_t room = 0;
-    size_t length = sizeof(room);
+    size_t capacity = 0;
+    size_t length = sizeof(capacity);
     const bool known =
-        endpoint_ && fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &room, &length) == 0;
-    return known && room < data.size() ? std::span<const std::byte>() : data;
+        endpoint_ && fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &capacity, &length) == 0;
+    return known && capacity < data.size() ? std::span<const std::byte>() : data;
 }
 
 void FabricConnection::connect(std::span<const std::byte> data) {

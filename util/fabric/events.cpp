@@ -88,7 +88,7 @@ void FabricEvents::leave(const fid* subject) {
     }
 }
 
-void FabricEvents::look() {
+void FabricEvents::poll() {
     while (auto event = take()) {
         taken_.push_back(std::move(*event));
     }
@@ -96,7 +96,7 @@ void FabricEvents::look() {
 
 void FabricEvents::reject_requests() noexcept {
     try {
-        look();
+        poll();
         std::erase_if(taken_, [](const Event& event) { return event.type == Event::Type::request; });
     } catch (const std::exception&) {
         taken_.clear(); // events of a failed queue

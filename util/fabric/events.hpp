@@ -48,7 +48,7 @@ class FabricEvents : public EventQueue {
 
     [[nodiscard]] fid_eq* get() const { return eq_.get(); }
     // Reads the available events. They stay for `next`; ended connections are marked at once.
-    void look();
+    void poll();
     // Called before a listener closes: none of its requests may remain.
     void reject_requests() noexcept;
     // Registers the connection that receives the events of this fid, for as long as it exists.

@@ -62,7 +62,7 @@ class MappedExchange : public streaming::Exchange {
         socket_ = &socket;
         test_ = test;
         turn_ = 0;
-        looks_a_poll_ = static_cast<unsigned>(std::clamp<size_t>(test.size / 16, 64, 256));
+        calls_per_poll_ = static_cast<unsigned>(std::clamp<size_t>(test.size / 16, 64, 256));
         source_.assign(test.size, std::byte{0});
         mapping_ = std::make_unique<Mapping>(socket, test.size);
         target_ = mapping_->bytes();
@@ -134,7 +134,7 @@ class MappedExchange : public streaming::Exchange {
         streaming::Wait wait(options_);
         unsigned polls = 0;
         while (last.load(std::memory_order_acquire) != mark) {
-            if (++looks_ % looks_a_poll_ == 0) {
+            if (++calls_ % calls_per_poll_ == 0) {
                 if (socket_->ended() && last.load(std::memory_order_acquire) != mark) {
                     fail("{}: waiting for a write: the peer has closed the connection", socket_->peer());
                 }
@@ -152,8 +152,8 @@ class MappedExchange : public streaming::Exchange {
     Socket* socket_ = nullptr;
     Test test_;
     uint64_t turn_ = 0; // number of the next direction
-    unsigned looks_ = 0;
-    unsigned looks_a_poll_ = 1;
+    unsigned calls_ = 0;
+    unsigned calls_per_poll_ = 1;
     std::vector<std::byte> source_;
     std::unique_ptr<Mapping> mapping_;
     std::span<std::byte> target_; // the mapped memory

@@ -103,7 +103,7 @@ void Client::connect() {
     }
     connection_->make_queues({.sends = 16, .receives = 2, .own = options_.own_queues});
     prepare_memory();
-    connection_->receive(*answer_, message_room);
+    connection_->receive(*answer_, message_size);
     debug(fmt::format("connecting to {} by {} ({})", remote_.text(), backend_->name(), backend_->device()));
     connection_->connect(
         util::encode_hello(magic, {static_cast<uint32_t>(options_.size), static_cast<uint32_t>(options_.count), 1}));
@@ -127,7 +127,7 @@ void Client::prepare_memory() {
     start_message_ = connection_->allocate(Advertisement::length, Access::local);
     sink_message_ = connection_->allocate(Advertisement::length, Access::local);
     farewell_ = connection_->allocate(farewell_length, Access::local);
-    answer_ = connection_->allocate(message_room, Access::local);
+    answer_ = connection_->allocate(message_size, Access::local);
     if (start_->remote_key() > UINT32_MAX || sink_->remote_key() > UINT32_MAX) {
         fail("{}: its memory keys have more than 32 bits, and an advertisement has no room for them; try another "
              "--provider",
@@ -182,7 +182,7 @@ void Client::take(util::Completion completion) {
             fail("{}: the server's answer has {} bytes instead of {}; is it an rping?", remote_.text(),
                  completion.length, Advertisement::length);
         }
-        connection_->receive(*answer_, message_room);
+        connection_->receive(*answer_, message_size);
         ++go_aheads_;
     }
 }

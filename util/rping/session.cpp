@@ -32,9 +32,9 @@ Session::Session(const Options& options, std::unique_ptr<util::Connection> conne
         fail("-S {}: the largest message of this device is {}", options.size, connection_->max_message());
     }
     connection_->make_queues({.sends = 16, .receives = 2, .own = options.own_queues});
-    message_ = connection_->allocate(message_room, Access::local);
+    message_ = connection_->allocate(message_size, Access::local);
     answer_ = connection_->allocate(Advertisement::length, Access::local);
-    connection_->receive(*message_, message_room);
+    connection_->receive(*message_, message_size);
     connection_->accept(ours);
     debug(fmt::format("accepted {}", client_is_ours_ ? "our client" : "a client not of ours"));
 }
@@ -109,7 +109,7 @@ void Session::take_message(size_t length) {
         fail("{}: more than {} pings; give the client no more than the server's -C", peer_, options_.count);
     }
     const util::RemoteBuffer buffer = take_advertisement();
-    connection_->receive(*message_, message_room);
+    connection_->receive(*message_, message_size);
     if (state_ == State::awaiting_ping) {
         if (tally_.pings == 0) {
             first_ = Clock::now();
@@ -123,20 +123,21 @@ void Session::take_message(size_t length) {
 }
 
 util::RemoteBuffer Session::take_advertisement() {
-    const auto told = Advertisement::decode(message_->bytes().first<Advertisement::length>());
-    debug(fmt::format("advertised: address {:x} key {:x} size {}", told.address, told.key, told.size));
-    if (!data_ && !client_is_ours_ && !options_.size_given && told.size >= 1 && told.size <= max_size &&
-        told.size <= connection_->max_message()) {
-        tally_.size = told.size; // no -S was given here, and an rdma-core client sends no size when it connects
+    const auto advertised = Advertisement::decode(message_->bytes().first<Advertisement::length>());
+    debug(
+        fmt::format("advertised: address {:x} key {:x} size {}", advertised.address, advertised.key, advertised.size));
+    if (!data_ && !client_is_ours_ && !options_.size_given && advertised.size >= 1 && advertised.size <= max_size &&
+        advertised.size <= connection_->max_message()) {
+        tally_.size = advertised.size; // no -S was given here, and an rdma-core client sends no size when it connects
     }
-    if (told.size != tally_.size) {
-        fail("{}: the client's messages have {} bytes and ours {}; give both the same -S", peer_, told.size,
+    if (advertised.size != tally_.size) {
+        fail("{}: the client's messages have {} bytes and ours {}; give both the same -S", peer_, advertised.size,
              tally_.size);
     }
     if (!data_) {
         data_ = connection_->allocate(tally_.size, Access::remote);
     }
-    return {told.address, told.key};
+    return {advertised.address, advertised.key};
 }
 
 void Session::take_ping() {

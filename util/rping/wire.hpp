@@ -36,7 +36,7 @@ struct Advertisement {
 
 constexpr size_t farewell_length = 4;
 // Size of a message buffer: larger than any message, so that a message that is too long is detected.
-constexpr size_t message_room = 256;
+constexpr size_t message_size = 256;
 
 // Fills the data of ping number n, counted from 0: a line of text with the number followed by letters, each ping
 // beginning one letter later, and a NUL.

@@ -42,7 +42,7 @@ bool names(const std::string& cores, const std::string& wanted) {
 
 } // namespace
 
-Machine Machine::look(const std::string& sys) {
+Machine Machine::inspect(const std::string& sys) {
     Machine machine;
     std::error_code error;
     for (const auto& device : fs::directory_iterator(sys + "/class/infiniband", error)) {

@@ -17,7 +17,7 @@ struct Machine {
     uint64_t memlock = 0;     // RLIMIT_MEMLOCK in bytes; UINT64_MAX: unlimited
 
     // sys is the path of /sys.
-    static Machine look(const std::string& sys = "/sys");
+    static Machine inspect(const std::string& sys = "/sys");
 };
 
 // How the fabric is to be used.

@@ -175,7 +175,7 @@ void check_writable(const char* option, const std::string& path) {
     }
 }
 
-void tell(const std::string& trouble) { fmt::print(stderr, "rsrun: {}\n", trouble); }
+void report(const std::string& trouble) { fmt::print(stderr, "rsrun: {}\n", trouble); }
 
 // The files for the fabric, if there is an RDMA device or it was requested. Only a request makes them mandatory:
 // otherwise note describes the missing file, or why the fabric is not used.
@@ -209,7 +209,7 @@ void explain(const std::string& records, const std::string& file) {
     if (file.empty()) {
         std::istringstream lines(explanation(rsrun::read_records(text.str())));
         for (std::string line; std::getline(lines, line);) {
-            tell(line);
+            report(line);
         }
     } else if (std::ofstream out(file, std::ios::trunc); !(out << text.str() << std::flush)) {
         fail("--explain={}: cannot be written: {}", file, strerror(errno));
@@ -221,21 +221,21 @@ int run(const Options& options) {
     check_readable("--config", options.config);
     check_writable("--log", options.log);
     check_writable("--explain", options.explain_file);
-    const rsrun::Target target = rsrun::look_at(program);
-    const rsrun::Machine machine = rsrun::Machine::look();
+    const rsrun::Target target = rsrun::inspect(program);
+    const rsrun::Machine machine = rsrun::Machine::inspect();
     std::string note;
     const Libraries libraries{rsrun::find_shim(rsrun::own_folder()), fabric_parts(options, machine, note),
                               target.preload};
     // Sockets that stay with the kernel work as without rsrun: print the reason only on request.
-    const bool telling = options.verbose || options.explain;
-    if (telling && !target.untouched.empty()) {
-        tell(target.untouched + "; its sockets stay with the kernel");
-    } else if (telling && libraries.fabric) {
+    const bool verbose = options.verbose || options.explain;
+    if (verbose && !target.untouched.empty()) {
+        report(target.untouched + "; its sockets stay with the kernel");
+    } else if (verbose && libraries.fabric) {
         for (const auto& trouble : troubles(machine, {cores(options), pinned_by_one(options)})) {
-            tell(trouble);
+            report(trouble);
         }
     } else if (options.verbose && !note.empty()) {
-        tell(note);
+        report(note);
     }
     std::optional<RecordsFile> records;
     if (options.explain) {
@@ -244,9 +244,9 @@ int run(const Options& options) {
     const Environment environment = environment_for(options, libraries, records ? records->path() : std::string());
     if (options.verbose) {
         for (const auto& [name, value] : environment) {
-            tell(fmt::format("{}={}", name, value));
+            report(fmt::format("{}={}", name, value));
         }
-        tell("runs " + program);
+        report("runs " + program);
     }
     if (!records) {
         return rsrun::become(options.command, environment);
@@ -272,10 +272,10 @@ int main(int argc, char** argv) {
         }
         return run(options);
     } catch (const rsrun::NoProgram& e) {
-        tell(e.why);
+        report(e.why);
         return e.status;
     } catch (const std::exception& e) {
-        tell(e.what());
+        report(e.what());
     }
     return own_failure;
 }

@@ -80,7 +80,7 @@ bool says_go(std::span<const char> notes) {
     return false;
 }
 
-Target look_at_elf(std::ifstream& file, const Header& header, const std::string& path) {
+Target inspect_elf(std::ifstream& file, const Header& header, const std::string& path) {
     std::ifstream self("/proc/self/exe", std::ios::binary);
     const auto own = elf_header(self);
     if (own && (header.e_ident[EI_CLASS] != own->e_ident[EI_CLASS] || header.e_machine != own->e_machine)) {
@@ -165,7 +165,7 @@ std::string find_program(const std::string& name, const char* path) {
     throw there ? refuse(126, "in PATH, but you may not run it") : refuse(127, "there is no such program in PATH");
 }
 
-Target look_at(const std::string& path) {
+Target inspect(const std::string& path) {
     std::string current = path;
     for (int i = 0; i < max_chain; ++i) {
         if (const std::string rights = rights_of(current); !rights.empty()) {
@@ -175,7 +175,7 @@ Target look_at(const std::string& path) {
         }
         std::ifstream file(current, std::ios::binary);
         if (const auto header = elf_header(file)) {
-            return look_at_elf(file, *header, current);
+            return inspect_elf(file, *header, current);
         }
         file.clear();
         file.seekg(0);

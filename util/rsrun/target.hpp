@@ -25,6 +25,6 @@ struct Target {
 };
 
 // Inspects the program's file, or that of its interpreter if it is a script.
-Target look_at(const std::string& path);
+Target inspect(const std::string& path);
 
 } // namespace rsrun

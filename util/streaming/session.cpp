@@ -69,7 +69,7 @@ void Session::run_group(Socket& socket, const Group& group) {
     socket.shut();
 }
 
-void Session::tell_header() const {
+void Session::print_header() const {
     if (!options_.common.json) {
         fmt::print("{}\n", header_row(options_));
     }
@@ -82,7 +82,7 @@ int Session::run_client() {
     if (!options_.bind.empty()) {
         local = resolve("-b", options_.bind, 0, remote.family(), true);
     }
-    tell_header();
+    print_header();
     for (const Group& group : plan_) {
         Socket socket = make_socket(remote.family(), group);
         socket.connect(remote, local);
@@ -102,7 +102,7 @@ int Session::run_server() {
         fmt::print("{}\n", options_.common.json ? util::json_text({{"event", "listening"}, {"port", port}})
                                                 : fmt::format("listening on port {}", port));
     }
-    tell_header();
+    print_header();
     for (const Group& group : plan_) {
         listener.set_inline(group.inline_size);
         if (const int status = serve(listener, group); status != 0) {

@@ -39,7 +39,7 @@ class Session {
     int run();
 
   private:
-    void tell_header() const;
+    void print_header() const;
     int run_client();
     int run_server();
     int serve(Socket& listener, const Group& group);

@@ -21,14 +21,14 @@ const Calls& calls_of(const Options& options);
 class Wait {
   public:
     explicit Wait(const Options& options) : limit_(options.common.timeout) {}
-    [[nodiscard]] bool over() { return ++looks_ % looks_a_time == 0 && limit_.count() != 0 && late(); }
+    [[nodiscard]] bool over() { return ++checks_ % checks_per_clock == 0 && limit_.count() != 0 && late(); }
 
   private:
-    static constexpr unsigned looks_a_time = 4096;
+    static constexpr unsigned checks_per_clock = 4096;
     [[nodiscard]] bool late();
 
     std::chrono::seconds limit_;
-    unsigned looks_ = 0;
+    unsigned checks_ = 0;
     util::Clock::time_point start_{};
 };
 

@@ -219,7 +219,7 @@ std::string note(const char* name, uint32_t name_size, const std::string& conten
 void test_what_nothing_can_be_preloaded_into_is_seen() {
     const Folder folder;
     const std::string plain = "/lib64/ld-linux-x86-64.so.2";
-    const auto seen = [&](const Image& image) { return rsrun::look_at(folder.put("program", image.bytes())); };
+    const auto seen = [&](const Image& image) { return rsrun::inspect(folder.put("program", image.bytes())); };
     EXPECT_EQ(seen({plain}).untouched, "");
     EXPECT(holds(seen({""}).untouched, "linked statically") && seen({""}).preload);
     EXPECT(holds(seen({"/lib/ld-musl-x86_64.so.1"}).untouched, "musl") && !seen({"/lib/ld-musl-x86_64.so.1"}).preload);
@@ -231,36 +231,36 @@ void test_what_nothing_can_be_preloaded_into_is_seen() {
     // Damaged ones are for the kernel to refuse.
     const std::string whole = Image{plain, note("Go\0", 4, "abcd")}.bytes();
     for (size_t size = 0; size < whole.size(); size += 7) {
-        (void)rsrun::look_at(folder.put("damaged", whole.substr(0, size)));
+        (void)rsrun::inspect(folder.put("damaged", whole.substr(0, size)));
     }
     std::string lies = whole;
     memset(lies.data() + 64, 0xff, 300);
-    (void)rsrun::look_at(folder.put("damaged", lies));
+    (void)rsrun::inspect(folder.put("damaged", lies));
 }
 
 void test_a_script_is_its_interpreter() {
     const Folder folder;
     const std::string still = folder.put("static", Image{}.bytes());
     const std::string script = folder.put("script", "#! " + still + " -x\n");
-    EXPECT(holds(rsrun::look_at(script).untouched, "static is linked statically"));
-    EXPECT(holds(rsrun::look_at(folder.put("second", "#!" + script + "\n")).untouched, "linked statically"));
-    EXPECT_EQ(rsrun::look_at(folder.put("plain", "#!/bin/sh\n")).untouched, "");
-    EXPECT_EQ(rsrun::look_at(folder.put("self", "#!" + (folder.path / "self").string() + "\n")).untouched, "");
-    EXPECT_EQ(rsrun::look_at(folder.put("text", "echo\n")).untouched, "");
-    EXPECT_EQ(rsrun::look_at(folder.put("nothing", "#!\n")).untouched, "");
+    EXPECT(holds(rsrun::inspect(script).untouched, "static is linked statically"));
+    EXPECT(holds(rsrun::inspect(folder.put("second", "#!" + script + "\n")).untouched, "linked statically"));
+    EXPECT_EQ(rsrun::inspect(folder.put("plain", "#!/bin/sh\n")).untouched, "");
+    EXPECT_EQ(rsrun::inspect(folder.put("self", "#!" + (folder.path / "self").string() + "\n")).untouched, "");
+    EXPECT_EQ(rsrun::inspect(folder.put("text", "echo\n")).untouched, "");
+    EXPECT_EQ(rsrun::inspect(folder.put("nothing", "#!\n")).untouched, "");
 }
 
 void test_rights_of_others_are_seen() {
     const Folder folder;
     const std::string program = folder.put("program", Image{"/lib64/ld-linux-x86-64.so.2"}.bytes(), 04755);
-    EXPECT_EQ(rsrun::look_at(program).untouched, ""); // its user's own
+    EXPECT_EQ(rsrun::inspect(program).untouched, ""); // its user's own
     if (geteuid() == 0) {
         EXPECT(chown(program.c_str(), 12345, 0) == 0 && chmod(program.c_str(), 04755) == 0);
-        EXPECT(holds(rsrun::look_at(program).untouched, "is setuid"));
+        EXPECT(holds(rsrun::inspect(program).untouched, "is setuid"));
         EXPECT(chown(program.c_str(), 0, 12345) == 0 && chmod(program.c_str(), 02755) == 0);
-        EXPECT(holds(rsrun::look_at(program).untouched, "is setgid"));
+        EXPECT(holds(rsrun::inspect(program).untouched, "is setgid"));
     } else if (access("/usr/bin/su", X_OK) == 0) {
-        EXPECT(holds(rsrun::look_at("/usr/bin/su").untouched, "is setuid"));
+        EXPECT(holds(rsrun::inspect("/usr/bin/su").untouched, "is setuid"));
     } else {
         throw fabtests::Skip("only root can make a program of another user's, and there is no su");
     }
@@ -268,12 +268,12 @@ void test_rights_of_others_are_seen() {
 
 void test_the_machine_is_looked_at() {
     const Folder folder;
-    EXPECT(!rsrun::Machine::look(folder.path.string()).has_device);
+    EXPECT(!rsrun::Machine::inspect(folder.path.string()).has_device);
     folder.put("class/infiniband/rxe0/ports/1/state", "1: DOWN\n");
-    const auto down = rsrun::Machine::look(folder.path.string());
+    const auto down = rsrun::Machine::inspect(folder.path.string());
     EXPECT(down.has_device && !down.has_active_port && down.memlock > 0);
     folder.put("class/infiniband/rxe1/ports/1/state", "4: ACTIVE\n");
-    EXPECT(rsrun::Machine::look(folder.path.string()).has_active_port);
+    EXPECT(rsrun::Machine::inspect(folder.path.string()).has_active_port);
 }
 
 void test_troubles_of_the_machine_are_told() {
@@ -368,7 +368,7 @@ struct Stage : Folder {
 bool has_line(const std::string& text, const std::string& line) { return holds("\n" + text, "\n" + line + "\n"); }
 
 void skip_with_a_device() {
-    if (rsrun::Machine::look().has_active_port) {
+    if (rsrun::Machine::inspect().has_active_port) {
         throw fabtests::Skip("this machine has an RDMA device");
     }
 }

@@ -224,10 +224,10 @@ CALLS_CASE(a_short_read_and_an_edge) {
                 MUST(epoll_wait(set, &event, 1, 20000) == 1);
                 drained = (event.events & EPOLLIN) == 0;
             }
-            char room[4096];
-            const ssize_t n = recv(one.server, room, sizeof(room), MSG_DONTWAIT);
+            char buffer[4096];
+            const ssize_t n = recv(one.server, buffer, sizeof(buffer), MSG_DONTWAIT);
             left -= n > 0 ? static_cast<size_t>(n) : 0;
-            drained = n < static_cast<ssize_t>(sizeof(room));
+            drained = n < static_cast<ssize_t>(sizeof(buffer));
         }
         MUST(write(one.server, "x", 1) == 1);
     }

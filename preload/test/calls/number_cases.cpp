@@ -208,12 +208,12 @@ CALLS_CASE(descriptors_through_unix_sockets) {
     MUST(pipe(ends) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair) == 0);
     char byte = 'x';
     iovec part{&byte, 1};
-    alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = room;
-    message.msg_controllen = sizeof(room);
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;

@@ -22,11 +22,12 @@ using namespace calls;
 
 // What programs that were compiled with _FORTIFY_SOURCE call.
 extern "C" {
-ssize_t __read_chk(int fd, void* buffer, size_t size, size_t room);
-ssize_t __recv_chk(int fd, void* buffer, size_t size, size_t room, int flags);
-ssize_t __recvfrom_chk(int fd, void* buffer, size_t size, size_t room, int flags, sockaddr* from, socklen_t* length);
-int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room);
-int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, size_t room);
+ssize_t __read_chk(int fd, void* buffer, size_t size, size_t capacity);
+ssize_t __recv_chk(int fd, void* buffer, size_t size, size_t capacity, int flags);
+ssize_t __recvfrom_chk(int fd, void* buffer, size_t size, size_t capacity, int flags, sockaddr* from,
+                       socklen_t* length);
+int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t capacity);
+int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask, size_t capacity);
 int __dprintf_chk(int fd, int flag, const char* format, ...);
 }
 
@@ -97,9 +98,9 @@ CALLS_CASE(several_messages) {
     say("%u %u %u", messages[0].msg_len, messages[1].msg_len, messages[2].msg_len);
     char in[16] = {};
     MUST(recv(one.server, in, 11, MSG_PEEK | MSG_WAITALL) == 11);
-    iovec rooms[] = {{in, 3}, {in + 3, 3}, {in + 6, 5}};
+    iovec buffers[] = {{in, 3}, {in + 3, 3}, {in + 6, 5}};
     for (int i = 0; i < 3; ++i) {
-        messages[i].msg_hdr.msg_iov = &rooms[i];
+        messages[i].msg_hdr.msg_iov = &buffers[i];
     }
     SAY(recvmmsg(one.server, messages, 3, MSG_WAITFORONE, nullptr));
     say("%s", in);
@@ -158,8 +159,8 @@ CALLS_CASE(stdio_on_a_socket) {
     MUST(fgets(buffer, sizeof(buffer), client) != nullptr);
     say("%s", buffer);
     char* line = nullptr;
-    size_t room = 0;
-    SAY(getline(&line, &room, client));
+    size_t capacity = 0;
+    SAY(getline(&line, &capacity, client));
     say("%s", line);
     free(line);
     SAY(dprintf(one.server, "%s\n", "by dprintf"));

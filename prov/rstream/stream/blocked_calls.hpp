@@ -24,7 +24,7 @@ class BlockedCalls {
         }
     }
     // The calling thread knows what there is. One that finds nothing meanwhile is counted, and so not told.
-    void on_told() {
+    void on_notified() {
         threads_.leave();
         raise(reported_, blocks_.load());
         settle(reported_.load());

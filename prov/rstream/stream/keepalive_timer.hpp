@@ -60,7 +60,7 @@ class KeepaliveTimer {
 
     [[nodiscard]] Time due() const { return due_; }
 
-    Verdict look(Time now) {
+    Verdict check(Time now) {
         if (!on() || now < due_) {
             return Verdict::well;
         }

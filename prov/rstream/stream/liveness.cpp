@@ -82,8 +82,8 @@ Liveness::Verdict Liveness::check(Time now) {
             user_timeout_.received();
         }
     }
-    const auto of_silence = keepalive_.look(now);
-    const auto of_data = user_timeout_.look(now, probed || posted_.load(std::memory_order_relaxed));
+    const auto of_silence = keepalive_.check(now);
+    const auto of_data = user_timeout_.check(now, probed || posted_.load(std::memory_order_relaxed));
     if (of_silence == KeepaliveTimer::Verdict::lost || of_data == UserTimeout::Verdict::lost) {
         return Verdict::lost;
     }

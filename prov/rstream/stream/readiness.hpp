@@ -37,7 +37,7 @@ class Readiness {
         if (result == -FI_EAGAIN) {
             sends_.on_blocked();
         } else if (result != 0 && result != -FI_EINVAL) {
-            sends_.on_told();
+            sends_.on_notified();
         }
         receives_.on_other_call();
     }
@@ -52,18 +52,18 @@ class Readiness {
     void on_recv(size_t left) {
         wire::put(left_, left);
         wire::put(received_, true);
-        receives_.on_told();
+        receives_.on_notified();
     }
     // A peek shows that many bytes. True if the last one showed as many: the program has consumed none and needs more.
     bool on_peek(size_t readable) {
         const bool same = shown_.exchange(readable) == readable;
         received_.store(false);
-        receives_.on_told();
+        receives_.on_notified();
         return same;
     }
     void on_end_reported() {
         end_reported_.store(true);
-        receives_.on_told();
+        receives_.on_notified();
     }
     // Closing: the program has no call left to repeat.
     void on_close() {

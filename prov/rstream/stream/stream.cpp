@@ -48,8 +48,9 @@ int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, An
     const CoreTraits traits(core_info, domain.fabric().params().immediates);
     settings.tx_size = std::min(settings.tx_size, std::max(core_info.tx_attr->size, wire::min_queue));
     if (traits.consumes_recv || !traits.immediates) {
-        const size_t room = core_info.rx_attr->size - std::min<size_t>(core_info.rx_attr->size, wire::control_credits);
-        settings.rx_size = std::min(settings.rx_size, std::max(room, wire::min_queue));
+        const size_t capacity =
+            core_info.rx_attr->size - std::min<size_t>(core_info.rx_attr->size, wire::control_credits);
+        settings.rx_size = std::min(settings.rx_size, std::max(capacity, wire::min_queue));
     }
     std::unique_ptr<Stream> connection(new Stream(domain, core_info, queue, subject, settings));
     if (const int ret = connection->open_queue(core_info, settings); ret != 0) {
@@ -150,13 +151,13 @@ void Stream::agree(const wire::Hello& peer) {
 
 // Connects, or accepts if `peer` is given.
 int Stream::request(const void* address, const wire::Hello* peer, std::span<const std::byte> data) {
-    size_t room = 0;
-    if (const int ret = domain_.cm_data_size(room); ret != 0) {
+    size_t capacity = 0;
+    if (const int ret = domain_.cm_data_size(capacity); ret != 0) {
         return ret;
     }
-    if (wire::Hello::size + data.size() > room || data.size() > 255) {
+    if (wire::Hello::size + data.size() > capacity || data.size() > 255) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu bytes of private data: the core leaves room for %zu\n", data.size(),
-                     room - std::min(room, wire::Hello::size));
+                     capacity - std::min(capacity, wire::Hello::size));
         return -FI_EINVAL;
     }
     if (!lifecycle_.move(State::preparing)) {

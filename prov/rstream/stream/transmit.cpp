@@ -199,18 +199,18 @@ size_t Transmit::copy_in(const iovec* iov, size_t count, bool more) {
     for (size_t i = 0; i < count; ++i) {
         const auto* from = static_cast<const std::byte*>(iov[i].iov_base);
         for (size_t left = iov[i].iov_len; left != 0;) {
-            const wire::Extent room = link_.room(std::min(left, chunk_size_.get()));
-            if (room.length == 0) {
+            const wire::Extent extent = link_.free_extent(std::min(left, chunk_size_.get()));
+            if (extent.length == 0) {
                 note_held_up();
                 flush();
                 return copied;
             }
-            base::copy_bytes(staging_.at(room.offset, room.moved), from, room.length);
-            link_.stage(room.length);
-            from += room.length;
-            left -= room.length;
-            copied += room.length;
-            unflushed += room.length;
+            base::copy_bytes(staging_.at(extent.offset, extent.moved), from, extent.length);
+            link_.stage(extent.length);
+            from += extent.length;
+            left -= extent.length;
+            copied += extent.length;
+            unflushed += extent.length;
             if (unflushed >= chunk_size_.get()) { // the peer can start to read while the rest is copied
                 flush();
                 unflushed = 0;
@@ -258,15 +258,15 @@ size_t Transmit::copy_to_map(const wire::Maps& maps, const std::byte* from, size
         const bool apart = !ordered && left <= tail;
         const size_t piece = !ordered && left > tail ? left - tail : left;
         const size_t wanted = target ? std::min<uint64_t>({piece, target->length, chunk_size_.get()}) : 0;
-        const wire::Extent room = link_.room(wanted);
-        if (room.length == 0) { // or the peer has withdrawn the rest meanwhile
+        const wire::Extent extent = link_.free_extent(wanted);
+        if (extent.length == 0) { // or the peer has withdrawn the rest meanwhile
             flush();
             return copied;
         }
-        base::copy_bytes(staging_.at(room.offset, room.moved), from + copied, room.length);
-        link_.stage_write(room.length, *target, apart);
-        copied += room.length;
-        unflushed += room.length;
+        base::copy_bytes(staging_.at(extent.offset, extent.moved), from + copied, extent.length);
+        link_.stage_write(extent.length, *target, apart);
+        copied += extent.length;
+        unflushed += extent.length;
         if (unflushed >= chunk_size_.get()) {
             flush();
             unflushed = 0;

@@ -23,7 +23,7 @@ class UserTimeout {
 
     void start(size_t milliseconds, Time now) {
         on_ = milliseconds != 0;
-        period_ = std::chrono::milliseconds(std::max<size_t>((milliseconds + looks - 1) / looks, 1));
+        period_ = std::chrono::milliseconds(std::max<size_t>((milliseconds + checks - 1) / checks, 1));
         silent_ = 0;
         due_ = now + period_;
     }
@@ -36,7 +36,7 @@ class UserTimeout {
     [[nodiscard]] Time due() const { return due_; }
 
     // `outstanding`: something was sent that is not known to have arrived; a probe determines that.
-    Verdict look(Time now, bool outstanding) {
+    Verdict check(Time now, bool outstanding) {
         if (!on_ || now < due_) {
             return Verdict::well;
         }
@@ -45,11 +45,11 @@ class UserTimeout {
             silent_ = 0;
             return Verdict::well;
         }
-        return ++silent_ > looks ? Verdict::lost : Verdict::ask;
+        return ++silent_ > checks ? Verdict::lost : Verdict::ask;
     }
 
   private:
-    static constexpr size_t looks = 4;
+    static constexpr size_t checks = 4;
 
     bool on_ = false;
     std::chrono::milliseconds period_{};

@@ -80,16 +80,16 @@ const Handshakes::Time start{std::chrono::seconds(1000)};
 void test_what_was_accepted_is_found_and_does_not_block() {
     const Core core;
     Handshakes handshakes(core.set.get(), milliseconds(100), 8);
-    EXPECT(handshakes.look(start) == Handshakes::Found::same);
+    EXPECT(handshakes.check(start) == Handshakes::Found::same);
     EXPECT(handshakes.listening());
     EXPECT(!handshakes.deadline());
     const base::Descriptor visitor = core.visit();
     const base::Descriptor taken = core.take();
-    EXPECT(handshakes.look(start) == Handshakes::Found::changed);
+    EXPECT(handshakes.check(start) == Handshakes::Found::changed);
     EXPECT_EQ(handshakes.count(), 1U);
     EXPECT(!blocks(taken));
     EXPECT(handshakes.deadline() == start + milliseconds(100));
-    EXPECT(handshakes.look(start) == Handshakes::Found::same);
+    EXPECT(handshakes.check(start) == Handshakes::Found::same);
     EXPECT(blocks(core.listener)); // is not one
 }
 
@@ -98,9 +98,9 @@ void test_what_the_core_has_let_go_of_is_left_alone() {
     Handshakes handshakes(core.set.get(), milliseconds(100), 8);
     const base::Descriptor visitor = core.visit();
     const base::Descriptor taken = core.take();
-    (void)handshakes.look(start);
+    (void)handshakes.check(start);
     EXPECT_EQ(epoll_ctl(core.set.get(), EPOLL_CTL_DEL, taken.get(), nullptr), 0);
-    EXPECT(handshakes.look(start) == Handshakes::Found::changed);
+    EXPECT(handshakes.check(start) == Handshakes::Found::changed);
     handshakes.end_all();
     EXPECT_EQ(handshakes.count(), 0U);
     EXPECT_EQ(read_from(taken), -1);
@@ -113,12 +113,12 @@ void test_a_number_that_stands_for_another_socket_is_another_handshake() {
     const base::Descriptor second = core.visit();
     const int number = [&] {
         const base::Descriptor taken = core.take();
-        (void)handshakes.look(start);
+        (void)handshakes.check(start);
         return taken.get();
     }();
     const base::Descriptor taken = core.take();
     EXPECT_EQ(taken.get(), number);
-    EXPECT(handshakes.look(start + milliseconds(70)) == Handshakes::Found::changed);
+    EXPECT(handshakes.check(start + milliseconds(70)) == Handshakes::Found::changed);
     EXPECT(!blocks(taken));
     handshakes.end_late(start + milliseconds(100));
     EXPECT_EQ(read_from(taken), -1);
@@ -131,7 +131,7 @@ void test_who_is_late_is_ended_with_all_it_has_said() {
     Handshakes handshakes(core.set.get(), milliseconds(100), 8);
     const base::Descriptor visitor = core.visit();
     const base::Descriptor taken = core.take();
-    (void)handshakes.look(start);
+    (void)handshakes.check(start);
     say(visitor, taken, std::string(10000, 'x'));
     handshakes.end_late(start + milliseconds(99));
     EXPECT_EQ(read_from(taken), 1);
@@ -148,7 +148,7 @@ void test_the_oldest_ends_when_there_are_too_many() {
     for (int i = 0; i < 3; ++i) {
         both.push_back(core.visit());
         both.push_back(core.take());
-        (void)handshakes.look(start + milliseconds(i));
+        (void)handshakes.check(start + milliseconds(i));
     }
     EXPECT_EQ(read_from(both[1]), 0);
     EXPECT_EQ(read_from(both[3]), -1);
@@ -159,11 +159,11 @@ void test_the_oldest_ends_when_there_are_too_many() {
 void test_nobody_is_accepted_once_listening_has_stopped() {
     const Core core;
     Handshakes handshakes(core.set.get(), milliseconds(100), 2);
-    (void)handshakes.look(start);
+    (void)handshakes.check(start);
     const base::Descriptor visitor = core.visit();
     handshakes.stop_listening();
     EXPECT_EQ(accept4(core.listener.get(), nullptr, nullptr, SOCK_NONBLOCK), -1);
-    (void)handshakes.look(start);
+    (void)handshakes.check(start);
     EXPECT_EQ(handshakes.count(), 0U); // what has listened is none
 }
 
@@ -175,10 +175,10 @@ void test_without_a_descriptor_to_look_with_nothing_is_known() {
     rlimit none = usual;
     none.rlim_cur = 0;
     EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-    const auto found = handshakes.look(start);
+    const auto found = handshakes.check(start);
     EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
     EXPECT(found == Handshakes::Found::unknown);
-    EXPECT(handshakes.look(start) == Handshakes::Found::same);
+    EXPECT(handshakes.check(start) == Handshakes::Found::same);
 }
 
 } // namespace

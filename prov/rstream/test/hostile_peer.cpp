@@ -52,8 +52,8 @@ std::vector<std::byte> encoded(const wire::Hello& hello) {
 Event Queues::next(Host& wanted, Host& other) {
     const auto start = Clock::now();
     for (;;) {
-        look(other);
-        look(wanted);
+        poll(other);
+        poll(wanted);
         auto& events = events_[&wanted];
         if (!events.empty()) {
             Event event = std::move(events.front());
@@ -66,7 +66,7 @@ Event Queues::next(Host& wanted, Host& other) {
     }
 }
 
-void Queues::look(Host& host) {
+void Queues::poll(Host& host) {
     try {
         events_[&host].push_back(host.next_event(1));
     } catch (const Error& e) {
@@ -332,8 +332,8 @@ bool Scene::until(Raw& raw, Stream& victim, const std::function<bool()>& so) {
     for (const auto start = Clock::now(); milliseconds_since(start) < patience(10000);) {
         raw.progress();
         (void)peek_recv(victim);
-        queues.look(host);
-        queues.look(raw_host);
+        queues.poll(host);
+        queues.poll(raw_host);
         if (so()) {
             return true;
         }

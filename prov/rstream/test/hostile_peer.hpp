@@ -44,8 +44,8 @@ std::vector<std::byte> encoded(const wire::Hello& hello);
 class Queues {
   public:
     Event next(Host& wanted, Host& other);
-    [[nodiscard]] bool has_events(Host& host) { return look(host), !events_[&host].empty(); }
-    void look(Host& host);
+    [[nodiscard]] bool has_events(Host& host) { return poll(host), !events_[&host].empty(); }
+    void poll(Host& host);
 
   private:
     std::map<Host*, std::deque<Event>> events_;

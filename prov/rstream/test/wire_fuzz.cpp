@@ -271,11 +271,11 @@ class Fuzz {
             return;
         }
         require(maps_.covers(offset, target->length) && target->length <= MapMessage::end_of_offsets - offset);
-        const Extent room = link_.room(std::min<uint64_t>(length, target->length));
-        const size_t staging = room.moved ? next_staging_ : staging_;
-        require(room.length == 0 || (room.offset < staging && room.length <= staging - room.offset));
-        if (room.length != 0) {
-            link_.stage_write(room.length, *target);
+        const Extent extent = link_.free_extent(std::min<uint64_t>(length, target->length));
+        const size_t staging = extent.moved ? next_staging_ : staging_;
+        require(extent.length == 0 || (extent.offset < staging && extent.length <= staging - extent.offset));
+        if (extent.length != 0) {
+            link_.stage_write(extent.length, *target);
         }
     }
 
@@ -308,11 +308,11 @@ class Fuzz {
     // ---- the program
 
     void stage(size_t length) {
-        const Extent room = link_.room(length);
-        require(room.length <= length && room.length <= link_.space());
-        const size_t staging = room.moved ? next_staging_ : staging_;
-        require(room.length == 0 || (room.offset < staging && room.length <= staging - room.offset));
-        link_.stage(room.length);
+        const Extent extent = link_.free_extent(length);
+        require(extent.length <= length && extent.length <= link_.space());
+        const size_t staging = extent.moved ? next_staging_ : staging_;
+        require(extent.length == 0 || (extent.offset < staging && extent.length <= staging - extent.offset));
+        link_.stage(extent.length);
     }
 
     void posts() {

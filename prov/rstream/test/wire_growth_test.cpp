@@ -205,7 +205,7 @@ void test_the_window_is_that_of_the_larger_ring(void**) {
     }
     pair.a.move_staging(2 * larger.size);
     for (int i = 0; i < 10; ++i) {
-        pair.a.stage(pair.a.room(larger.size).length);
+        pair.a.stage(pair.a.free_extent(larger.size).length);
         pair.run(pair.a, pair.b);
     }
     assert_false(pair.a.held_up());                   // but for want of room there
@@ -220,7 +220,7 @@ void test_a_ring_grows_again_up_to_its_limit(void**) {
     pair.a.move_staging(limit);
     size_t size = larger.size;
     for (int i = 0; i < 1000; ++i) {
-        pair.a.stage(pair.a.room(limit).length);
+        pair.a.stage(pair.a.free_extent(limit).length);
         pair.run(pair.a, pair.b);
         pair.b.consume(pair.b.readable());
         (void)pair.b.settle();
@@ -260,9 +260,9 @@ void test_staged_bytes_leave_from_where_they_were_staged(void**) {
     pair.a.move_staging(20000);
     assert_true(pair.a.staging_moves());
     assert_int_equal(pair.a.space(), 20000 - 4096);
-    const Extent room = pair.a.room(1000);
-    assert_extent(room, 8192, 1000);
-    assert_true(room.moved);
+    const Extent extent = pair.a.free_extent(1000);
+    assert_extent(extent, 8192, 1000);
+    assert_true(extent.moved);
     pair.a.stage(1000);
     assert_false(pair.a.settle_staging());
     pair.b.consume(4096);

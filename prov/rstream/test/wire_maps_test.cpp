@@ -142,7 +142,7 @@ struct Ends {
     void write(size_t length, uint64_t offset) {
         const auto target = a_maps.find(offset);
         assert_true(target.has_value());
-        assert_true(a.room(length).length >= length);
+        assert_true(a.free_extent(length).length >= length);
         a.stage_write(length, *target);
     }
 
@@ -568,10 +568,10 @@ void test_a_full_queue_of_writes_leaves_no_room_for_anything(void** state) {
         ends.write(1, 2 * i);
     }
     assert_int_equal(ends.a.space(), 0);
-    assert_int_equal(ends.a.room(100).length, 0);
+    assert_int_equal(ends.a.free_extent(100).length, 0);
     assert_int_equal(ends.a.unreleased(), MapWrites::capacity);
     (void)ends.a.next();
-    assert_true(ends.a.room(100).length != 0);
+    assert_true(ends.a.free_extent(100).length != 0);
 }
 
 void test_a_small_write_goes_past_the_staging_ring(void** state) {

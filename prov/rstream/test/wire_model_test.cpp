@@ -204,20 +204,20 @@ class Model {
             return;
         }
         while (length != 0) {
-            const Extent room = end.link.room(length);
-            if (room.length == 0) {
+            const Extent extent = end.link.free_extent(length);
+            if (extent.length == 0) {
                 break;
             }
-            if (!end.staging.holds(room)) {
+            if (!end.staging.holds(extent)) {
                 return failed("room outside the staging ring");
             }
-            uint8_t* to = end.staging.at(room);
-            for (size_t i = 0; i < room.length; ++i) {
+            uint8_t* to = end.staging.at(extent);
+            for (size_t i = 0; i < extent.length; ++i) {
                 to[i] = pattern(end.side, end.accepted + i);
             }
-            end.link.stage(room.length);
-            end.accepted += room.length;
-            length -= room.length;
+            end.link.stage(extent.length);
+            end.accepted += extent.length;
+            length -= extent.length;
         }
         if (dice_.percent(70)) {
             posts(end, 1000);
@@ -338,14 +338,14 @@ class Model {
         if (!target) {
             return;
         }
-        const Extent room = end.link.room(std::min<uint64_t>(length, target->length));
-        uint8_t* to = end.staging.at(room);
-        for (size_t i = 0; i < room.length; ++i) {
+        const Extent extent = end.link.free_extent(std::min<uint64_t>(length, target->length));
+        uint8_t* to = end.staging.at(extent);
+        for (size_t i = 0; i < extent.length; ++i) {
             to[i] = pattern(2 + end.side, end.written + i);
         }
-        if (room.length != 0) {
-            end.link.stage_write(room.length, *target);
-            end.written += room.length;
+        if (extent.length != 0) {
+            end.link.stage_write(extent.length, *target);
+            end.written += extent.length;
             end.marks.push_back({end.accepted, end.written});
         }
         if (dice_.percent(70)) {

@@ -58,22 +58,22 @@ void test_nothing_is_sent_before_the_peer_is_known(void**) {
 
 void test_staging_space_returns_with_release_not_with_credit(void**) {
     Sender send;
-    assert_extent(send.room(100), 0, 100);
-    assert_extent(send.room(100000), 0, staging);
+    assert_extent(send.free_extent(100), 0, 100);
+    assert_extent(send.free_extent(100000), 0, staging);
     assert_int_equal(send.send(6000), 6000);
     assert_int_equal(send.space(), staging - 6000);
     assert_true(send.on_credit(6000, 1));
     assert_int_equal(send.space(), staging - 6000);
     send.release(6000);
     assert_int_equal(send.space(), staging);
-    assert_extent(send.room(100000), 6000, staging - 6000);
+    assert_extent(send.free_extent(100000), 6000, staging - 6000);
 }
 
 void test_full_staging_ring_has_no_room(void**) {
     Sender send;
     send.stage(staging);
     assert_int_equal(send.space(), 0);
-    assert_int_equal(send.room(1).length, 0);
+    assert_int_equal(send.free_extent(1).length, 0);
 }
 
 void test_chunk_splits_where_the_staging_ring_wraps(void**) {
@@ -314,7 +314,7 @@ void test_discard_drops_what_was_not_posted(void**) {
     send.discard();
     assert_false(send.unposted());
     assert_int_equal(send.space(), staging - 100);
-    assert_extent(send.room(10), 100, 10);
+    assert_extent(send.free_extent(10), 100, 10);
 }
 
 void test_credit_for_what_was_not_sent_is_refused(void**) {

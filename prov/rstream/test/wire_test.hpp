@@ -97,7 +97,7 @@ inline uint64_t immediate(uint32_t length, uint32_t acks = 0) { return Immediate
 // Macros, so that a failure names the line of the test.
 #define assert_extent(got, at, count)                                                                                  \
     do {                                                                                                               \
-        const Extent extent = (got);                                                                                   \
-        assert_int_equal(extent.offset, at);                                                                           \
-        assert_int_equal(extent.length, count);                                                                        \
+        const Extent extent_ = (got);                                                                                  \
+        assert_int_equal(extent_.offset, at);                                                                          \
+        assert_int_equal(extent_.length, count);                                                                       \
     } while (0)

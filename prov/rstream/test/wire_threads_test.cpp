@@ -173,16 +173,16 @@ class Model {
             }
             return post && gives_to_core(end, *post, std::move(bytes)) ? length : 0;
         }
-        const Extent room = end.link.room(length);
-        uint8_t* to = end.staging.at(room);
-        for (size_t i = 0; i < room.length; ++i) {
+        const Extent extent = end.link.free_extent(length);
+        uint8_t* to = end.staging.at(extent);
+        for (size_t i = 0; i < extent.length; ++i) {
             to[i] = pattern(end.side, at + i);
         }
-        if (room.length != 0) {
-            end.link.stage(room.length);
+        if (extent.length != 0) {
+            end.link.stage(extent.length);
         }
         posts(end);
-        return room.length;
+        return extent.length;
     }
 
     void writes(End& end) {

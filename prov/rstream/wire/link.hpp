@@ -74,7 +74,9 @@ class Link {
     // ---- posting side
     [[nodiscard]] size_t space() const { return writes_full() ? 0 : send_.space(); }
     [[nodiscard]] size_t unreleased() const { return send_.unreleased(); }
-    [[nodiscard]] Extent room(size_t length) const { return writes_full() ? Extent{} : send_.room(length); }
+    [[nodiscard]] Extent free_extent(size_t length) const {
+        return writes_full() ? Extent{} : send_.free_extent(length);
+    }
     void stage(size_t length) { send_.stage(length); }
     // The program has more data than there is space. False if the peer's ring is full.
     bool held_up();

@@ -71,7 +71,7 @@ class SendFlow {
     [[nodiscard]] size_t window() const { return peer_.capacity() - (sent() - peer_consumed()); }
 
     // Where to copy the next bytes, at most `length`; then call `stage`.
-    [[nodiscard]] Extent room(size_t length) const {
+    [[nodiscard]] Extent free_extent(size_t length) const {
         return staging_.extent(staged_.load(std::memory_order_relaxed), std::min(length, space()));
     }
     void stage(size_t length);

@@ -200,15 +200,15 @@ CASE(epoll_of_edges_of_room_tells_of_a_reset) {
 
 CASE(epoll_of_edges_tells_of_room_only_where_asked) {
     const Pair pair = c.make_pair();
-    const Set room(c);
+    const Set space_set(c);
     const Set both(c);
-    room.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLET, 1);
+    space_set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLET, 1);
     both.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLOUT | EPOLLET, 2);
-    room.note("room");
+    space_set.note("room");
     both.note("room");
     c.send_all(pair.client, "x");
     both.note("data", in_time);
-    room.note("nothing", a_moment);
+    space_set.note("nothing", a_moment);
 }
 
 CASE(epoll_of_edges_tells_of_a_reset) {

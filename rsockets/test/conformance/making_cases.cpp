@@ -275,13 +275,13 @@ CASE(a_listener_carries_no_data) {
 
 CASE(getsockname_cuts_to_the_room) {
     const int fd = c.make_listener();
-    char room[sizeof(sockaddr_in)]{};
+    char buffer[sizeof(sockaddr_in)]{};
     socklen_t length = 4;
-    SAY(c.s.getsockname(fd, reinterpret_cast<sockaddr*>(room), &length));
+    SAY(c.s.getsockname(fd, reinterpret_cast<sockaddr*>(buffer), &length));
     c.note(std::to_string(length));
-    c.note(room[1] == 0 && room[5] == 0 ? "the rest is untouched" : "too much");
+    c.note(buffer[1] == 0 && buffer[5] == 0 ? "the rest is untouched" : "too much");
     length = 0;
-    SAY(c.s.getsockname(fd, reinterpret_cast<sockaddr*>(room), &length));
+    SAY(c.s.getsockname(fd, reinterpret_cast<sockaddr*>(buffer), &length));
     c.note(std::to_string(length));
 }
 

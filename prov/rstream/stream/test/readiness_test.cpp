@@ -17,7 +17,7 @@ namespace {
 
 struct Source {
     size_t bytes = 0;
-    size_t room = 0;
+    size_t sendable = 0;
     bool gone = false;
     bool end = false;
     bool answered = false;
@@ -25,7 +25,7 @@ struct Source {
     bool closed = false;
 
     [[nodiscard]] size_t readable() const { return bytes; }
-    [[nodiscard]] size_t space() const { return room; }
+    [[nodiscard]] size_t space() const { return sendable; }
     [[nodiscard]] bool lost() const { return gone; }
     [[nodiscard]] bool ended() const { return end || gone; }
     [[nodiscard]] bool iomap_answered() const { return answered; }
@@ -66,7 +66,7 @@ void test_a_program_that_has_not_read_is_woken_by_bytes(void**) {
 void test_a_blocked_recv_is_woken_by_bytes_an_end_or_a_loss(void**) {
     Readiness readiness;
     block_in_recv(readiness);
-    assert_false(readiness.wakes(Source{.room = 100}));
+    assert_false(readiness.wakes(Source{.sendable = 100}));
     assert_true(readiness.wakes(Source{.bytes = 1}));
     assert_true(readiness.wakes(Source{.end = true}));
     assert_true(readiness.wakes(Source{.gone = true}));
@@ -202,8 +202,8 @@ void test_a_thread_that_does_not_sleep_is_not_woken(void**) {
     readiness.on_poll();
     readiness.on_end_reported();
     readiness.on_send(1);
-    const bool wakes = readiness.wakes(Source{.room = 1, .end = true});
-    const bool may_sleep = readiness.may_sleep(Source{.room = 1, .end = true});
+    const bool wakes = readiness.wakes(Source{.sendable = 1, .end = true});
+    const bool may_sleep = readiness.may_sleep(Source{.sendable = 1, .end = true});
     over = true;
     over.notify_all();
     for (std::thread& thread : threads) {
@@ -265,20 +265,20 @@ void test_a_sender_is_woken_though_another_one_has_sent(void**) {
         return readiness.may_sleep(Source{});
     }));
     readiness.on_send(1);
-    assert_true(readiness.wakes(Source{.room = 1}));
-    assert_true(readiness.may_sleep(Source{.room = 1})); // it knows
-    assert_true(readiness.wakes(Source{.room = 1}));
+    assert_true(readiness.wakes(Source{.sendable = 1}));
+    assert_true(readiness.may_sleep(Source{.sendable = 1})); // it knows
+    assert_true(readiness.wakes(Source{.sendable = 1}));
 }
 
 void test_a_sender_does_not_sleep_though_another_one_has_sent(void**) {
     Readiness readiness;
     readiness.on_send(-FI_EAGAIN);
     std::thread([&] { readiness.on_send(1); }).join();
-    assert_false(readiness.may_sleep(Source{.room = 1}));
+    assert_false(readiness.may_sleep(Source{.sendable = 1}));
     readiness.on_send(-FI_EAGAIN);
     std::thread([&] { readiness.on_send(1); }).join();
     assert_true(readiness.may_sleep(Source{})); // and now there is none again
-    assert_true(readiness.wakes(Source{.room = 1}));
+    assert_true(readiness.wakes(Source{.sendable = 1}));
 }
 
 void test_a_send_that_does_nothing_leaves_a_blocked_one_blocked(void**) {
@@ -287,25 +287,25 @@ void test_a_send_that_does_nothing_leaves_a_blocked_one_blocked(void**) {
     for (const ssize_t nothing : {0, -FI_EINVAL}) {
         readiness.on_send(-FI_EAGAIN);
         readiness.on_send(nothing);
-        assert_true(readiness.wakes(Source{.room = 1}));
-        assert_true(readiness.ready(Source{.room = 1}));
+        assert_true(readiness.wakes(Source{.sendable = 1}));
+        assert_true(readiness.ready(Source{.sendable = 1}));
         readiness.on_send(-FI_ECONNRESET);
-        assert_false(readiness.ready(Source{.room = 1}));
+        assert_false(readiness.ready(Source{.sendable = 1}));
     }
 }
 
 void test_a_blocked_send_is_woken_by_space_or_a_loss(void**) {
     Readiness readiness;
     readiness.on_poll();
-    assert_false(readiness.wakes(Source{.room = 1}));
+    assert_false(readiness.wakes(Source{.sendable = 1}));
     readiness.on_send(-FI_EAGAIN);
     assert_false(readiness.wakes(Source{}));
-    assert_true(readiness.wakes(Source{.room = 1}));
+    assert_true(readiness.wakes(Source{.sendable = 1}));
     assert_true(readiness.wakes(Source{.gone = true}));
-    assert_true(readiness.ready(Source{.room = 1}));
+    assert_true(readiness.ready(Source{.sendable = 1}));
     readiness.on_send(1);
-    assert_false(readiness.wakes(Source{.room = 1}));
-    assert_false(readiness.ready(Source{.room = 1}));
+    assert_false(readiness.wakes(Source{.sendable = 1}));
+    assert_false(readiness.ready(Source{.sendable = 1}));
 }
 
 void test_an_answered_unmap_wakes(void**) {
@@ -320,7 +320,7 @@ void test_a_close_is_woken_by_completion_alone(void**) {
     receive(readiness, 0);
     readiness.on_send(-FI_EAGAIN);
     readiness.on_close();
-    assert_false(readiness.wakes(Source{.bytes = 1, .room = 1, .end = true, .completed = true}));
+    assert_false(readiness.wakes(Source{.bytes = 1, .sendable = 1, .end = true, .completed = true}));
     readiness.await_completion(true);
     assert_false(readiness.wakes(Source{.bytes = 1}));
     assert_true(readiness.wakes(Source{.completed = true}));
@@ -333,7 +333,7 @@ void test_a_thread_on_its_way_to_sleep_keeps_its_signal(void**) {
     BlockedCalls calls;
     calls.on_blocked();
     const bool may = calls.may_sleep([&] {
-        std::thread([&] { calls.on_told(); }).join();
+        std::thread([&] { calls.on_notified(); }).join();
         return false;
     });
     assert_true(may);
@@ -358,7 +358,7 @@ void test_threads_that_never_come_back_do_not_signal_for_good(void**) {
     while (asleep != many) {
         std::this_thread::yield();
     }
-    calls.on_told();
+    calls.on_notified();
     assert_true(calls.unsettled());
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (calls.unsettled() && std::chrono::steady_clock::now() < until) {

@@ -22,13 +22,13 @@ constexpr KeepaliveSettings settings{1000, 100, 3};
 KeepaliveTimer::Time at(int milliseconds) { return KeepaliveTimer::Time(std::chrono::milliseconds(milliseconds)); }
 
 void assert_verdict(KeepaliveTimer& keepalive, int when, Verdict wanted) {
-    assert_int_equal(static_cast<int>(keepalive.look(at(when))), static_cast<int>(wanted));
+    assert_int_equal(static_cast<int>(keepalive.check(at(when))), static_cast<int>(wanted));
 }
 
 KeepaliveTimer asking() {
     KeepaliveTimer keepalive;
     keepalive.start(settings, at(0));
-    keepalive.look(at(1000));
+    keepalive.check(at(1000));
     keepalive.posted();
     return keepalive;
 }
@@ -66,8 +66,8 @@ void test_a_peer_is_lost_after_count_intervals_without_an_answer(void**) {
 
 void test_an_answer_ends_the_asking(void**) {
     KeepaliveTimer keepalive = asking();
-    keepalive.look(at(1100));
-    keepalive.look(at(1200));
+    keepalive.check(at(1100));
+    keepalive.check(at(1200));
     keepalive.received(at(1250));
     assert_true(keepalive.due() == at(2250));
     assert_verdict(keepalive, 1300, Verdict::well);
@@ -94,8 +94,8 @@ void test_a_query_that_could_not_be_posted_waits_anew(void**) {
 
 void test_what_the_core_moves_is_no_answer(void**) {
     KeepaliveTimer keepalive = asking();
-    keepalive.look(at(1100));
-    keepalive.look(at(1200));
+    keepalive.check(at(1100));
+    keepalive.check(at(1200));
     keepalive.moved(at(1250)); // an iWARP adapter completes what it has only buffered
     assert_verdict(keepalive, 1300, Verdict::lost);
 }
@@ -112,7 +112,7 @@ void test_stopping_and_starting(void**) {
 // ---- UserTimeout
 
 void assert_timeout(UserTimeout& timeout, int when, bool outstanding, UserTimeout::Verdict wanted) {
-    assert_int_equal(static_cast<int>(timeout.look(at(when), outstanding)), static_cast<int>(wanted));
+    assert_int_equal(static_cast<int>(timeout.check(at(when), outstanding)), static_cast<int>(wanted));
 }
 
 UserTimeout timeout_of_a_second() {

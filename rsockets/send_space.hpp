@@ -16,40 +16,41 @@
 namespace rsockets {
 
 // Per socket.
-struct Room {
+struct SendSpace {
     std::atomic<int> waiters{0};      // threads in a sending call that found no space
     std::atomic<uint64_t> starved{0}; // times that no space was found
     std::atomic<bool> polled{false};  // a poll has reported no space
 };
 
 // A sending call: `begin` before each attempt, `end` after it.
-class RoomWaiter {
+class SendSpaceWaiter {
   public:
-    RoomWaiter(Room& room, WaitQueue& wait_queue) : room_(room), wait_queue_(wait_queue) {}
-    RoomWaiter(const RoomWaiter&) = delete;
-    RoomWaiter& operator=(const RoomWaiter&) = delete;
-    ~RoomWaiter() {
+    SendSpaceWaiter(SendSpace& space, WaitQueue& wait_queue) : send_space_(space), wait_queue_(wait_queue) {}
+    SendSpaceWaiter(const SendSpaceWaiter&) = delete;
+    SendSpaceWaiter& operator=(const SendSpaceWaiter&) = delete;
+    ~SendSpaceWaiter() {
         if (waits_) {
-            room_.waiters.fetch_sub(1);
+            send_space_.waiters.fetch_sub(1);
         }
     }
 
     void begin() {
         if (starved_ && !waits_) { // before the attempt: a send between it and the sleep must see us
             waits_ = true;
-            room_.waiters.fetch_add(1);
+            send_space_.waiters.fetch_add(1);
         }
     }
     void end(ssize_t sent) {
         if (sent == -EAGAIN) {
             starved_ = true;
-        } else if (room_.waiters.load() > (waits_ ? 1 : 0) || (room_.polled.load() && room_.polled.exchange(false))) {
+        } else if (send_space_.waiters.load() > (waits_ ? 1 : 0) ||
+                   (send_space_.polled.load() && send_space_.polled.exchange(false))) {
             wait_queue_.notify_all();
         }
     }
 
   private:
-    Room& room_;
+    SendSpace& send_space_;
     WaitQueue& wait_queue_;
     bool starved_ = false;
     bool waits_ = false;

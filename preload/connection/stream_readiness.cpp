@@ -101,7 +101,7 @@ bool ring_is_half_empty(const Direction& ring) {
 
 } // namespace
 
-bool look_in_memory(const Connection& c, short wanted, short& events) {
+bool check_in_memory(const Connection& c, short wanted, short& events) {
     const ConnectionState& s = *c.state.load(std::memory_order_relaxed);
     constexpr short in_memory = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP;
     if ((wanted & ~in_memory) != 0 || c.segment.load(std::memory_order_relaxed) == nullptr || s.ended || s.read_shut ||

@@ -109,12 +109,15 @@ class OwnSleep {
 
 // Sleeps like a receiving call: for the time of SO_RCVTIMEO, restarted or interrupted by signals in the same way, a
 // cancellation point. Bytes, frames, EOF and errors end it. 1: check again; else -errno, or 0 at EOF.
-ssize_t sleep_receiving(int fd, const Asleep& asleep) {
+ssize_t sleep_receiving(Connection& c, int fd, const Asleep& asleep) {
     char byte = 0;
     const uint64_t begin = sys::now_ns();
     const ssize_t n = cancellable([&] { return real::recv(fd, &byte, sizeof(byte), MSG_PEEK); }, [&] { asleep.end(); });
     const ssize_t result = n >= 0 ? n : -errno;
     spin::slept(begin, sys::now_ns());
+    if (n > 0) {
+        stream::note_kernel_readable(c);
+    }
     return result;
 }
 
@@ -128,17 +131,26 @@ int time_limit_ms(int fd, int name) {
     return static_cast<int>(std::min(limit.tv_sec, most) * 1000 + (limit.tv_usec + 999) / 1000);
 }
 
+void note_events(Connection& c, ConnectionState& s, short events) {
+    if ((events & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+        s.ended = true;
+    }
+    if ((events & POLLIN) != 0) {
+        stream::note_kernel_readable(c);
+    }
+}
+
 // As sleep_receiving(), for a call that has something to return: no signal restarts it then, and poll(2) is never
 // restarted (signal(7)).
-ssize_t sleep_with_part(ConnectionState& s, int fd, const Asleep& asleep) {
+ssize_t sleep_with_part(Connection& c, ConnectionState& s, int fd, const Asleep& asleep) {
     const int limit = s.time_limits ? time_limit_ms(fd, SO_RCVTIMEO) : -1;
     pollfd one{fd, POLLIN | POLLRDHUP, 0};
     const uint64_t begin = sys::now_ns();
     const int n = cancellable([&] { return real::poll(&one, 1UL, limit); }, [&] { asleep.end(); });
     const int result = n > 0 ? 1 : n == 0 ? -EAGAIN : -errno;
     spin::slept(begin, sys::now_ns());
-    if (n > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
-        s.ended = true;
+    if (n > 0) {
+        note_events(c, s, one.revents);
     }
     return result;
 }
@@ -202,7 +214,7 @@ bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peek
     const Asleep asleep(c, s, fd);
     stream::arm(c, POLLIN, path::by_frame);
     if (stream::more_may_come(c, peeked)) {
-        if (sleep_with_part(s, fd, asleep) <= 0) {
+        if (sleep_with_part(c, s, fd, asleep) <= 0) {
             return false;
         }
         (void)stream::check(c, fd, 0, path::nobody); // consumes the frame, which would wake this thread forever
@@ -293,8 +305,8 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             return done; // it may have been notified before, and the peer has had time to answer with a reset
         }
         const ssize_t slept = own.by_id() ? own.sleep(asleep, done != 0)
-                              : done != 0 ? sleep_with_part(s, fd, asleep)
-                                          : stream::reset_or_end(c, sleep_receiving(fd, asleep));
+                              : done != 0 ? sleep_with_part(c, s, fd, asleep)
+                                          : stream::reset_or_end(c, sleep_receiving(c, fd, asleep));
         if (own.by_id() && slept > 0 && s.read_shut && !stream::ring_has_bytes(c)) {
             return done; // like the kernel's call, which ends at once, before the peer can answer with a reset
         }
@@ -332,7 +344,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part) {
         return n > 0 ? 0 : n;
     }
     if (limit < 0 && (r.kernel & POLLOUT) == 0 && !has_part) {
-        const ssize_t n = sleep_receiving(fd, asleep);
+        const ssize_t n = sleep_receiving(c, fd, asleep);
         if (n == 0) {
             s.ended = true;
         }
@@ -342,16 +354,16 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part) {
     if (limit < 0 && !has_part) {
         const auto end = [](void* what) { static_cast<const Asleep*>(what)->end(); };
         const int n = poll_restarted(one, end, const_cast<Asleep*>(&asleep));
-        s.ended = s.ended || (n > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+        if (n > 0) {
+            note_events(c, s, one.revents);
+        }
         return n < 0 ? -errno : 0;
     }
     const int n = cancellable([&] { return real::poll(&one, 1UL, limit); }, [&] { asleep.end(); });
     if (n < 0) {
         return -errno;
     }
-    if ((one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
-        s.ended = true;
-    }
+    note_events(c, s, one.revents);
     return n == 0 ? -EAGAIN : 0;
 }
 

@@ -22,17 +22,19 @@ thread_local uint32_t own_sleeps = 0;
 using path::Consent;
 using path::Direction;
 
-ssize_t violation(Connection& c, int fd) {
+ssize_t violation(Connection& c, int fd, Reason reason) {
     ConnectionState& s = *c.state.load();
     if (!s.broken.exchange(true)) {
-        s.reason = Reason::broken;
+        s.reason = reason;
         s.hold = true;
         c.out_ring().writer.resets = 1;
         stats::refresh(c);
-        RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::broken));
-        // Disconnecting sends a reset.
-        const sockaddr none{AF_UNSPEC, {}};
-        sys::call(SYS_connect, fd, &none, sizeof(none));
+        RSPRELOAD_PROBE(reset, fd, static_cast<int>(reason));
+        // Disconnecting sends a reset. Another thread may have closed the fd, which may be another socket's by now.
+        if (table::connection(fd) == &c) {
+            const sockaddr none{AF_UNSPEC, {}};
+            sys::call(SYS_connect, fd, &none, sizeof(none));
+        }
     }
     return -ECONNRESET;
 }
@@ -62,6 +64,8 @@ void follow_to(Connection& c, uint32_t epoch) {
         s.awaits_resume = true; // by the record, nothing of the ring was read: all of it is resent
     }
     s.in_epoch.store(epoch, std::memory_order_release);
+    // A byte past the peer's library may be in front of the switch, which is at a position of TCP.
+    s.kernel_readable.store((epoch & 1) != 0 && !c.mirrored, std::memory_order_relaxed);
     if (s.taken == 0) { // else the peer still has to resend something
         ring.reader.epoch.store(epoch, std::memory_order_release);
     }
@@ -236,8 +240,9 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
 bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
     ConnectionState& s = *c.state.load();
     const Direction& ring = c.in_ring();
-    if (s.ended || s.read_shut || ring.writer.ends.load() != 0 || s.awaits_resume || s.resume_seen ||
-        ring.writer.frames.load() != s.frames_seen || ring.writer.epoch.load(std::memory_order_acquire) != epoch) {
+    if (s.kernel_readable || s.ended || s.read_shut || ring.writer.ends.load() != 0 || s.awaits_resume ||
+        s.resume_seen || ring.writer.frames.load() != s.frames_seen ||
+        ring.writer.epoch.load(std::memory_order_acquire) != epoch) {
         return false;
     }
     if (will_sleep) {
@@ -460,7 +465,8 @@ void follow(Connection& c, int fd, bool all_frames) {
             return;
         }
         ssize_t error = 0;
-        if (published != epoch || c.mirrored || ring.writer.frames.load(std::memory_order_acquire) != s.frames_seen) {
+        if (published != epoch || c.mirrored || s.kernel_readable ||
+            ring.writer.frames.load(std::memory_order_acquire) != s.frames_seen) {
             (void)take_frames(c, fd, true, error);
         }
         const bool still = s.awaits_resume || ring.writer.head.load() == s.in.position;

@@ -65,6 +65,11 @@ Readiness check(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t*
 // use check().
 bool check_in_memory(const Connection& c, short wanted, short& events);
 
+// A sleep on the kernel's socket has found it readable. While the ring is read, that is a frame, which its writer has
+// counted; else the peer has sent a byte past its library (io_uring, a system call of its own), which nothing else
+// reports: the next call reads it, and resets the connection.
+void note_kernel_readable(Connection& c);
+
 // Arms the sleeper: the peer wakes it with the next bytes, or with space. For a waiter that needs new events, not
 // present ones.
 void arm(Connection& c, short wanted, uint64_t sleeper);

@@ -87,13 +87,26 @@ ssize_t take_counted_frames(Connection& c, int fd) {
     s.frames_seen.fetch_add(static_cast<uint32_t>(n), std::memory_order_relaxed);
     if (std::any_of(bytes.begin(), bytes.begin() + n,
                     [](uint8_t byte) { return byte != static_cast<uint8_t>(Frame::wake); })) {
-        s.reason = Reason::past_library;
-        return violation(c, fd);
+        return violation(c, fd, Reason::past_library);
     }
     return n;
 }
 
+// The writer counts a frame before it sends it; the worker reports the far end's late.
+bool has_seen_more_than_counted(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    const uint32_t counted = c.in_ring().writer.frames.load(std::memory_order_acquire);
+    return !c.mirrored && !s.recovered && static_cast<int32_t>(s.frames_seen.load() - counted) > 0;
+}
+
 } // namespace
+
+void note_kernel_readable(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    if ((s.in_epoch.load(std::memory_order_relaxed) & 1) != 0 && !c.mirrored.load(std::memory_order_relaxed)) {
+        s.kernel_readable = true;
+    }
+}
 
 Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
     // Each frame answers a request of this end, so there are few. A peer that sends them endlessly would keep this
@@ -102,6 +115,7 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
     ConnectionState& s = *c.state.load();
     const Direction& ring = c.in_ring();
     Taken taken = Taken::nothing;
+    s.kernel_readable = false; // first: what arrives from now on is noted again
     let_others_wake(c, fd);
     const struct Again {
         ~Again() {
@@ -124,7 +138,7 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
             again.wanted = again.wanted || others_sleep(c);
             count += n;
             if (n < 0 || count > max_frames) {
-                error = violation(c, fd);
+                error = violation(c, fd); // or there was one already
                 return Taken::failed;
             }
             if (quietly && ring.writer.frames.load() == s.frames_seen) {
@@ -179,9 +193,8 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
             if (is_recovering(c)) {
                 s.awaits_resume = false; // all in front of it is in the ring, and is not resent
             }
-        } else if (byte != static_cast<uint8_t>(Frame::wake)) {
-            s.reason = Reason::past_library;
-            error = violation(c, fd);
+        } else if (byte != static_cast<uint8_t>(Frame::wake) || has_seen_more_than_counted(c)) {
+            error = violation(c, fd, Reason::past_library);
             return Taken::failed;
         }
     }

@@ -69,8 +69,8 @@ enum class Taken { nothing, frames, end, failed };
 Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error);
 // Gives threads that sleep on the socket some time to wake, before a byte from TCP that wakes them is consumed.
 void let_others_wake(Connection& c, int fd);
-// The peer has violated the protocol: its values are not trusted any more.
-ssize_t violation(Connection& c, int fd);
+// The peer has violated the protocol: its values are not trusted any more. With a lock of the connection held.
+ssize_t violation(Connection& c, int fd, Reason reason = Reason::broken);
 // Advances to the next epoch of the peer's direction.
 void follow_to(Connection& c, uint32_t epoch);
 

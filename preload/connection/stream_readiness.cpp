@@ -105,7 +105,8 @@ bool check_in_memory(const Connection& c, short wanted, short& events) {
     const ConnectionState& s = *c.state.load(std::memory_order_relaxed);
     constexpr short in_memory = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP;
     if ((wanted & ~in_memory) != 0 || c.segment.load(std::memory_order_relaxed) == nullptr || s.ended || s.read_shut ||
-        s.broken || s.hold || s.pending_error != 0 || s.giving_back || s.awaits_resume || s.taken != 0) {
+        s.kernel_readable || s.broken || s.hold || s.pending_error != 0 || s.giving_back || s.awaits_resume ||
+        s.taken != 0) {
         return false;
     }
     const Direction& in = c.in_ring();

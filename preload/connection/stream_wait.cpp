@@ -93,7 +93,7 @@ void check_output(Connection& c, int fd, short wanted, Readiness& r) {
     if ((s.out_epoch.load() & 1) != 0 && (wanted & POLLOUT) != 0) {
         uint64_t space = 0;
         if (!writable(c.out_ring(), s.out, space)) {
-            s.broken = true;
+            (void)violation(c, fd);
             return;
         }
         // Not for every byte, like the kernel, so that a waiter can write more than a little.

@@ -362,13 +362,11 @@ bool can_wait_for_space(const Connection& c) {
 namespace {
 
 // The space in the ring, which is resized if there is none. Negative: -errno.
-ssize_t space_of(Connection& c, uint64_t& space) {
+ssize_t space_of(Connection& c, int fd, uint64_t& space) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.out_ring();
     if (!writable(ring, s.out, space)) {
-        s.broken = true;
-        s.reason = Reason::broken;
-        return -ECONNRESET;
+        return violation(c, fd);
     }
     if (space == 0 && may_grow(ring, s.out) && path::populate(c.segment.load(), c.out_index(), s.out.area + 1)) {
         const path::Cursor before = s.out;
@@ -520,7 +518,7 @@ ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags) {
     if (parts.empty()) {
         return 0;
     }
-    if (const ssize_t error = space_of(c, space); error < 0) {
+    if (const ssize_t error = space_of(c, fd, space); error < 0) {
         return error;
     }
     uint8_t* memory = path::ring_memory(c.segment.load(), c.out_index());
@@ -578,7 +576,7 @@ ssize_t write_file_locked(Connection& c, int fd, int file, off_t* offset, size_t
     }
     ConnectionState& s = *c.state.load();
     uint64_t space = 0;
-    if (const ssize_t error = space_of(c, space); error < 0) {
+    if (const ssize_t error = space_of(c, fd, space); error < 0) {
         return error;
     }
     const path::Cursor at = s.out;

@@ -229,6 +229,9 @@ void Thread::on_connection(int fd) {
         if ((one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
             kept.get()->ended = true;
         }
+        if ((one.revents & POLLIN) != 0) { // a thread that sleeps elsewhere does not see it
+            stream::note_kernel_readable(*c);
+        }
         if (stream::wants_service(*c) || (c->mirrored && (one.revents & POLLPRI) != 0)) {
             stream::attend(*c, fd);
             if (!stream::wants_service(*c)) { // else the next edge: a new epoll_ctl reports the present state

@@ -86,7 +86,7 @@ bool EpollSet::check(Watch& watch, Next next, uint32_t& events) {
     }
     const uint32_t blocked = s.blocked.load(std::memory_order_relaxed);
     if (edge) {
-        if (!to_sleep && only_ring(c) && !watch.kernel_in && blocked == watch.seen_blocked &&
+        if (!to_sleep && only_ring(c) && !watch.kernel_in && !s.kernel_readable && blocked == watch.seen_blocked &&
             arrived(c) == watch.seen_arrived && s.ended == (watch.seen_ended != 0)) {
             return false; // nothing has happened since the last report
         }
@@ -303,6 +303,9 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
                 ConnectionState& s = *watch->connection->state.load();
                 if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
                     s.ended = true;
+                }
+                if ((events[i].events & EPOLLIN) != 0) {
+                    stream::note_kernel_readable(*watch->connection);
                 }
                 watch->kernel_named = true;
                 // For a direction in the ring, the kernel reports frames only.

@@ -121,7 +121,9 @@ int Poll::check(uint64_t sleeper) {
             }
             one.revents = static_cast<short>(r.events & (one.events | POLLHUP | POLLERR));
             shadow_[i].events = r.kernel;
-            if (!to_sleep) {
+            if (!to_sleep && one.revents == 0 && r.kernel == 0) {
+                shadow_[i].events = POLLIN; // for the next call, see stream::note_kernel_readable()
+            } else if (!to_sleep) {
                 shadow_[i].fd = -1; // check() has polled it
             }
         } else if (EpollSet* set = careful_set(one.fd); set != nullptr) {
@@ -142,6 +144,9 @@ int Poll::merge() {
         if (Connection* c = careful(fds_[i].fd); c != nullptr && shadow_[i].fd >= 0) {
             if ((shadow_[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
                 c->state.load()->ended = true;
+            }
+            if ((shadow_[i].revents & POLLIN) != 0) {
+                stream::note_kernel_readable(*c);
             }
         } else {
             fds_[i].revents = static_cast<short>(fds_[i].revents | shadow_[i].revents);

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// A byte that the peer sends past its library, as by io_uring or a system call of its own, on a connection whose bytes
+// are in memory: each call at the other end ends, behind the bytes in front, with a reset. past_library_test.sh runs
+// it.
+#include <array>
+#include <cerrno>
+#include <functional>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+
+#include "preload/test/pair.hpp"
+#include "preload/test/wakeup_parts/sleeper.hpp"
+
+namespace {
+
+using preload_test::Pair;
+using wakeup_test::eventually;
+using wakeup_test::Sleeper;
+
+// Not by libc, whose calls the library has.
+void send_past_library(int fd, uint8_t byte = 'r') {
+#if defined(__x86_64__)
+    long result = SYS_sendto;
+    register long flags asm("r10") = MSG_NOSIGNAL;
+    register long address asm("r8") = 0;
+    register long length asm("r9") = 0;
+    asm volatile("syscall"
+                 : "+a"(result)
+                 : "D"(static_cast<long>(fd)), "S"(&byte), "d"(1L), "r"(flags), "r"(address), "r"(length)
+                 : "rcx", "r11", "memory");
+#elif defined(__aarch64__)
+    register long number asm("x8") = SYS_sendto;
+    register long result asm("x0") = fd;
+    register const void* from asm("x1") = &byte;
+    register long size asm("x2") = 1;
+    register long flags asm("x3") = MSG_NOSIGNAL;
+    register long address asm("x4") = 0;
+    register long length asm("x5") = 0;
+    asm volatile("svc 0"
+                 : "+r"(result)
+                 : "r"(number), "r"(from), "r"(size), "r"(flags), "r"(address), "r"(length)
+                 : "memory");
+#else
+#error "a system call without libc, for this processor"
+#endif
+    EXPECT_EQ(result, 1);
+}
+
+ssize_t recv_byte(int fd, int flags = 0) {
+    char byte = 0;
+    return recv(fd, &byte, 1, flags);
+}
+
+void expect_reset(int fd) {
+    EXPECT_EQ(recv_byte(fd), -1);
+    const int error = errno;
+    EXPECT(error == ECONNRESET || error == 0);
+}
+
+// A call that sleeps is ended by the byte.
+void expect_call_ends(const Pair& pair, const std::function<ssize_t()>& call, ssize_t result, int error) {
+    Sleeper sleeper(call);
+    sleeper.await_asleep();
+    send_past_library(pair.a);
+    EXPECT_EQ(sleeper.result(), result);
+    if (error != 0) {
+        EXPECT_EQ(sleeper.error(), error);
+    }
+}
+
+// What the ring takes; the reader does not read.
+void fill(int fd) {
+    std::vector<char> bytes(1 << 16);
+    EXPECT(eventually([&] {
+        while (send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+        }
+        pollfd one{fd, POLLOUT, 0};
+        return poll(&one, 1, 0) == 0;
+    }));
+}
+
+void test_a_receiver_that_sleeps() {
+    const Pair pair;
+    expect_call_ends(
+        pair, [&] { return recv_byte(pair.b); }, -1, ECONNRESET);
+}
+
+// The peer wakes it by an eventfd; the library's thread watches the socket.
+void test_a_receiver_that_sleeps_on_an_eventfd() {
+    const Pair pair;
+    bool on_eventfd = false;
+    EXPECT(eventually([&] {
+        Sleeper sleeper([&] { return recv_byte(pair.b); });
+        sleeper.await_asleep();
+        on_eventfd = sleeper.is_on_eventfd();
+        if (on_eventfd) {
+            send_past_library(pair.a);
+            EXPECT_EQ(sleeper.result(), -1);
+            EXPECT_EQ(sleeper.error(), ECONNRESET);
+            return true;
+        }
+        EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+        EXPECT_EQ(sleeper.result(), 1);
+        return false;
+    }));
+    EXPECT(on_eventfd);
+}
+
+void test_a_receiver_that_comes_later() {
+    const Pair pair;
+    send_past_library(pair.a);
+    Sleeper sleeper([&] { return recv_byte(pair.b); });
+    EXPECT_EQ(sleeper.result(), -1);
+    EXPECT_EQ(sleeper.error(), ECONNRESET);
+}
+
+void test_a_receiver_with_a_time_limit() {
+    const Pair pair;
+    const timeval limit{wakeup_test::patience_ms() / 500, 0};
+    EXPECT_EQ(setsockopt(pair.b, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+    expect_call_ends(
+        pair, [&] { return recv_byte(pair.b); }, -1, ECONNRESET);
+}
+
+void test_a_receiver_that_has_a_part() {
+    const Pair pair;
+    std::array<char, 8> bytes{};
+    EXPECT_EQ(send(pair.a, "abc", 3, 0), 3);
+    expect_call_ends(
+        pair, [&] { return recv(pair.b, bytes.data(), bytes.size(), MSG_WAITALL); }, 3, 0);
+    EXPECT_EQ(memcmp(bytes.data(), "abc", 3), 0);
+    expect_reset(pair.b);
+}
+
+void test_a_peek_for_all() {
+    const Pair pair;
+    std::array<char, 8> bytes{};
+    EXPECT_EQ(send(pair.a, "abc", 3, 0), 3);
+    Sleeper sleeper([&] { return recv(pair.b, bytes.data(), bytes.size(), MSG_PEEK | MSG_WAITALL); });
+    sleeper.await_asleep();
+    send_past_library(pair.a);
+    const ssize_t n = sleeper.result(); // what was there, or that nothing more will come
+    EXPECT(n == 3 || (n == -1 && sleeper.error() == ECONNRESET));
+}
+
+void test_a_poll() {
+    const Pair pair;
+    expect_call_ends(
+        pair,
+        [&] {
+            pollfd one{pair.b, POLLIN, 0};
+            return poll(&one, 1, -1) == 1 ? one.revents & POLLIN : -1;
+        },
+        POLLIN, 0);
+    expect_reset(pair.b);
+}
+
+void test_a_select() {
+    const Pair pair;
+    expect_call_ends(
+        pair,
+        [&] {
+            fd_set in;
+            FD_ZERO(&in);
+            FD_SET(pair.b, &in);
+            return select(pair.b + 1, &in, nullptr, nullptr, nullptr);
+        },
+        1, 0);
+    expect_reset(pair.b);
+}
+
+void expect_event_in_set(uint32_t trigger) {
+    const Pair pair;
+    const int set = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{EPOLLIN | trigger, {}};
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
+    pair.exchange();
+    EXPECT(eventually([&] { return epoll_wait(set, &event, 1, 0) == 0; })); // the edges of before
+    expect_call_ends(
+        pair, [&] { return epoll_wait(set, &event, 1, -1); }, 1, 0);
+    EXPECT((event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0);
+    expect_reset(pair.b);
+    close(set);
+}
+
+void test_a_set_by_level() { expect_event_in_set(0); }
+void test_a_set_by_edge() { expect_event_in_set(EPOLLET); }
+
+void test_a_set_within_a_set() {
+    const Pair pair;
+    const int inner = epoll_create1(EPOLL_CLOEXEC);
+    const int outer = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{EPOLLIN, {}};
+    EXPECT_EQ(epoll_ctl(inner, EPOLL_CTL_ADD, pair.b, &event), 0);
+    EXPECT_EQ(epoll_ctl(outer, EPOLL_CTL_ADD, inner, &event), 0);
+    pair.exchange();
+    expect_call_ends(
+        pair, [&] { return epoll_wait(outer, &event, 1, -1); }, 1, 0);
+    EXPECT_EQ(epoll_wait(inner, &event, 1, 0), 1);
+    expect_reset(pair.b);
+    close(outer);
+    close(inner);
+}
+
+// Those that never sleep.
+void test_a_program_that_polls() {
+    for (const int way : {0, 1, 2}) {
+        const Pair pair;
+        const int set = epoll_create1(EPOLL_CLOEXEC);
+        epoll_event event{EPOLLIN, {}};
+        EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
+        send_past_library(pair.a);
+        EXPECT(eventually([&] {
+            pollfd one{pair.b, POLLIN, 0};
+            return way == 0   ? recv_byte(pair.b, MSG_DONTWAIT) < 0 && errno == ECONNRESET
+                   : way == 1 ? poll(&one, 1, 0) == 1
+                              : epoll_wait(set, &event, 1, 0) == 1;
+        }));
+        close(set);
+    }
+}
+
+void test_a_sender_that_waits_for_space() {
+    const Pair pair;
+    fill(pair.b);
+    expect_call_ends(
+        pair, [&] { return send(pair.b, "x", 1, MSG_NOSIGNAL); }, -1, 0);
+}
+
+void test_a_poll_for_space() {
+    const Pair pair;
+    fill(pair.b);
+    expect_call_ends(
+        pair,
+        [&] {
+            pollfd one{pair.b, POLLOUT, 0};
+            return poll(&one, 1, -1);
+        },
+        1, 0);
+}
+
+void test_the_bytes_in_front_are_read() {
+    const Pair pair;
+    EXPECT_EQ(send(pair.a, "in front", 8, 0), 8);
+    send_past_library(pair.a);
+    EXPECT(preload_test::receive(pair.b, 8, MSG_WAITALL) == "in front");
+    expect_reset(pair.b);
+}
+
+// One that looks like the library's own.
+void test_a_byte_with_the_value_of_a_frame() {
+    constexpr uint8_t wake = 0xb1;
+    const Pair pair;
+    Sleeper sleeper([&] { return recv_byte(pair.b); });
+    sleeper.await_asleep();
+    send_past_library(pair.a, wake);
+    EXPECT_EQ(sleeper.result(), -1);
+    EXPECT_EQ(sleeper.error(), ECONNRESET);
+}
+
+// The sender finds out as well.
+void test_the_peer_is_reset() {
+    const Pair pair;
+    send_past_library(pair.a);
+    expect_reset(pair.b);
+    EXPECT((preload_test::events_of(pair.a, POLLIN) & (POLLIN | POLLHUP | POLLERR)) != 0);
+    EXPECT_EQ(recv_byte(pair.a), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_a_receiver_that_sleeps),
+        FABTEST(test_a_receiver_that_sleeps_on_an_eventfd),
+        FABTEST(test_a_receiver_that_comes_later),
+        FABTEST(test_a_receiver_with_a_time_limit),
+        FABTEST(test_a_receiver_that_has_a_part),
+        FABTEST(test_a_peek_for_all),
+        FABTEST(test_a_poll),
+        FABTEST(test_a_select),
+        FABTEST(test_a_set_by_level),
+        FABTEST(test_a_set_by_edge),
+        FABTEST(test_a_set_within_a_set),
+        FABTEST(test_a_program_that_polls),
+        FABTEST(test_a_sender_that_waits_for_space),
+        FABTEST(test_a_poll_for_space),
+        FABTEST(test_the_bytes_in_front_are_read),
+        FABTEST(test_a_byte_with_the_value_of_a_frame),
+        FABTEST(test_the_peer_is_reset),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

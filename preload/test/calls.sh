@@ -3,13 +3,16 @@
 # SPDX-FileCopyrightText: The rstream authors
 #
 # Programs see of their sockets what they see without the preload library: each case of calls_test says the same as a
-# process of its own without it, with it on connections that are never upgraded, and on those that are.
+# process of its own without it, with it on connections that are never upgraded, and on those that are. A sanitizer sees
+# nothing of the library on the former.
 . "${srcdir:?}/preload/test/preload.sh"
 program=$builddir/preload/test/calls_test
 cases=$("$program") || exit 1
 # The kernel says at once what is ready; while memory is, the library asks it now and then.
 export RSPRELOAD_FAIRNESS=0
-echo "1..$((3 * $(echo "$cases" | wc -l) + 2))"
+ways=3
+[ -z "$sanitizer" ] || ways=2
+echo "1..$((ways * $(echo "$cases" | wc -l) + 2))"
 number=0
 failed=0
 report() { # RESULT NAME
@@ -32,8 +35,10 @@ compare() { # NAME EXPECTED GOT
 for case in $cases; do
     run "$case" "$scratch/plain"
     report $? "$case: as it should be"
-    run "$case" "$scratch/never" $preload RSPRELOAD_UPGRADE=never
-    compare "$case: never upgraded" "$scratch/plain" "$scratch/never"
+    if [ -z "$sanitizer" ]; then
+        run "$case" "$scratch/never" $preload RSPRELOAD_UPGRADE=never
+        compare "$case: never upgraded" "$scratch/plain" "$scratch/never"
+    fi
     case $case,$sanitizer in
     *child*,*tsan*)
         number=$((number + 1))

@@ -592,7 +592,7 @@ void test_connecting_and_closing_leaves_nothing_behind() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     const int cycles = setting("RSOCKET_SOAK_CYCLES", 500);
 #else
-    const int cycles = setting("RSOCKET_SOAK_CYCLES", 20000);
+    const int cycles = setting("RSOCKET_SOAK_CYCLES", 5000);
 #endif
     alarm(static_cast<unsigned>(cycles / 20 + patience(120000) / 1000));
     const Number from = listener();

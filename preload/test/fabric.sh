@@ -44,7 +44,7 @@ tell() {
     if [ "$1" -eq 0 ]; then grep '^#' "$scratch/output"; else head -150 "$scratch/output"; fi
     echo "# ${counts% *} upgrades, ${counts#* } returns"
     # It would be easy to be right if nothing were upgraded.
-    [ "${counts% *}" -gt 0 ] || result="not ok"
+    [ "${counts% *}" -gt 0 ] || { result="not ok" && head -20 "$scratch/records" | sed 's/^/# /'; }
     echo "$result $number - $2"
     [ "$result" = ok ] || failed=1
 }
@@ -67,13 +67,13 @@ done
 # calls CASE: as without the library.
 calls() {
     "$builddir/preload/test/calls_test" "$1" >"$scratch/plain" 2>&1 || return
-    for exchanges in 8000 32000 128000; do
+    for try in 1 2 3; do
         : >"$scratch/records"
         # shellcheck disable=SC2086
-        env $preload RSPRELOAD_UPGRADE=test:1:0:fabric RSPRELOAD_EXPLAIN="$scratch/records" CALLS_EXCHANGES=$exchanges \
-            "$builddir/preload/test/calls_test" "$1" >"$scratch/output" 2>&1 || return
+        env $preload RSPRELOAD_UPGRADE=test:1:0:fabric RSPRELOAD_EXPLAIN="$scratch/records" CALLS_EXCHANGES=100 \
+            CALLS_UPGRADE_MS=15000 "$builddir/preload/test/calls_test" "$1" >"$scratch/output" 2>&1 || return
         cmp "$scratch/plain" "$scratch/output" || return
-        ! awk -F '\t' '$8 > 0 { exit 1 }' "$scratch/records" || continue
+        ! awk -F '\t' '$8 > 0 { exit 1 }' "$scratch/records" || { echo "# try $try: nothing was upgraded" && continue; }
         return 0
     done
 }

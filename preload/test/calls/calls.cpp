@@ -80,10 +80,9 @@ int connected_to(int listener) {
 
 namespace {
 
-// CALLS_EXCHANGES, at the beginning of each connection.
-int exchanges() {
-    const char* given = getenv("CALLS_EXCHANGES");
-    return given != nullptr ? atoi(given) : 0;
+int setting(const char* name, int otherwise) {
+    const char* given = getenv(name);
+    return given != nullptr ? atoi(given) : otherwise;
 }
 
 } // namespace
@@ -107,13 +106,13 @@ void exchange(int client, int server) {
             must(write(from, &byte, 1) == 1 && recv(to, &byte, 1, 0) == 1, "an exchange");
         }
     };
-    const int at_least = exchanges();
+    const int at_least = setting("CALLS_EXCHANGES", 0);
     for (int left = at_least; left > 0; --left) {
         exchange_once();
     }
     // On a busy machine it takes the library longer. Some connections are never upgraded.
-    constexpr int milliseconds = 2000;
-    for (int left = at_least > 0 && path_of != nullptr ? milliseconds : 0;
+    const int longest_ms = setting("CALLS_UPGRADE_MS", 2000);
+    for (int left = at_least > 0 && path_of != nullptr ? longest_ms : 0;
          left > 0 && (path_of(client) != 3 || path_of(server) != 3); --left) {
         usleep(1000);
         exchange_once();

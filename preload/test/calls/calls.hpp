@@ -45,7 +45,8 @@ struct Pair {
     int server;
 };
 Pair pair();
-// As many bytes each way as it takes the library to upgrade the connection: CALLS_EXCHANGES.
+// At the beginning of each connection: CALLS_EXCHANGES bytes each way, if any, and then more until the library has
+// upgraded it, for CALLS_UPGRADE_MS at most.
 void exchange(int client, int server);
 void close_all(const Pair& pair);
 // Bytes go both ways.

@@ -116,7 +116,7 @@ bool is_awaited(const Connection& c);
 // One step towards a shutdown that is due: see prepare_shutdown().
 void shut_if_due(Connection& c, int fd);
 void shut_now(Connection& c, int fd); // without the locks
-// The result of a write while a shutdown is due, with SIGPIPE, as in the kernel.
+// The result of a write while a shutdown is due, or to a peer that is gone, with SIGPIPE, as in the kernel.
 ssize_t refuse_write(int flags);
 // The pauses between steps that the service takes begin anew.
 void begin_steps(ConnectionState& s);

@@ -5,6 +5,7 @@
 // its thread is cancelled; and calls that only the kernel can serve.
 #include "preload/test/calls/calls.hpp"
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <ctime>
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 
 using namespace calls;
@@ -195,4 +197,44 @@ CALLS_CASE(a_thread_is_cancelled_before_it_closes) {
     exchange(one.client, one.server);
     say_echo(one.client, one.server);
     close_all(one);
+}
+
+namespace {
+
+volatile sig_atomic_t broken_pipes = 0;
+
+// What a program that does not ignore SIGPIPE gets: it has to, at the latest with the error.
+void say_end_of_sending(bool by_file, bool unread) {
+    const Pair one = pair();
+    broken_pipes = 0;
+    signal(SIGPIPE, [](int) { broken_pipes = broken_pipes + 1; });
+    const int file = memfd_create("file", MFD_CLOEXEC);
+    MUST(ftruncate(file, 1 << 20) == 0);
+    std::array<char, 64> some{};
+    MUST(!unread || write(one.client, some.data(), some.size()) == static_cast<ssize_t>(some.size()));
+    MUST(close(one.server) == 0);
+    ssize_t n = 0;
+    for (int i = 0; i < 10000 && n >= 0; ++i) {
+        off_t at = 0;
+        n = by_file ? sendfile(one.client, file, &at, some.size()) : send(one.client, some.data(), some.size(), 0);
+        usleep(n >= 0 ? 100 : 0);
+    }
+    const int first = errno;
+    MUST(n < 0 && (first == EPIPE || first == ECONNRESET)); // which one is a matter of time
+    say("as many signals as broken pipes: %d", broken_pipes == (first == EPIPE ? 1 : 0) ? 1 : 0);
+    off_t at = 0;
+    SAY(by_file ? sendfile(one.client, file, &at, some.size()) : send(one.client, some.data(), some.size(), 0));
+    say("signals behind the first: %d", broken_pipes - (first == EPIPE ? 1 : 0));
+    MUST(close(one.client) == 0 && close(one.listener) == 0 && close(file) == 0);
+}
+
+} // namespace
+
+CALLS_CASE(a_send_to_a_peer_that_has_closed_raises_a_signal) {
+    say_end_of_sending(false, false);
+    say_end_of_sending(false, true);
+}
+CALLS_CASE(a_file_to_a_peer_that_has_closed_raises_a_signal) {
+    say_end_of_sending(true, false);
+    say_end_of_sending(true, true);
 }

@@ -2,11 +2,13 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/test/call_counter.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdarg>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include <link.h>
@@ -73,11 +75,13 @@ template <size_t index> void count(const void* caller) {
 }
 
 int note_ranges(dl_phdr_info* info, size_t /*size*/, void* /*data*/) {
-    const Owner owner = strstr(info->dlpi_name, "/librsocket-ofi") != nullptr || //
-                                strstr(info->dlpi_name, "/librstream-fi") != nullptr
-                            ? Owner::ours
-                        : strstr(info->dlpi_name, "/libfabric.so") != nullptr ? Owner::core
-                                                                              : Owner::program;
+    const auto is_one_of = [info](std::initializer_list<const char*> libraries) {
+        return std::any_of(libraries.begin(), libraries.end(),
+                           [info](const char* name) { return strstr(info->dlpi_name, name) != nullptr; });
+    };
+    const Owner owner = is_one_of({"/librsocket-ofi", "/librstream-fi"})                  ? Owner::ours
+                        : is_one_of({"/libfabric.so", "/librdmacm.so", "/libibverbs.so"}) ? Owner::core
+                                                                                          : Owner::program;
     for (int i = 0; owner != Owner::program && i < info->dlpi_phnum; ++i) {
         const ElfW(Phdr)& part = info->dlpi_phdr[i];
         if (part.p_type == PT_LOAD && (part.p_flags & PF_X) != 0) {

@@ -13,7 +13,7 @@ namespace rsocket_test {
 
 struct CallCount {
     int ours = 0; // of librsocket-ofi and the provider
-    int core = 0; // of libfabric, and so of the core below the provider
+    int core = 0; // of libfabric, and so of the core below the provider, and of the libraries below verbs
 };
 
 // To be called once the provider is loaded: from then on, calls are counted.

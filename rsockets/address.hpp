@@ -30,7 +30,7 @@ struct Address {
     // connect(2) to the wildcard address means the loopback address.
     [[nodiscard]] Address wildcard_as_loopback() const;
 
-    // As accept(2) and getsockname(2) store addresses: truncated to `room`, which receives the full length.
+    // As accept(2) and getsockname(2) store addresses: truncated to `capacity`, which receives the full length.
     void give(sockaddr* to, socklen_t* capacity) const;
 
     sockaddr_storage storage{};

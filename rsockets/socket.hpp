@@ -13,7 +13,7 @@
 // socket_options.cpp    options, flags and ioctls
 //
 // Its parts have files of their own: BoundAddress, ConnectAttempt, Connections, Listener, OptionValues, Ending,
-// Counters and Room.
+// Counters and SendSpace.
 //
 // Lock order: a transport's events or keep_connection() of a socket, then one socket's `mutex_`, then its wait queue. A
 // call that sends or receives takes none: it reads the state once, and a connection exists until its socket is closed.

@@ -111,7 +111,7 @@ void test_backlog_limits_the_requests_that_wait() {
         late.connect(listener.name().data());
         expect_refused(host, late);
     }
-    // Accepted or rejected, one makes room for another.
+    // Accepted or rejected, one makes space for another.
     EXPECT_RESULT(fi_reject(listener.pep.get(), waiting[0]->handle, nullptr, 0), 0);
     expect_refused(host, *clients[0]);
     Stream next(host);

@@ -130,7 +130,7 @@ void test_too_small_a_buffer_loses_no_connection_request() {
     const char* data = buffer.bytes + sizeof(fi_eq_cm_entry);
     constexpr size_t whole = sizeof(fi_eq_cm_entry) + 7;
     EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &buffer, sizeof(void*), patience(10000), 0), -FI_ETOOSMALL);
-    // As much private data as there is room for.
+    // As much private data as there is space for.
     EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, &buffer, whole - 3, FI_PEEK), whole - 3);
     EXPECT(memcmp(data, "priv", 5) == 0);
     EXPECT_RESULT(fi_eq_read(host.eq.get(), &type, &buffer, sizeof(buffer), 0), whole);

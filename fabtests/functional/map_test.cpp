@@ -42,7 +42,7 @@ void test_writes_and_the_stream_share_the_send_buffer_in_order() {
     const uint64_t offset = mapped(*ends.server, memory);
     pass_a_byte(*ends.server, *ends.client);
     for (unsigned round = 1; round < 40; ++round) {
-        // Bytes that the peer has no room for, a write behind them, and a marker behind that.
+        // Bytes that the peer has no space for, a write behind them, and a marker behind that.
         Pattern out(round);
         Pattern in(round);
         const uint64_t before = fill_up(*ends.client, out, 700);

@@ -334,7 +334,7 @@ void test_the_status_tells_what_goes_on_within_calls_only() {
     EXPECT_EQ(status_of(*pair.client).flags & FI_RSTREAM_WAITING, 0U);
     uint64_t sent = 0;
     std::vector<char> bytes(100000);
-    for (;;) { // more than the peer has room for
+    for (;;) { // more than the peer has space for
         const ssize_t n = fi_send(pair.client->get(), bytes.data(), bytes.size(), nullptr, FI_ADDR_UNSPEC, nullptr);
         if (n == -FI_EAGAIN) {
             break;

@@ -40,7 +40,7 @@ void test_peek_with_room_copies_and_leaves() {
     }
     EXPECT_RESULT(recv_message(*pair.server, {{a, 3}, {nullptr, 0}, {b, sizeof(b)}}, FI_PEEK), 8);
     EXPECT(memcmp(b, "defgh", 5) == 0);
-    EXPECT_RESULT(recv_message(*pair.server, {{a, 0}}, FI_PEEK), 8); // segments, but none with room
+    EXPECT_RESULT(recv_message(*pair.server, {{a, 0}}, FI_PEEK), 8); // segments, but none with space
     char all[8];
     EXPECT_RESULT(recv(*pair.server, all, 8), 8);
     EXPECT(memcmp(all, "abcdefgh", 8) == 0);

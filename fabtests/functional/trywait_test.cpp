@@ -233,7 +233,7 @@ void test_trywait_says_no_once_there_is_room_again() {
         if (by_peek) {
             EXPECT_RESULT(peek_send(*pair.client), -FI_EAGAIN);
         }
-        await_idle(pair, *pair.client); // nobody reads: no room
+        await_idle(pair, *pair.client); // nobody reads: no space
         std::vector<char> buffer(accepted);
         Pattern expected(1);
         ssize_t got = 0;

@@ -146,7 +146,7 @@ void test_unmap_does_not_wait_for_a_stream_that_nobody_reads() {
         }
         return received == sent;
     });
-    // What was dropped takes no room.
+    // What was dropped takes no space.
     until(*ends.client, *ends.server, [&] { return peek_send(*ends.client) == 8192; });
     EXPECT(std::all_of(memory.begin(), memory.end(), [](unsigned char c) { return c == 0x77; }));
     both_ways_still_work(ends);

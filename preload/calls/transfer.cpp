@@ -44,7 +44,7 @@ void clear_extras(msghdr& message, int flags) {
     message.msg_flags = flags & MSG_CMSG_CLOEXEC;
 }
 
-// TCP_INQ (net/ipv4/tcp.c, TCP_CM_INQ): how much is left to read. room: msg_controllen, before the call.
+// TCP_INQ (net/ipv4/tcp.c, TCP_CM_INQ): how much is left to read. capacity: msg_controllen, before the call.
 void report_queue(int fd, msghdr& message, size_t capacity) {
     Connection* c = table::connection(fd);
     if (c == nullptr || c->state.load()->inq == 0 || c->segment.load() == nullptr) [[likely]] {

@@ -105,7 +105,7 @@ void test_inq_tells_what_is_still_there() {
     EXPECT_EQ(queued_behind(pair.b, 10000), 20000);
     EXPECT_EQ(queued_behind(pair.b, 19999), 1);
     EXPECT_EQ(queued_behind(pair.b, 1), 0);
-    // As much as the program has room for.
+    // As much as the program has space for.
     send_all(pair.a, "xyz");
     EXPECT_EQ(queued_behind(pair.b, 1, sizeof(cmsghdr)), -1);
     set_inq(pair.b, 0);
@@ -183,7 +183,7 @@ void test_an_option_set_before_it_was_connected_keeps_it_with_the_kernel() {
     EXPECT_EQ(path_of(harmless.with), 3);
 }
 
-// When bytes came, only recvmsg tells, and only where it has room for that.
+// When bytes came, only recvmsg tells, and only where it has space for that.
 void test_timestamps_are_the_kernels_only_when_they_are_asked_for() {
     const int yes = 1;
     const WithOption pair(true, SO_TIMESTAMP, &yes, sizeof(yes));

@@ -154,7 +154,7 @@ void test_both_ends_of_a_connection_are_found_by_their_token() {
     EXPECT_EQ(count(*index, 0x1234567890), 1U);
 }
 
-// Those that have another token by now make room; when there is none, the index says that it does not know.
+// Those that have another token by now make space; when there is none, the index says that it does not know.
 void test_an_index_without_room_says_so() {
     constexpr uint64_t step = uint64_t{1} << 32; // the same place
     const auto index = std::make_unique<TokenIndex>();

@@ -22,7 +22,7 @@ namespace {
 using namespace fabtests;
 using namespace rsocket_test;
 
-constexpr size_t some = 1000;  // bytes, fewer than any buffer has room for
+constexpr size_t some = 1000;  // bytes, fewer than any buffer has space for
 constexpr int too_early = 300; // milliseconds in which an end that waits for nothing would have come
 
 struct Pipe {

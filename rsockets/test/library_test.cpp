@@ -36,7 +36,7 @@ using namespace rsocket_test;
 
 // ---- delivery
 
-// Sends more than the peer has room for without waiting, and never calls again.
+// Sends more than the peer has space for without waiting, and never calls again.
 void role_sends_and_computes(const std::vector<std::string>& arguments) {
     const Number fd = connected_to(static_cast<uint16_t>(std::stoi(arguments.at(0))));
     Pattern pattern(1);
@@ -61,7 +61,7 @@ void role_talks_sends_and_computes(const std::vector<std::string>& arguments) {
         EXPECT_EQ(rrecv(fd, &byte, 1, 0), 1);
     }
     Pattern pattern(1);
-    std::vector<char> data(800000); // more than the peer has room for, and less than both have
+    std::vector<char> data(800000); // more than the peer has space for, and less than both have
     pattern.fill(data.data(), data.size());
     EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
     say("sent");
@@ -86,7 +86,7 @@ void role_sends_closes_and_exits(const std::vector<std::string>& arguments) {
     EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
 }
 
-// More than the peer has room for, so that some of it is still here at exit.
+// More than the peer has space for, so that some of it is still here at exit.
 void role_sends_shuts_down_and_exits(const std::vector<std::string>& arguments) {
     const int fd = rsocket(AF_INET, SOCK_STREAM, 0);
     const sockaddr_in to = loopback(static_cast<uint16_t>(std::stoi(arguments.at(0))));

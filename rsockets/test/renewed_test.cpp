@@ -364,7 +364,7 @@ Ends low_water_beyond_the_buffer() {
     const int in_force = option(ends.client, SO_RCVBUF);
     EXPECT(in_force < 1 << 19);
     set(ends.client, SO_RCVLOWAT, 1 << 19);
-    // More than there is room for: what is left goes on as the receiver makes room, if it ever does.
+    // More than there is space for: what is left goes on as the receiver makes space, if it ever does.
     const std::vector<char> data(static_cast<size_t>(in_force) + 65536, 'x');
     EXPECT_EQ(rfcntl(ends.server, F_SETFL, O_NONBLOCK), 0);
     EXPECT(rsend(ends.server, data.data(), data.size(), 0) >= in_force);

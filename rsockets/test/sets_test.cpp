@@ -63,7 +63,7 @@ void test_two_threads_cannot_make_a_cycle() {
     EXPECT_EQ(neither, 0);
 }
 
-// One of two threads takes what its array has room for; what tells of the rest must not be used up with that.
+// One of two threads takes what its array has space for; what tells of the rest must not be used up with that.
 void test_what_one_thread_has_no_room_for_wakes_another_one() {
     const Ends one = connected();
     const Ends other = connected();

@@ -191,7 +191,7 @@ class Client {
         EXPECT_EQ(error, 0);
         const ssize_t n = rsend(fd_, &plan_, sizeof(plan_), MSG_DONTWAIT | MSG_NOSIGNAL);
         expect_again(n, "rsend of the plan");
-        EXPECT(n < 0 || n == sizeof(plan_)); // the smallest buffer has room for it
+        EXPECT(n < 0 || n == sizeof(plan_)); // the smallest buffer has space for it
         reported_ = n > 0;
         return false;
     }

@@ -129,7 +129,7 @@ void Client::prepare_memory() {
     farewell_ = connection_->allocate(farewell_length, Access::local);
     answer_ = connection_->allocate(message_size, Access::local);
     if (start_->remote_key() > UINT32_MAX || sink_->remote_key() > UINT32_MAX) {
-        fail("{}: its memory keys have more than 32 bits, and an advertisement has no room for them; try another "
+        fail("{}: its memory keys have more than 32 bits, and an advertisement has no space for them; try another "
              "--provider",
              backend_->device());
     }

@@ -144,7 +144,7 @@ int Process::status() {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// The end of it: a failure's text has little room.
+// The end of it: a failure's text has little space.
 std::string Process::text() const {
     const auto tail = [](const std::string& all) { return all.substr(all.size() - std::min<size_t>(all.size(), 400)); };
     return name_ + " said:\n" + tail(errors_) + "---\n" + tail(output_);

@@ -291,7 +291,7 @@ void test_there_is_room_for_256_rules() {
     EXPECT(made.upgrades("10.0.0.1", 256) && !made.upgrades("10.0.0.1", 257));
     std::string lines;
     for (int i = 0; i < 66; ++i) {
-        lines += "redis-server INET STREAM TCP\nother INET6 STREAM TCP\n"; // others take no room
+        lines += "redis-server INET STREAM TCP\nother INET6 STREAM TCP\n"; // others take no space
     }
     EXPECT_EQ(file(lines).complaints.size(), 2U);
 }

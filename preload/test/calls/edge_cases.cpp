@@ -202,7 +202,7 @@ CALLS_CASE(a_full_socket_hears_of_space_when_there_is_much) {
     }
 }
 
-// A read of less than there was room for has taken all: what comes then has an edge of its own.
+// A read of less than there was space for has taken all: what comes then has an edge of its own.
 CALLS_CASE(a_short_read_and_an_edge) {
     const Pair one = exchanged_pair();
     const int set = set_of(one.server, all_edges);

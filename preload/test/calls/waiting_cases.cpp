@@ -87,7 +87,7 @@ CALLS_CASE(a_mix_in_poll_and_select) {
     SAY(select(100, &in, &out, nullptr, &time));
     say("%d %d %d %d", FD_ISSET(one.server, &in) != 0, FD_ISSET(ends[0], &in) != 0, FD_ISSET(one.client, &out) != 0,
         time.tv_sec > 0 || time.tv_usec > 0);
-    // The kernel looks at no number that its table of descriptors has no room for yet: there is room for this one.
+    // The kernel looks at no number that its table of descriptors has no space for yet: there is space for this one.
     MUST(dup2(file, 99) == 99 && close(99) == 0);
     FD_SET(99, &in);
     SAY(pselect(100, &in, nullptr, nullptr, &ten, nullptr));

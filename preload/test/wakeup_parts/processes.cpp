@@ -224,7 +224,7 @@ std::vector<std::string> inboxes_of(pid_t process) {
     return names;
 }
 
-// Sends what nobody understands, until there is room for no more. Returns how many.
+// Sends what nobody understands, until there is space for no more. Returns how many.
 // The numbers of the services at both ends of this process's connections, which their memory has.
 std::vector<uint64_t> services() {
     std::vector<uint64_t> found;
@@ -261,7 +261,7 @@ int fill_inbox(const std::string& name, uint64_t service) {
     return full ? sent : 0;
 }
 
-// A thread sleeps until the peer's service has left the ring: it is asked to when its inbox has no room.
+// A thread sleeps until the peer's service has left the ring: it is asked to when its inbox has no space.
 void test_a_service_with_a_full_inbox_does_what_it_is_asked() {
     const Peer peer;
     EXPECT_EQ(path_of(peer.fd()), 3);

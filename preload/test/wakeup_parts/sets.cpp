@@ -82,7 +82,7 @@ class Ten {
     const int set_;
 };
 
-// Two threads with room for one event each; ten connections are written at once while both sleep.
+// Two threads with space for one event each; ten connections are written at once while both sleep.
 void expect_all_told(uint32_t events) {
     const Ten all(events);
     constexpr int times = 100;

@@ -156,7 +156,7 @@ int Stream::request(const void* address, const wire::Hello* peer, std::span<cons
         return ret;
     }
     if (wire::Hello::size + data.size() > capacity || data.size() > 255) {
-        RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu bytes of private data: the core leaves room for %zu\n", data.size(),
+        RSTREAM_INFO(FI_LOG_EP_CTRL, "%zu bytes of private data: the core leaves space for %zu\n", data.size(),
                      capacity - std::min(capacity, wire::Hello::size));
         return -FI_EINVAL;
     }

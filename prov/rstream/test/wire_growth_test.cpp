@@ -107,7 +107,7 @@ void test_a_stall_counts_once(void**) {
 void test_a_program_that_finds_no_room_counts_too(void**) {
     Growing pair;
     for (uint32_t i = 0; i < RingWish::stall_limit; ++i) {
-        assert_true(pair.a.held_up()); // there is room at the peer
+        assert_true(pair.a.held_up()); // there is space at the peer
         pair.a.stage(first);
         pair.run(pair.a, pair.b);
         assert_false(pair.a.held_up());
@@ -208,7 +208,7 @@ void test_the_window_is_that_of_the_larger_ring(void**) {
         pair.a.stage(pair.a.free_extent(larger.size).length);
         pair.run(pair.a, pair.b);
     }
-    assert_false(pair.a.held_up());                   // but for want of room there
+    assert_false(pair.a.held_up());                   // but for want of space there
     assert_true(pair.b.readable() > larger.size / 2); // of which the peer need not be told
     assert_string_equal(rule(pair.broken), fine);
 }

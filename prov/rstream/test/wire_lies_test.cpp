@@ -93,7 +93,7 @@ void test_a_control_flood_is_found_out(void**) {
     assert_string_equal(rule(pair.a.on_control(report(0, 0, 0))), "more control messages than credits");
 }
 
-// Each message lies in memory of ours until the core is done with it, and there is room for so many.
+// Each message lies in memory of ours until the core is done with it, and there is space for so many.
 void test_more_control_credits_than_there_is_room_for_are_not_used(void**) {
     Hello boastful = peer_hello();
     boastful.control_credits = 255;

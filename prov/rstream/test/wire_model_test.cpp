@@ -209,7 +209,7 @@ class Model {
                 break;
             }
             if (!end.staging.holds(extent)) {
-                return failed("room outside the staging ring");
+                return failed("space outside the staging ring");
             }
             uint8_t* to = end.staging.at(extent);
             for (size_t i = 0; i < extent.length; ++i) {
@@ -509,7 +509,7 @@ class Model {
         if (from.link.unposted()) {
             // The peer need not tell of less than half a ring, and nothing else may be in the way.
             if (readable <= to.link.ring_size() - to.link.ring_size() / 2) {
-                failed("end " + std::to_string(from.side) + " is stuck with bytes for a ring that has room");
+                failed("end " + std::to_string(from.side) + " is stuck with bytes for a ring that has space");
             } else if (readable < to.wanted) {
                 failed("end " + std::to_string(from.side) + " is stuck with bytes that a reader waits for");
             }

@@ -28,7 +28,7 @@ static_assert(std::is_trivially_destructible_v<Link> && std::is_trivially_destru
 constexpr const char* fine = "no rule broken";
 inline const char* rule(const char* broken) { return broken != nullptr ? broken : fine; }
 
-// A peer with room for everything, unless a test says otherwise.
+// A peer with space for everything, unless a test says otherwise.
 inline Hello peer_hello(uint32_t ring_size = 65536, uint16_t credits = 384) {
     Hello hello;
     hello.ring_size = ring_size;

@@ -80,7 +80,8 @@ class Link {
     void stage(size_t length) { send_.stage(length); }
     // The program has more data than there is space. False if the peer's ring is full.
     bool held_up();
-    // The bytes copied to `room` are for an iomap of the peer's. `apart`: fenced, in a message without earlier bytes.
+    // The bytes copied to a free extent are for an iomap of the peer's. `apart`: fenced, in a message without earlier
+    // bytes.
     void stage_write(size_t length, const Maps::Target& target, bool apart = false);
     // As `bypass`, for an iomap.
     std::optional<Post> bypass_write(size_t length, uint64_t offset);

@@ -376,7 +376,7 @@ size_t Case::fill(int fd) {
             fail("send");
         }
     }
-    // poll wants a good piece of room before it tells of any; send does not. There may be megabytes, where the stream
+    // poll wants a good piece of space before it tells of any; send does not. There may be megabytes, where the stream
     // has gone back to the kernel just now: not byte by byte.
     while (s.send(fd, buffer, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
         ++total;

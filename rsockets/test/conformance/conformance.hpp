@@ -121,7 +121,7 @@ class Case {
     void note_poll(const char* what, int fd, short events);
     // Sends until nothing more is taken; how much was.
     size_t fill(int fd);
-    // Sends a byte on what was filled. A send that still found room (the kernel's grows when the peer's answers or its
+    // Sends a byte on what was filled. A send that still found space (the kernel's grows when the peer's answers or its
     // timers come, and there is some where a connection goes back to the kernel from memory that is full) did not wait:
     // it is filled again, and the next one is what is told.
     ssize_t send_that_waits(int fd, int flags, size_t* filled = nullptr);

@@ -25,7 +25,7 @@ CASE(epoll_of_an_idle_connection) {
     SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 1));
     set.note("nothing");
     SAY(set.control(EPOLL_CTL_MOD, pair.server, EPOLLIN | EPOLLOUT, 2));
-    set.note("room");
+    set.note("space");
 }
 
 CASE(epoll_tells_of_data_as_long_as_there_is_some) {
@@ -120,12 +120,12 @@ CASE(epoll_of_edges_tells_of_room) {
     const Pair pair = c.make_pair();
     const Set set(c);
     set.control(EPOLL_CTL_ADD, pair.client, EPOLLOUT | EPOLLET, 1);
-    set.note("room");
+    set.note("space");
     set.note("once", a_moment);
     const size_t total = c.fill(pair.client);
     set.note("full", a_moment);
     c.drain(pair.server, total);
-    set.note("room again", in_time);
+    set.note("space again", in_time);
 }
 
 CASE(epoll_of_edges_tells_of_the_end) {
@@ -189,7 +189,7 @@ CASE(epoll_of_edges_of_room_tells_of_a_reset) {
     const Pair pair = c.make_pair();
     const Set set(c);
     set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLET, 1);
-    set.note("room");
+    set.note("space");
     set.note("once", a_moment);
     const linger now{1, 0};
     c.s.setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
@@ -204,8 +204,8 @@ CASE(epoll_of_edges_tells_of_room_only_where_asked) {
     const Set both(c);
     space_set.control(EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLET, 1);
     both.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLOUT | EPOLLET, 2);
-    space_set.note("room");
-    both.note("room");
+    space_set.note("space");
+    both.note("space");
     c.send_all(pair.client, "x");
     both.note("data", in_time);
     space_set.note("nothing", a_moment);

@@ -444,7 +444,7 @@ CASE(a_full_socket_takes_nothing_and_then_again) {
     SAY(c.send_that_waits(pair.client, MSG_DONTWAIT, &total));
     c.note_poll("full", pair.client, POLLOUT);
     c.run([&] { c.drain(pair.server, total); });
-    c.note_events("room", static_cast<unsigned short>(c.await(pair.client, POLLOUT)));
+    c.note_events("space", static_cast<unsigned short>(c.await(pair.client, POLLOUT)));
     c.join();
     SAY(c.s.send(pair.client, "x", 1, MSG_DONTWAIT));
 }

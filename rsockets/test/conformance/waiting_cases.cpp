@@ -43,7 +43,7 @@ std::string members(const fd_set& set, int a, int b) {
     return std::string(FD_ISSET(a, &set) ? "first " : "") + (FD_ISSET(b, &set) ? "second" : "");
 }
 
-// A set with room for more numbers than an fd_set has.
+// A set with space for more numbers than an fd_set has.
 class LargeSet {
   public:
     static constexpr int size = 65536;
@@ -233,7 +233,7 @@ CASE(poll_for_writing_does_not_wake_up_for_data) {
     c.fill(pair.server);
     c.send_all(pair.client, "x");
     c.await(pair.server, POLLIN);
-    c.fill(pair.server); // where the byte has made it go by the kernel, which has room
+    c.fill(pair.server); // where the byte has made it go by the kernel, which has space
     pollfd one{pair.server, POLLOUT, 0};
     SAY(c.s.poll(&one, 1, 50));
 }

@@ -87,7 +87,7 @@ void test_a_query_that_could_not_be_posted_waits_anew(void**) {
     KeepaliveTimer keepalive;
     keepalive.start({1000, 100, 1}, at(0));
     assert_verdict(keepalive, 1000, Verdict::ask);
-    keepalive.moved(at(5000)); // the program was away, and the queue has room only now
+    keepalive.moved(at(5000)); // the program was away, and the queue has space only now
     assert_verdict(keepalive, 5000, Verdict::well);
     assert_verdict(keepalive, 5100, Verdict::lost);
 }

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The sending half of a stream: which work requests the core gets for what the program sends, what is kept when the
-// core has no room, and how the stream ends.
+// core has no space, and how the stream ends.
 #include "prov/rstream/stream/transmit.hpp"
 
 #include <algorithm>

@@ -113,12 +113,14 @@ ssize_t sleep_receiving(Connection& c, int fd, const Asleep& asleep) {
     char byte = 0;
     const uint64_t begin = sys::now_ns();
     const ssize_t n = cancellable([&] { return real::recv(fd, &byte, sizeof(byte), MSG_PEEK); }, [&] { asleep.end(); });
-    const ssize_t result = n >= 0 ? n : -errno;
+    const int error = errno;
     spin::slept(begin, sys::now_ns());
     if (n > 0) {
         stream::note_kernel_readable(c);
     }
-    return result;
+    // Another thread has disconnected it: newer kernels say EPIPE to those that sleep.
+    const bool reset = n < 0 && error == EPIPE && c.state.load()->broken;
+    return n >= 0 ? n : reset ? -ECONNRESET : -error;
 }
 
 int time_limit_ms(int fd, int name) {
@@ -394,7 +396,8 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
         stream::settle(c, fd);
     }
     for (;;) {
-        const ssize_t n = stream::write_now(c, fd, parts, flags);
+        // The error behind a part is the next call's, and so is its SIGPIPE.
+        const ssize_t n = stream::write_now(c, fd, parts, done != 0 ? flags | MSG_NOSIGNAL : flags);
         if (n > 0) {
             done += n;
             c.used.store(true, std::memory_order_relaxed);

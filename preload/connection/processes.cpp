@@ -15,7 +15,7 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/lifecycle_internal.hpp"
 #include "preload/connection/outside_use.hpp"
-#include "preload/connection/stream.hpp"
+#include "preload/connection/stream_internal.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/raised_limit.hpp"
 #include "preload/rendezvous/service.hpp"
@@ -56,10 +56,7 @@ void hand_over_all(Reason reason) {
                 if (now - begin > (stream::has_last_bytes(c, fd)
                                        ? for_readers_ns
                                        : timeout_ns)) { // the program would read frames as bytes
-                    const sockaddr none_at_all{AF_UNSPEC, {}};
-                    s.broken = true;
-                    c.out_ring().writer.resets = 1;
-                    sys::call(SYS_connect, fd, &none_at_all, sizeof(none_at_all));
+                    (void)stream::violation(c, fd, reason);
                 }
             }
         });

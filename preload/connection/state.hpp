@@ -118,7 +118,7 @@ struct alignas(64) ConnectionState {
     std::atomic<bool> kernel_readable{false};
     uint64_t asked_kernel_ns = 0;           // when the kernel was last polled for frames or EOF
     uint32_t empty_reads = 0;               // consecutive, since then
-    bool resume_seen = false;               // Frame::resume was consumed; the ring must be drained first
+    std::atomic<bool> resume_seen{false};   // Frame::resume was consumed; the ring must be drained first
     std::atomic<bool> awaits_resume{false}; // the ring is not read any more: a resend was requested
     std::atomic<bool> giving_back{false};   // reads are suspended, see stream_hand_over.cpp
     std::atomic<uint64_t> giving_since_ns{0};

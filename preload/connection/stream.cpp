@@ -30,10 +30,12 @@ ssize_t violation(Connection& c, int fd, Reason reason) {
         c.out_ring().writer.resets = 1;
         stats::refresh(c);
         RSPRELOAD_PROBE(reset, fd, static_cast<int>(reason));
-        // Disconnecting sends a reset. Another thread may have closed the fd, which may be another socket's by now.
-        if (table::connection(fd) == &c) {
+        // Disconnecting sends a reset. Another thread may have closed the fd, which may be another socket's by now,
+        // while another fd keeps the connection open.
+        const int own = table::connection(fd) == &c ? fd : c.fd.load();
+        if (table::connection(own) == &c) {
             const sockaddr none{AF_UNSPEC, {}};
-            sys::call(SYS_connect, fd, &none, sizeof(none));
+            sys::call(SYS_connect, own, &none, sizeof(none));
         }
     }
     return -ECONNRESET;
@@ -167,7 +169,7 @@ ssize_t read_from_kernel(Connection& c, int fd, Parts& parts, int flags, uint32_
     if (const uint32_t published = published_epoch(c); published != epoch) {
         const uint64_t at = ring.writer.switch_at.load(std::memory_order_acquire);
         if (published - epoch > 2 || at < position) {
-            return violation(c, fd);
+            return violation(c, fd, at < position && !c.mirrored ? Reason::past_library : Reason::broken);
         }
         if (at == position) {
             follow_to(c, epoch + 1);
@@ -261,12 +263,24 @@ bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
     return false;
 }
 
+// What is in the ring when the reader finds a byte past the peer's library: that is in front of it, and sound.
+uint64_t bytes_in_ring(Connection& c) {
+    uint64_t count = 0;
+    return readable(c.in_ring(), c.state.load()->in, count) ? count : 0;
+}
+
+bool may_read_broken(Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return s.reason == Reason::past_library && (s.in_epoch.load() & 1) != 0 && !s.awaits_resume && !s.giving_back &&
+           s.taken == 0 && bytes_in_ring(c) != 0;
+}
+
 // further: this call has read something, so it ends at the mark of an urgent byte, like the kernel's (tcp(7)).
 ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sleep, bool further, bool& more) {
     ConnectionState& s = *c.state.load();
     for (;;) {
         if (s.broken) {
-            return -ECONNRESET;
+            return may_read_broken(c) ? read_ring(c, fd, parts, flags, bytes_in_ring(c)) : -ECONNRESET;
         }
         if (s.giving_back) [[unlikely]] {
             return -EAGAIN;
@@ -454,7 +468,14 @@ void follow(Connection& c, int fd, bool all_frames) {
         const Direction& ring = c.in_ring();
         const uint32_t published = published_epoch(c);
         if ((epoch & 1) == 0) {
-            if (published == epoch || ring.writer.switch_at.load(std::memory_order_acquire) != s.received.load()) {
+            if (published == epoch) {
+                return;
+            }
+            const uint64_t at = ring.writer.switch_at.load(std::memory_order_acquire);
+            if (at < s.received.load() && !c.mirrored && !s.recovered) {
+                (void)violation(c, fd, Reason::past_library); // bytes in front of the switch were not counted
+            }
+            if (at != s.received.load()) {
                 return;
             }
             follow_to(c, epoch + 1);

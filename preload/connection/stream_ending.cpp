@@ -467,6 +467,11 @@ ssize_t refuse_write(int flags) {
     return -EPIPE;
 }
 
+ssize_t write_to_gone_peer(int fd, int flags) {
+    const long n = sys::call(SYS_sendto, fd, nullptr, 0, (flags & MSG_NOSIGNAL) | MSG_DONTWAIT, nullptr, 0);
+    return n < 0 ? n : refuse_write(flags);
+}
+
 namespace {
 
 // The service shuts down writing, or has just done so. Returns as prepare_shutdown().

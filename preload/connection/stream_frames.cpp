@@ -115,7 +115,7 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
     ConnectionState& s = *c.state.load();
     const Direction& ring = c.in_ring();
     Taken taken = Taken::nothing;
-    s.kernel_readable = false; // first: what arrives from now on is noted again
+    const bool noted = s.kernel_readable.exchange(false); // first: what arrives from now on is noted again
     let_others_wake(c, fd);
     const struct Again {
         ~Again() {
@@ -141,10 +141,15 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
                 error = violation(c, fd); // or there was one already
                 return Taken::failed;
             }
-            if (quietly && ring.writer.frames.load() == s.frames_seen) {
+            if (quietly && !noted && ring.writer.frames.load() == s.frames_seen) {
                 return taken;
             }
             continue;
+        }
+        // SIOCINQ ends at an urgent byte; the library sends those only on the fabric.
+        if (noted && !c.mirrored && !s.recovered && is_at_mark(fd)) {
+            error = violation(c, fd, Reason::past_library);
+            return Taken::failed;
         }
         const bool marked = c.mirrored && is_at_mark(fd);
         if (marked) [[unlikely]] {

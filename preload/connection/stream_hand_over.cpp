@@ -562,10 +562,7 @@ ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool
         }
         if (!may_come || now >= end) {
             // The new holder would read frames as bytes: the connection is reset instead.
-            const sockaddr none_at_all{AF_UNSPEC, {}};
-            s.broken = true;
-            c.out_ring().writer.resets = 1;
-            sys::call(SYS_connect, fd, &none_at_all, sizeof(none_at_all));
+            (void)violation(c, fd, reason);
             return step;
         }
         if (now - begin < short_wait_ns) {

@@ -69,7 +69,8 @@ enum class Taken { nothing, frames, end, failed };
 Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error);
 // Gives threads that sleep on the socket some time to wake, before a byte from TCP that wakes them is consumed.
 void let_others_wake(Connection& c, int fd);
-// The peer has violated the protocol: its values are not trusted any more. With a lock of the connection held.
+// Resets the connection: the peer has violated the protocol, and its values are not trusted any more; or its bytes
+// cannot be handed over, for this reason.
 ssize_t violation(Connection& c, int fd, Reason reason = Reason::broken);
 // Advances to the next epoch of the peer's direction.
 void follow_to(Connection& c, uint32_t epoch);
@@ -116,8 +117,10 @@ bool is_awaited(const Connection& c);
 // One step towards a shutdown that is due: see prepare_shutdown().
 void shut_if_due(Connection& c, int fd);
 void shut_now(Connection& c, int fd); // without the locks
-// The result of a write while a shutdown is due, or to a peer that is gone, with SIGPIPE, as in the kernel.
+// The result of a write while a shutdown is due, with SIGPIPE, as in the kernel.
 ssize_t refuse_write(int flags);
+// The result of a write that has found the peer gone: the kernel's, which is ECONNRESET, or EPIPE with SIGPIPE.
+ssize_t write_to_gone_peer(int fd, int flags);
 // The pauses between steps that the service takes begin anew.
 void begin_steps(ConnectionState& s);
 // One step of a hand-over that no call waits for.

@@ -170,6 +170,9 @@ void check_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness
             r.events |= there;
         }
     }
+    if (s.broken) { // whatever the kernel says: it may not have been disconnected
+        r.events |= static_cast<short>(POLLERR | POLLHUP | (wanted & (POLLIN | POLLOUT)));
+    }
     if (s.pending_error != 0) {
         r.events |= static_cast<short>(POLLERR | (wanted & (POLLIN | POLLOUT)));
     }
@@ -212,7 +215,9 @@ Readiness check(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t*
         const ConnectionState& s = *c.state.load();
         r.ring = r.kernel == 0 && !s.ended && !s.broken;
         if (!s.ended) { // else these are always there
-            r.kernel |= static_cast<short>(((s.in_epoch.load() & 1) != 0 ? POLLIN : 0) | POLLRDHUP);
+            // Behind Frame::resume are the program's bytes, which wait until the ring is drained.
+            const bool frames = (s.in_epoch.load() & 1) != 0 && !s.resume_seen;
+            r.kernel |= static_cast<short>((frames ? POLLIN : 0) | POLLRDHUP);
         }
         r.kernel |= wanted & POLLPRI;
     }

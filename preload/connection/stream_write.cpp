@@ -399,7 +399,7 @@ ssize_t write_some_to_kernel(Connection& c, int fd, Parts& parts, int flags, boo
     ConnectionState& s = *c.state.load();
     if (s.resume_due && (flags & MSG_ZEROCOPY) != 0) [[unlikely]] { // its byte would be sent from a stack that is gone
         if (const ssize_t error = flush_due(c, fd); error < 0) {
-            return error == -EPIPE ? refuse_write(flags) : error;
+            return error == -EPIPE ? write_to_gone_peer(fd, flags) : error;
         }
     }
     std::array<iovec, max_kernel_parts + 1> buffers;
@@ -499,7 +499,7 @@ ssize_t choose_kernel(Connection& c, int fd, int flags) {
         return 1;
     }
     const ssize_t due = flush_due(c, fd);
-    return due == -EPIPE ? refuse_write(flags) : due < 0 ? due : 1;
+    return due == -EPIPE ? write_to_gone_peer(fd, flags) : due < 0 ? due : 1;
 }
 
 } // namespace
@@ -558,7 +558,7 @@ ssize_t write_file_locked(Connection& c, int fd, int file, off_t* offset, size_t
     }
     if (by_kernel != 0) {
         if (const ssize_t due = flush_due(c, fd); due < 0) {
-            return due == -EPIPE ? refuse_write(0) : due;
+            return due == -EPIPE ? write_to_gone_peer(fd, 0) : due;
         }
         // Only this call fills the kernel's queue, and it requests no more than there is space for: it blocks no longer
         // than reading the file takes.

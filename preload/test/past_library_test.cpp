@@ -4,15 +4,19 @@
 // A byte that the peer sends past its library, as by io_uring or a system call of its own, on a connection whose bytes
 // are in memory: each call at the other end ends, behind the bytes in front, with a reset. past_library_test.sh runs
 // it.
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <functional>
 #include <vector>
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "preload/test/pair.hpp"
 #include "preload/test/wakeup_parts/sleeper.hpp"
@@ -210,7 +214,7 @@ void test_a_set_within_a_set() {
 
 // Those that never sleep.
 void test_a_program_that_polls() {
-    for (const int way : {0, 1, 2}) {
+    for (const int way : {0, 1, 2, 3}) {
         const Pair pair;
         const int set = epoll_create1(EPOLL_CLOEXEC);
         epoll_event event{EPOLLIN, {}};
@@ -218,9 +222,11 @@ void test_a_program_that_polls() {
         send_past_library(pair.a);
         EXPECT(eventually([&] {
             pollfd one{pair.b, POLLIN, 0};
+            pollfd both{pair.b, POLLIN | POLLOUT, 0};
             return way == 0   ? recv_byte(pair.b, MSG_DONTWAIT) < 0 && errno == ECONNRESET
                    : way == 1 ? poll(&one, 1, 0) == 1
-                              : epoll_wait(set, &event, 1, 0) == 1;
+                   : way == 2 ? epoll_wait(set, &event, 1, 0) == 1
+                              : poll(&both, 1, 0) == 1 && (both.revents & POLLIN) != 0;
         }));
         close(set);
     }
@@ -251,6 +257,131 @@ void test_the_bytes_in_front_are_read() {
     send_past_library(pair.a);
     EXPECT(preload_test::receive(pair.b, 8, MSG_WAITALL) == "in front");
     expect_reset(pair.b);
+}
+
+// Also if another thread has found the byte, which looks for no bytes.
+void test_the_bytes_in_front_are_read_though_another_thread_waits() {
+    const Pair pair;
+    Sleeper other([&] {
+        pollfd one{pair.b, POLLRDHUP, 0};
+        return poll(&one, 1, -1);
+    });
+    other.await_asleep();
+    EXPECT_EQ(send(pair.a, "in front", 8, 0), 8);
+    send_past_library(pair.a);
+    EXPECT_EQ(other.result(), 1);
+    EXPECT(preload_test::receive(pair.b, 8, MSG_WAITALL) == "in front");
+    expect_reset(pair.b);
+}
+
+void test_several_threads_that_sleep() {
+    const Pair pair;
+    Sleeper receiver([&] { return recv_byte(pair.b); });
+    receiver.await_asleep();
+    Sleeper poller([&] {
+        pollfd one{pair.b, POLLIN, 0};
+        return poll(&one, 1, -1);
+    });
+    poller.await_asleep();
+    Sleeper second([&] { return recv_byte(pair.b); });
+    second.await_asleep();
+    send_past_library(pair.a);
+    EXPECT_EQ(poller.result(), 1);
+    for (Sleeper* one : {&receiver, &second}) {
+        EXPECT_EQ(one->result(), -1);
+        EXPECT_EQ(one->error(), ECONNRESET);
+    }
+}
+
+// The kernel's set reports one edge for a frame and the byte behind it. Another process has the connection, so that
+// waiters are woken by frames.
+void test_a_set_by_edge_whose_frame_is_followed() {
+#ifdef __SANITIZE_THREAD__
+    throw fabtests::Skip("ThreadSanitizer ends a process with threads that forks");
+#endif
+    constexpr int rounds = 20;
+    for (int round = 0; round < rounds; ++round) {
+        const Pair pair;
+        const pid_t child = fork();
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;) {
+                pause();
+            }
+        }
+        const int set = epoll_create1(EPOLL_CLOEXEC);
+        epoll_event event{EPOLLIN | EPOLLET, {}};
+        EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
+        Sleeper sleeper([&] {
+            for (;;) {
+                if (epoll_wait(set, &event, 1, -1) != 1) {
+                    return ssize_t{-1};
+                }
+                ssize_t n = 1;
+                while (n > 0) {
+                    std::array<char, 8> bytes{};
+                    n = recv(pair.b, bytes.data(), bytes.size(), MSG_DONTWAIT);
+                }
+                if (n == 0 || errno != EAGAIN) {
+                    return n;
+                }
+            }
+        });
+        sleeper.await_asleep();
+        EXPECT_EQ(send(pair.a, "header", 6, 0), 6);
+        send_past_library(pair.a);
+        EXPECT_EQ(sleeper.result(), -1);
+        EXPECT_EQ(sleeper.error(), ECONNRESET);
+        close(set);
+        EXPECT_EQ(kill(child, SIGKILL), 0);
+        EXPECT_EQ(waitpid(child, nullptr, 0), child);
+    }
+}
+
+void test_a_member_that_is_removed_and_added() {
+    const Pair pair;
+    const int set = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{EPOLLIN, {}};
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
+    pair.exchange();
+    (void)epoll_wait(set, &event, 1, 0);
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_DEL, pair.b, nullptr), 0);
+    send_past_library(pair.a);
+    EXPECT_EQ(epoll_wait(set, &event, 1, 0), 0);
+    event = {EPOLLIN, {}};
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
+    EXPECT_EQ(epoll_wait(set, &event, 1, wakeup_test::patience_ms()), 1);
+    expect_reset(pair.b);
+    close(set);
+}
+
+// In a direction that TCP carries again, it is read as one of the program's. The next switch is at a position in front
+// of it.
+void test_a_byte_in_front_of_a_switch() {
+    const Pair pair;
+    std::vector<char> bytes(1 << 16);
+    size_t sent = 0;
+    EXPECT(eventually([&] { // until the ring is left, as it is not read
+        const ssize_t n = send(pair.a, bytes.data(), bytes.size(), MSG_DONTWAIT);
+        sent += n > 0 ? static_cast<size_t>(n) : 0;
+        return preload_test::path_of(pair.a) != 3;
+    }));
+    while (sent != 0) {
+        const ssize_t n = recv(pair.b, bytes.data(), std::min(sent, bytes.size()), 0);
+        EXPECT(n > 0);
+        sent -= static_cast<size_t>(n);
+    }
+    send_past_library(pair.a);
+    EXPECT(recv_byte(pair.b) <= 1); // it may have been in front already
+    Sleeper sleeper([&] {
+        pollfd one{pair.b, POLLIN, 0};
+        return poll(&one, 1, -1) == 1 ? one.revents & (POLLIN | POLLHUP) : -1;
+    });
+    EXPECT(eventually([&] {
+        (void)send(pair.a, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        return sleeper.is_over();
+    }));
+    EXPECT(sleeper.result() > 0);
 }
 
 // One that looks like the library's own.
@@ -293,6 +424,11 @@ int main() {
         FABTEST(test_a_sender_that_waits_for_space),
         FABTEST(test_a_poll_for_space),
         FABTEST(test_the_bytes_in_front_are_read),
+        FABTEST(test_the_bytes_in_front_are_read_though_another_thread_waits),
+        FABTEST(test_several_threads_that_sleep),
+        FABTEST(test_a_set_by_edge_whose_frame_is_followed),
+        FABTEST(test_a_member_that_is_removed_and_added),
+        FABTEST(test_a_byte_in_front_of_a_switch),
         FABTEST(test_a_byte_with_the_value_of_a_frame),
         FABTEST(test_the_peer_is_reset),
     };

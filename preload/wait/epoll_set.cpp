@@ -295,18 +295,19 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
                 convert(*watch, number, is_asleep(), is_only_of_data(*watch));
                 is_left = is_left || !watch->converted;
             }
+            if (watch->converted && watch->connection != nullptr) { // by edge, so also for a member that is added again
+                if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+                    watch->connection->state.load()->ended = true;
+                }
+                if ((events[i].events & EPOLLIN) != 0) {
+                    stream::note_kernel_readable(*watch->connection);
+                }
+            }
             if (watch->removed) {
                 taken = true;
                 continue;
             }
             if (watch->converted && watch->connection != nullptr) {
-                ConnectionState& s = *watch->connection->state.load();
-                if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
-                    s.ended = true;
-                }
-                if ((events[i].events & EPOLLIN) != 0) {
-                    stream::note_kernel_readable(*watch->connection);
-                }
                 watch->kernel_named = true;
                 // For a direction in the ring, the kernel reports frames only.
                 watch->kernel_in = watch->kernel_in || (events[i].events & EPOLLPRI) != 0 ||

@@ -121,7 +121,7 @@ int Poll::check(uint64_t sleeper) {
             }
             one.revents = static_cast<short>(r.events & (one.events | POLLHUP | POLLERR));
             shadow_[i].events = r.kernel;
-            if (!to_sleep && one.revents == 0 && r.kernel == 0) {
+            if (!to_sleep && ((one.revents | r.kernel) & POLLIN) == 0) {
                 shadow_[i].events = POLLIN; // for the next call, see stream::note_kernel_readable()
             } else if (!to_sleep) {
                 shadow_[i].fd = -1; // check() has polled it
@@ -149,7 +149,8 @@ int Poll::merge() {
                 stream::note_kernel_readable(*c);
             }
         } else {
-            fds_[i].revents = static_cast<short>(fds_[i].revents | shadow_[i].revents);
+            const short wanted = static_cast<short>(fds_[i].events | POLLHUP | POLLERR | POLLNVAL);
+            fds_[i].revents = static_cast<short>(fds_[i].revents | (shadow_[i].revents & wanted));
         }
         ready += fds_[i].revents != 0 ? 1 : 0;
     }

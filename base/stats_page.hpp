@@ -19,7 +19,7 @@
 namespace base::stats {
 
 inline constexpr uint64_t magic = 0x6761'7073'7472'7372; // "rsrtspag"
-inline constexpr uint32_t version = 1;                   // of the layout below: readers ignore other versions
+inline constexpr uint32_t version = 2;                   // of the layout below: readers ignore other versions
 
 enum class Library : uint32_t { preload = 1, sockets = 2 };
 enum class Role : uint32_t { none, connect, accept, listen, inherited };
@@ -35,11 +35,13 @@ inline constexpr size_t header_bytes = 4096;
 using Word = std::atomic<uint64_t>;
 using Half = std::atomic<uint32_t>;
 
-// Counters of one direction: what this process has received, or has sent.
+// Counters of one direction: what this process has received, or has sent. Each byte and each call is counted once, and
+// readers add up: a sum and a part of it, which are not updated together, would let their difference fall.
 struct alignas(64) Traffic {
-    Word bytes{0};        // payload
-    Word path_bytes{0};   // those of `bytes` that did not go through the kernel
-    Word calls{0};        // calls that moved bytes
+    Word path_bytes{0};   // payload that did not go through the kernel
+    Word path_calls{0};   // calls that moved such bytes
+    Word kernel_bytes{0}; // payload that did
+    Word kernel_calls{0}; // calls that moved nothing else
     Word wakeups{0};      // sent to the peer: for space after receiving, for data after sending
     Word blocked{0};      // sends that found no space
     Half buffer_bytes{0}; // of shared memory in use in this direction
@@ -77,9 +79,9 @@ struct SocketRow : Row {
 struct Ended {
     Word closing{0}; // sockets whose addition here has begun; equals `sockets` when none is half added
     Word sockets{0};
-    Word upgraded{0}; // those of `sockets` that were upgraded
-    Word bytes[2]{};  // received, sent
-    Word path_bytes[2]{};
+    Word upgraded{0};     // those of `sockets` that were upgraded
+    Word path_bytes[2]{}; // received, sent
+    Word kernel_bytes[2]{};
     Word calls[2]{};
     Word wakeups{0};
     Word sleeps{0};

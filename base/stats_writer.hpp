@@ -84,12 +84,15 @@ class Change {
     const uint32_t odd_;
 };
 
-inline void add(Word& word, uint64_t n) { // single writer
-    word.store(word.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+inline uint64_t add(Word& word, uint64_t n) { // single writer; returns the sum
+    const uint64_t sum = word.load(std::memory_order_relaxed) + n;
+    word.store(sum, std::memory_order_relaxed);
+    return sum;
 }
 
 inline void renew(Traffic& traffic) {
-    for (Word* word : {&traffic.bytes, &traffic.path_bytes, &traffic.calls, &traffic.wakeups, &traffic.blocked}) {
+    for (Word* word : {&traffic.path_bytes, &traffic.path_calls, &traffic.kernel_bytes, &traffic.kernel_calls,
+                       &traffic.wakeups, &traffic.blocked}) {
         word->store(0, std::memory_order_relaxed);
     }
     traffic.buffer_bytes.store(0, std::memory_order_relaxed);
@@ -113,9 +116,10 @@ class Ending {
     void count(const Row& row, uint32_t reason) {
         const Traffic* ways[] = {&row.in, &row.out};
         for (unsigned i = 0; i < 2; ++i) {
-            count(ended_.bytes[i], ways[i]->bytes);
             count(ended_.path_bytes[i], ways[i]->path_bytes);
-            count(ended_.calls[i], ways[i]->calls);
+            count(ended_.kernel_bytes[i], ways[i]->kernel_bytes);
+            count(ended_.calls[i], ways[i]->path_calls);
+            count(ended_.calls[i], ways[i]->kernel_calls);
             count(ended_.wakeups, ways[i]->wakeups);
         }
         count(ended_.sleeps, row.sleeps);

@@ -38,21 +38,21 @@ class Counters {
     [[nodiscard]] int fd() const { return row_->fd.load(std::memory_order_relaxed); }
 
     void sent(size_t bytes) {
-        row_->out.bytes.fetch_add(bytes, std::memory_order_relaxed);
-        row_->out.calls.fetch_add(1, std::memory_order_relaxed);
+        row_->out.path_bytes.fetch_add(bytes, std::memory_order_relaxed);
+        row_->out.path_calls.fetch_add(1, std::memory_order_relaxed);
     }
     // If two threads receive on one stream at once, one of the calls may not be counted.
     void received(size_t bytes) {
-        row_->in.bytes.fetch_add(bytes, std::memory_order_relaxed);
-        base::stats::add(row_->in.calls, 1);
+        row_->in.path_bytes.fetch_add(bytes, std::memory_order_relaxed);
+        base::stats::add(row_->in.path_calls, 1);
     }
     void blocked() { row_->out.blocked.fetch_add(1, std::memory_order_relaxed); }
     uint64_t slept() { return row_->sleeps.fetch_add(1, std::memory_order_relaxed) + 1; } // returns the total
     void woken() { row_->in.wakeups.fetch_add(1, std::memory_order_relaxed); }
 
-    [[nodiscard]] uint64_t bytes_sent() const { return row_->out.bytes.load(std::memory_order_relaxed); }
-    [[nodiscard]] uint64_t bytes_received() const { return row_->in.bytes.load(std::memory_order_relaxed); }
-    [[nodiscard]] uint64_t sends() const { return row_->out.calls.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t bytes_sent() const { return row_->out.path_bytes.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t bytes_received() const { return row_->in.path_bytes.load(std::memory_order_relaxed); }
+    [[nodiscard]] uint64_t sends() const { return row_->out.path_calls.load(std::memory_order_relaxed); }
 
     // Counts a sleep of a thread of the process, in any call.
     static void thread_slept(uint64_t ns);

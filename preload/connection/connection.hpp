@@ -59,6 +59,7 @@ struct Connection {
     Connection* next = nullptr;          // in the list of unused ones
     uint32_t ordinal = 0;                // its row in the page of counters, see stats/page.hpp
     std::atomic<base::stats::Row*> row{nullptr};
+    std::atomic<bool> row_claimed{false}; // a thread describes the row, or has found that there is none
     std::atomic<Connection*> next_request{nullptr};
 
     // The segment; no_segment, where accesses have no effect, if another thread has just closed the connection.

@@ -11,6 +11,7 @@
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/service.hpp"
+#include "preload/stats/page.hpp"
 #include "preload/wait/epoll_set.hpp"
 
 namespace preload::gate {
@@ -148,6 +149,7 @@ void consent(Connection& c, int fd) {
             done = true;
         } else if (reason != Reason::none) {
             s.reason = reason;
+            stats::refresh(c);
             s.hold = true;
             s.gate.store(pinned);
         } else {

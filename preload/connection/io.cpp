@@ -477,6 +477,7 @@ bool foreign(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;
     s.reason.compare_exchange_strong(none, Reason::several);
+    stats::refresh(c);
     s.hold = true;
     s.handed_over = true;
     for (int i = 0; i < rounds; ++i) {

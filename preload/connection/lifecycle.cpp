@@ -153,6 +153,8 @@ Connection* began(int fd, Role role) {
     c->watches = nullptr;
     c->watched = false;
     c->duplicated = c->mirrored = false;
+    c->row = nullptr;
+    c->row_claimed = false;
     c->peer = {};
     explain::note_peer(*c, fd);
     put(fd, reinterpret_cast<uintptr_t>(c));

@@ -9,6 +9,7 @@
 #include "preload/connection/lifecycle.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
+#include "preload/stats/page.hpp"
 #include "preload/stats/settings.hpp"
 
 namespace preload::outside_use {
@@ -107,6 +108,7 @@ void leave_standard_number(Connection& c) {
     ConnectionState& s = *c.state.load();
     Reason stdio = Reason::stdio;
     if (s.reason.compare_exchange_strong(stdio, Reason::none)) {
+        stats::refresh(c);
         s.gate.fetch_and(~gate::pinned);
     }
 }

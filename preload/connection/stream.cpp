@@ -78,6 +78,7 @@ void follow_to(Connection& c, uint32_t epoch) {
     } else if (s.hold && !s.giving_back) {
         ring.reader.request.store(path::request_of(epoch, path::return_to_kernel), std::memory_order_release);
     }
+    stats::refresh(c);
     changed(c);
 }
 
@@ -140,7 +141,6 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
         return static_cast<ssize_t>(total);
     }
     s.bytes_in.store(s.bytes_in.load(std::memory_order_relaxed) + total, std::memory_order_relaxed);
-    stats::moved_by_path(c, true, total, s.in.capacity());
     if (ring.writer.frames.load(std::memory_order_relaxed) != s.frames_seen) {
         ssize_t ignored = 0;
         (void)take_frames(c, fd, true, ignored); // an unread frame would turn a later close into a reset
@@ -405,9 +405,12 @@ ssize_t read_once(Connection& c, int fd, Parts& parts, int flags, bool will_slee
         follow(c, fd, false);
         return ring_has_bytes(c) ? 0 : sys::recv(fd, &none, 0, MSG_DONTWAIT);
     }
+    const ConnectionState& s = *c.state.load();
+    const uint64_t before = s.bytes_in.load(std::memory_order_relaxed);
     const ssize_t n = read_locked(c, fd, parts, flags, will_sleep);
     if (n > 0 && (flags & MSG_PEEK) == 0) {
-        stats::moved_locked(c, *c.state.load(), true, static_cast<uint64_t>(n));
+        const uint64_t by_path = s.bytes_in.load(std::memory_order_relaxed) - before;
+        stats::moved_locked(c, s, true, static_cast<uint64_t>(n), by_path, s.in.capacity());
     }
     return n;
 }

@@ -20,6 +20,7 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/io.hpp"
 #include "preload/rendezvous/service.hpp"
+#include "preload/stats/page.hpp"
 
 namespace preload::stream {
 
@@ -524,6 +525,7 @@ ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool
     ConnectionState& s = *c.state.load();
     Reason none = Reason::none;
     s.reason.compare_exchange_strong(none, reason);
+    stats::refresh(c);
     if (gate::pin(s)) {
         return 0;
     }

@@ -387,7 +387,6 @@ void publish(Connection& c, int fd, uint64_t position) {
     ConnectionState& s = *c.state.load();
     const uint64_t before = s.bytes_out.load(std::memory_order_relaxed); // under the write lock
     s.bytes_out.store(before + position - s.out.position, std::memory_order_relaxed);
-    stats::moved_by_path(c, false, position - s.out.position, s.out.capacity());
     s.out.position = position;
     c.out_ring().writer.head.store(position);
     data_written(c, fd);
@@ -539,12 +538,15 @@ ssize_t write_now(Connection& c, int fd, Parts& parts, int flags) {
     if (!section) {
         return section.error();
     }
+    ConnectionState& s = *c.state.load();
+    const uint64_t before = s.bytes_out.load(std::memory_order_relaxed);
     const ssize_t n = write_locked(c, fd, parts, flags);
     if (n == -EAGAIN || (n > 0 && !parts.empty())) { // epoll(7): a partial write is followed by an edge, too
-        c.state.load()->blocked.fetch_add(1);
+        s.blocked.fetch_add(1);
     }
     if (n > 0) {
-        stats::moved_locked(c, *c.state.load(), false, static_cast<uint64_t>(n));
+        const uint64_t by_path = s.bytes_out.load(std::memory_order_relaxed) - before;
+        stats::moved_locked(c, s, false, static_cast<uint64_t>(n), by_path, s.out.capacity());
     }
     return n;
 }
@@ -570,7 +572,7 @@ ssize_t write_file_locked(Connection& c, int fd, int file, off_t* offset, size_t
         const long n = sys::call(SYS_sendfile, fd, file, offset, std::min(count, piece));
         if (n > 0) {
             count_bytes_sent(c, static_cast<uint64_t>(n));
-            stats::moved_locked(c, *c.state.load(), false, static_cast<uint64_t>(n));
+            stats::moved_by_kernel(c, *c.state.load(), false, static_cast<uint64_t>(n));
         }
         return n;
     }
@@ -589,7 +591,7 @@ ssize_t write_file_locked(Connection& c, int fd, int file, off_t* offset, size_t
             *offset += n;
         }
         publish(c, fd, at.position + static_cast<uint64_t>(n));
-        stats::moved_locked(c, s, false, static_cast<uint64_t>(n));
+        stats::moved_locked(c, s, false, static_cast<uint64_t>(n), static_cast<uint64_t>(n), s.out.capacity());
     }
     return n;
 }

@@ -19,6 +19,7 @@
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
 #include "preload/rendezvous/service_thread.hpp"
+#include "preload/stats/page.hpp"
 #include "preload/wait/wakeup.hpp"
 
 namespace preload::service {
@@ -222,6 +223,7 @@ void request(Connection& c) {
     if (now != Stage::running) {
         if (now == Stage::impossible) {
             c.state.load()->reason = Reason::no_memory;
+            stats::refresh(c);
             gate::pin(*c.state.load());
         }
         return; // the next call tries again

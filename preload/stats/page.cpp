@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/stats/page.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 
@@ -58,14 +59,17 @@ base::stats::Role role_of(Role role) {
     }
 }
 
-Row* describe(Connection& c, int fd) {
+// first: the connection has not been described, and was not found to have no row.
+Row* describe(Connection& c, int fd, bool first) {
     Header* header = make();
     if (header == nullptr) {
+        // While another thread makes the page, the next call tries again.
+        c.row_claimed.store(stage.load() == Stage::impossible, std::memory_order_relaxed);
         return nullptr;
     }
     Row* row = base::stats::place_of<Row>(header, c.ordinal);
     if (row == nullptr) {
-        header->without_row.fetch_add(1, std::memory_order_relaxed);
+        header->without_row.fetch_add(first ? 1 : 0, std::memory_order_relaxed);
         return nullptr;
     }
     base::stats::note_used(*header, c.ordinal);
@@ -75,8 +79,7 @@ Row* describe(Connection& c, int fd) {
         row->role.store(static_cast<uint32_t>(role_of(c.role)), std::memory_order_relaxed);
         row->began_ns.store(base::stats::clock_ns(CLOCK_MONOTONIC_COARSE), std::memory_order_relaxed);
         base::stats::renew(*row);
-        const ConnectionState& s = *c.state.load();
-        detail::refresh_row(*row, c, s, detail::seen_of(s));
+        detail::refresh_row(*row, c, *c.state.load());
         row->live.store(1, std::memory_order_relaxed);
     }
     c.row.store(row, std::memory_order_relaxed);
@@ -95,7 +98,7 @@ Reason last_reason(const Row& row) {
 uint32_t next_ordinals(uint32_t count) { return ordinals.fetch_add(count, std::memory_order_relaxed); }
 
 void began(Connection& c, int fd) {
-    (void)describe(c, fd);
+    (void)describe(c, fd, !c.row_claimed.exchange(true, std::memory_order_relaxed));
     RSPRELOAD_PROBE(connect, fd, static_cast<int>(c.role));
 }
 
@@ -114,7 +117,7 @@ void ended(Connection& c) {
     if (counted) {
         ending.emplace(header->ended);
     }
-    detail::refresh_row(*row, c, s, detail::seen_of(s));
+    detail::refresh_row(*row, c, s);
     const base::stats::Change change(*row);
     row->live.store(0, std::memory_order_relaxed);
     if (ending) {
@@ -131,14 +134,17 @@ void slept(uint64_t ns) {
 }
 
 void refresh(Connection& c) {
-    // Not in a new page, where a connection gets a row when this process moves bytes on it.
-    Row* row = c.row.load(std::memory_order_relaxed);
-    if (row != nullptr && row->generation.load(std::memory_order_relaxed) != 0) {
-        detail::update(*row, c, *c.state.load());
+    // An inherited connection gets a row when this process moves bytes on it.
+    if (Row* row = c.row.load(std::memory_order_relaxed); row != nullptr) {
+        detail::refresh_row(*row, c, *c.state.load());
     }
 }
 
 void after_fork_in_child() {
+    table::for_each_connection([](int, Connection& c) {
+        c.row.store(nullptr, std::memory_order_relaxed);
+        c.row_claimed.store(false, std::memory_order_relaxed);
+    });
     Header* parents = address.load();
     if (parents == nullptr) {
         stage = Stage::none;
@@ -153,22 +159,57 @@ namespace detail {
 Row* describe_late(Connection& c) {
     const ConnectionState* s = c.state.load();
     const int fd = c.fd.load();
-    // Not if another thread has just closed it.
-    return s != nullptr && table::connection(fd) == &c && stage.load(std::memory_order_relaxed) != Stage::impossible
-               ? describe(c, fd)
-               : nullptr;
+    // Not if another thread has just closed it, or describes it.
+    if (s == nullptr || c.row_claimed.load(std::memory_order_relaxed) || table::connection(fd) != &c ||
+        c.row_claimed.exchange(true, std::memory_order_relaxed)) {
+        return nullptr;
+    }
+    return describe(c, fd, true);
 }
 
-void refresh_row(Row& row, const Connection& c, const ConnectionState& s, uint64_t seen) {
-    const bool in = (s.in_epoch.load(std::memory_order_relaxed) & 1) != 0;
-    const bool out = (s.out_epoch.load(std::memory_order_relaxed) & 1) != 0;
-    row.path.store((in ? base::stats::receives_by_path : 0) | (out ? base::stats::sends_by_path : 0) |
-                       (c.mirrored.load(std::memory_order_relaxed) ? base::stats::over_fabric : 0),
-                   std::memory_order_relaxed);
-    row.reason.store(static_cast<uint32_t>(s.reason.load(std::memory_order_relaxed)), std::memory_order_relaxed);
-    row.upgrades.store(s.upgrades.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    row.returns.store(s.returns.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    row.seen.store(seen, std::memory_order_relaxed);
+void compare(Row& row, const Connection& c, const ConnectionState& s) {
+    if (row.seen.load(std::memory_order_relaxed) != seen_of(s)) {
+        refresh_row(row, c, s);
+    }
+}
+
+void moved_rare_case(Connection& c, const ConnectionState& s, bool received, uint64_t n, uint64_t by_path,
+                     uint32_t buffer) {
+    Row* row = row_of(c);
+    if (row == nullptr) {
+        return;
+    }
+    base::stats::Traffic& traffic = received ? row->in : row->out;
+    by_path = std::min(by_path, n); // the state is another's if another thread has disconnected the socket
+    traffic.kernel_bytes.fetch_add(n - by_path, std::memory_order_relaxed);
+    if (by_path == 0) {
+        traffic.kernel_calls.fetch_add(1, std::memory_order_relaxed);
+    } else {
+        base::stats::add(traffic.path_bytes, by_path);
+        base::stats::add(traffic.path_calls, 1);
+        traffic.buffer_bytes.store(buffer, std::memory_order_relaxed);
+    }
+    compare(*row, c, s);
+}
+
+void refresh_row(Row& row, const Connection& c, const ConnectionState& s) {
+    // Another thread may change the other direction meanwhile, and its update may be overwritten here.
+    constexpr int max_attempts = 4;
+    for (int i = 0; i < max_attempts; ++i) {
+        const uint64_t seen = seen_of(s);
+        const bool in = (s.in_epoch.load(std::memory_order_relaxed) & 1) != 0;
+        const bool out = (s.out_epoch.load(std::memory_order_relaxed) & 1) != 0;
+        row.path.store((in ? base::stats::receives_by_path : 0) | (out ? base::stats::sends_by_path : 0) |
+                           (c.mirrored.load(std::memory_order_relaxed) ? base::stats::over_fabric : 0),
+                       std::memory_order_relaxed);
+        row.reason.store(static_cast<uint32_t>(s.reason.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+        row.upgrades.store(s.upgrades.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        row.returns.store(s.returns.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        row.seen.exchange(seen); // the state is compared once these are visible
+        if (seen_of(s) == seen) {
+            return;
+        }
+    }
 }
 
 } // namespace detail

@@ -4,7 +4,7 @@
 // This process's page of counters for rsstat, see base/stats_page.hpp. The first TCP socket creates it. A process
 // without a page counts nothing.
 //
-// Counting bytes makes no system call, and uses no locked instruction where a lock of the connection is held.
+// Counting bytes by the path makes no system call, and uses no locked instruction: the lock of the direction is held.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ uint32_t next_ordinals(uint32_t count);
 void began(Connection& c, int fd); // a connection or a listener
 void ended(Connection& c);         // its last fd is closed
 void slept(uint64_t ns);           // a thread of the process
-// Updates the connection's path and reason, after a change.
+// Updates the connection's path and reason. Each change that this process makes calls it.
 void refresh(Connection& c);
 void after_fork_in_child();
 
 namespace detail {
 
-// Describes the connection in a new page. Null: there is none.
+// Describes an inherited connection in this process's own page. Null: there is no row for it.
 Row* describe_late(Connection& c);
-void refresh_row(Row& row, const Connection& c, const ConnectionState& s, uint64_t seen);
+void refresh_row(Row& row, const Connection& c, const ConnectionState& s);
 
 inline uint64_t seen_of(const ConnectionState& s) {
     return uint64_t{s.in_epoch.load(std::memory_order_relaxed)} << 34 ^
@@ -40,46 +40,47 @@ inline uint64_t seen_of(const ConnectionState& s) {
 
 inline Row* row_of(Connection& c) {
     Row* row = c.row.load(std::memory_order_relaxed);
-    if (row == nullptr || row->generation.load(std::memory_order_relaxed) == 0) [[unlikely]] {
+    if (row == nullptr) [[unlikely]] {
         return describe_late(c);
     }
     return row;
 }
 
-inline void update(Row& row, const Connection& c, const ConnectionState& s) {
-    if (const uint64_t seen = seen_of(s); row.seen.load(std::memory_order_relaxed) != seen) [[unlikely]] {
-        refresh_row(row, c, s, seen);
-    }
-}
+// At some calls: refresh() has updated the row, unless another process that has the connection made the change.
+void compare(Row& row, const Connection& c, const ConnectionState& s);
+inline bool is_to_compare(uint64_t calls) { return calls % 64 == 0; }
+
+// Not in a row yet, or not all of it by the path.
+void moved_rare_case(Connection& c, const ConnectionState& s, bool received, uint64_t n, uint64_t by_path,
+                     uint32_t buffer);
 
 } // namespace detail
 
-// Bytes moved by the kernel in a call that holds no lock.
-inline void moved_plain(Connection& c, const ConnectionState& s, bool received, uint64_t n) {
+// n bytes moved by the kernel in one call.
+inline void moved_by_kernel(Connection& c, const ConnectionState& s, bool received, uint64_t n) {
     if (Row* row = detail::row_of(c); row != nullptr) {
         base::stats::Traffic& traffic = received ? row->in : row->out;
-        traffic.bytes.fetch_add(n, std::memory_order_relaxed);
-        traffic.calls.fetch_add(1, std::memory_order_relaxed);
-        detail::update(*row, c, s);
+        traffic.kernel_bytes.fetch_add(n, std::memory_order_relaxed);
+        if (detail::is_to_compare(traffic.kernel_calls.fetch_add(1, std::memory_order_relaxed) + 1)) [[unlikely]] {
+            detail::compare(*row, c, s);
+        }
     }
 }
 
-// Bytes moved with the lock of the direction held.
-inline void moved_locked(Connection& c, const ConnectionState& s, bool received, uint64_t n) {
-    if (Row* row = detail::row_of(c); row != nullptr) {
-        base::stats::Traffic& traffic = received ? row->in : row->out;
-        base::stats::add(traffic.bytes, n);
-        base::stats::add(traffic.calls, 1);
-        detail::update(*row, c, s);
+// n bytes moved in one call with the lock of the direction held, by_path of them by the path; buffer: the size of its
+// buffer in bytes.
+[[gnu::always_inline]] inline void moved_locked(Connection& c, const ConnectionState& s, bool received, uint64_t n,
+                                                uint64_t by_path, uint32_t buffer) {
+    Row* row = c.row.load(std::memory_order_relaxed);
+    if (row == nullptr || by_path != n) [[unlikely]] {
+        detail::moved_rare_case(c, s, received, n, by_path, buffer);
+        return;
     }
-}
-
-// The part of them that went by the path; buffer: the size of its buffer in bytes.
-inline void moved_by_path(Connection& c, bool received, uint64_t n, uint32_t buffer) {
-    if (Row* row = detail::row_of(c); row != nullptr) {
-        base::stats::Traffic& traffic = received ? row->in : row->out;
-        base::stats::add(traffic.path_bytes, n);
-        traffic.buffer_bytes.store(buffer, std::memory_order_relaxed);
+    base::stats::Traffic& traffic = received ? row->in : row->out;
+    base::stats::add(traffic.path_bytes, n);
+    traffic.buffer_bytes.store(buffer, std::memory_order_relaxed);
+    if (detail::is_to_compare(base::stats::add(traffic.path_calls, 1))) [[unlikely]] {
+        detail::compare(*row, c, s);
     }
 }
 

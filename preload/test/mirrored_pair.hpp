@@ -81,7 +81,8 @@ bool ask_to_wake(Connection&, uint64_t) { return has_service; }
 namespace stats {
 void refresh(Connection&) {}
 namespace detail {
-void refresh_row(base::stats::Row&, const Connection&, const ConnectionState&, uint64_t) {}
+void compare(base::stats::Row&, const Connection&, const ConnectionState&) {}
+void moved_rare_case(Connection&, const ConnectionState&, bool, uint64_t, uint64_t, uint32_t) {}
 base::stats::Row* describe_late(Connection&) { return nullptr; }
 } // namespace detail
 } // namespace stats

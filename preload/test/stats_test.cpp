@@ -3,6 +3,8 @@
 //
 // The page of counters of processes under the preload library, as rsstat reads it: what is in it, and that it goes with
 // its process.
+#include <algorithm>
+#include <bit>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -12,6 +14,7 @@
 #include <thread>
 
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -173,6 +176,114 @@ void test_bytes_and_calls_are_exact() {
     EXPECT_EQ(socket_of(page_of(getpid()), pair.b).counters.in.bytes - reader.counters.in.bytes, calls * size);
 }
 
+int directions_by_path(int fd) { return std::max(preload_test::path_of(fd) - 1, 0); }
+
+// Until the connection is with the kernel, in both directions.
+void return_to_kernel(const Pair& pair) {
+    char byte = 0;
+    EXPECT_EQ(recv(pair.a, &byte, 1, MSG_ERRQUEUE | MSG_DONTWAIT), -1); // which only the kernel has
+    constexpr int most = 1000;
+    for (int i = 0; i < most && directions_by_path(pair.a) + directions_by_path(pair.b) > 0; ++i) {
+        pair.exchange();
+        usleep(1000);
+    }
+    EXPECT_EQ(directions_by_path(pair.a), 0);
+    EXPECT_EQ(directions_by_path(pair.b), 0);
+}
+
+void test_bytes_are_counted_on_the_path_that_they_take() {
+    const Pair pair;
+    struct Counts {
+        rsstat::Traffic sent, received;
+        explicit Counts(const Pair& pair) {
+            const ProcessView process = page_of(getpid());
+            sent = socket_of(process, pair.a).counters.out;
+            received = socket_of(process, pair.b).counters.in;
+        }
+    };
+    const auto expect = [](const Counts& before, const Counts& after, uint64_t bytes, uint64_t by_path) {
+        EXPECT_EQ(after.sent.bytes - before.sent.bytes, bytes);
+        EXPECT_EQ(after.sent.path_bytes - before.sent.path_bytes, by_path);
+        EXPECT_EQ(after.received.bytes - before.received.bytes, bytes);
+        EXPECT_EQ(after.received.path_bytes - before.received.path_bytes, by_path);
+    };
+    const Counts first(pair);
+    move_bytes(pair.a, pair.b, 1000);
+    const Counts second(pair);
+    expect(first, second, 1000, 1000);
+    EXPECT_EQ(second.sent.calls, first.sent.calls + 1);
+    EXPECT_EQ(second.received.calls, first.received.calls + 1);
+    // Both in one call of the reader.
+    std::string data(150, 'x');
+    EXPECT_EQ(send(pair.a, data.data(), 100, 0), 100);
+    EXPECT_EQ(recv(pair.a, data.data(), 1, MSG_ERRQUEUE | MSG_DONTWAIT), -1);
+    EXPECT_EQ(send(pair.a, data.data(), 50, 0), 50);
+    EXPECT_EQ(recv(pair.b, data.data(), data.size(), 0), 150);
+    const Counts third(pair);
+    expect(second, third, 150, 100);
+    EXPECT_EQ(third.sent.calls, second.sent.calls + 2);
+    EXPECT_EQ(third.received.calls, second.received.calls + 1);
+    return_to_kernel(pair);
+    const Counts fourth(pair);
+    move_bytes(pair.a, pair.b, 2000);
+    const Counts fifth(pair);
+    expect(fourth, fifth, 2000, 0);
+    EXPECT_EQ(fifth.sent.calls, fourth.sent.calls + 1);
+    EXPECT_EQ(fifth.received.calls, fourth.received.calls + 1);
+}
+
+// At no time later than the switch itself, whichever thread made it.
+void expect_shown_as_it_is(int fd) {
+    for (;;) {
+        const int before = directions_by_path(fd);
+        const uint32_t shown = socket_of(page_of(getpid()), fd).counters.path;
+        if (directions_by_path(fd) == before) {
+            EXPECT_EQ(std::popcount(shown), before);
+            return;
+        }
+    }
+}
+
+void test_a_switch_is_shown_at_once() {
+    const Connected pair;
+    const auto exchange_until = [&](int directions) {
+        constexpr int most = 5000;
+        for (int i = 0;
+             i < most && (directions_by_path(pair.a) != directions || directions_by_path(pair.b) != directions); ++i) {
+            for (const auto& [from, to] : {std::pair{pair.a, pair.b}, std::pair{pair.b, pair.a}}) {
+                move_bytes(from, to, 1);
+                expect_shown_as_it_is(pair.a);
+                expect_shown_as_it_is(pair.b);
+            }
+            usleep(1000);
+        }
+        EXPECT_EQ(directions_by_path(pair.a), directions);
+        EXPECT_EQ(directions_by_path(pair.b), directions);
+    };
+    exchange_until(2);
+    char byte = 0;
+    EXPECT_EQ(recv(pair.a, &byte, 1, MSG_ERRQUEUE | MSG_DONTWAIT), -1);
+    EXPECT_EQ(socket_of(page_of(getpid()), pair.a).counters.reason, static_cast<uint32_t>(Reason::option));
+    exchange_until(0);
+}
+
+void test_a_new_connection_counts_from_zero() {
+    { // whose memory the next one uses
+        const Pair pair;
+        move_bytes(pair.a, pair.b, 5000);
+    }
+    const Connected pair;
+    move_bytes(pair.a, pair.b, 7);
+    const ProcessView process = page_of(getpid());
+    for (const int fd : {pair.a, pair.b}) {
+        const rsstat::Socket& s = socket_of(process, fd).counters;
+        EXPECT_EQ(s.out.bytes, fd == pair.a ? 7U : 0U);
+        EXPECT_EQ(s.in.bytes, fd == pair.b ? 7U : 0U);
+        EXPECT_EQ(s.in.calls + s.out.calls, 1U);
+        EXPECT_EQ(s.in.path_bytes + s.out.path_bytes, 0U);
+    }
+}
+
 void test_what_is_peeked_at_is_not_counted() {
     const Pair pair;
     EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
@@ -291,6 +402,59 @@ void test_a_child_counts_what_it_moves_on_an_inherited_connection() {
     Child child([&] { move_bytes(pair.a, pair.b, 321); });
     EXPECT_EQ(socket_of(page_of(child.pid()), pair.a).counters.out.bytes, 321U);
     EXPECT_EQ(socket_of(page_of(getpid()), pair.a).counters.out.bytes, before);
+}
+
+void test_an_inherited_connection_is_described_once() {
+    const Pair pair;
+    constexpr int calls = 100;
+    constexpr size_t size = 10;
+    Child child([&] {
+        fabtests::Threads threads;
+        for (int i = 0; i < 2; ++i) {
+            threads.start([&] {
+                const std::string data(size, 'x');
+                for (int j = 0; j < calls; ++j) {
+                    EXPECT_EQ(send(pair.a, data.data(), data.size(), 0), size);
+                }
+            });
+        }
+        threads.join();
+    });
+    const ProcessView process = page_of(child.pid());
+    EXPECT_EQ(process.sockets.size(), 1U);
+    EXPECT_EQ(process.page.without_row, 0U);
+    EXPECT_EQ(socket_of(process, pair.a).counters.out.calls, 2U * calls);
+    EXPECT_EQ(socket_of(process, pair.a).counters.out.bytes, 2 * calls * size);
+    EXPECT_EQ(socket_of(process, pair.a).counters.path, both_ways);
+}
+
+// Beyond the capacity of the page.
+void test_a_connection_without_a_row_is_counted_once() {
+    constexpr rlim_t needed = base::stats::max_rows + 500;
+    rlimit limit{};
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    if (limit.rlim_max < needed) {
+        throw fabtests::Skip("a process may not have as many descriptors as the page has rows");
+    }
+    const Child child([&] {
+        const rlimit raised{needed, limit.rlim_max};
+        EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &raised), 0);
+        for (uint32_t i = 0; i < base::stats::max_rows; ++i) {
+            const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            sockaddr_in address{};
+            address.sin_family = AF_INET;
+            address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 256 + i % 200); // which have ports of their own
+            EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+            EXPECT_EQ(listen(fd, 1), 0);
+        }
+        const uint64_t before = page_of(getpid()).page.without_row;
+        const Pair pair;
+        const uint64_t after = page_of(getpid()).page.without_row;
+        EXPECT_EQ(after, before + 3); // with the listener
+        move_bytes(pair.a, pair.b, 1000);
+        pair.exchange();
+        EXPECT_EQ(page_of(getpid()).page.without_row, after);
+    });
 }
 
 // A server that accepts, forks and closes: the child tells of the connection.
@@ -415,6 +579,9 @@ const CMUnitTest tests[] = {
     FABTEST(test_the_page_has_no_descriptor),
     FABTEST(test_an_upgraded_connection_is_shown),
     FABTEST(test_bytes_and_calls_are_exact),
+    FABTEST(test_bytes_are_counted_on_the_path_that_they_take),
+    FABTEST(test_a_switch_is_shown_at_once),
+    FABTEST(test_a_new_connection_counts_from_zero),
     FABTEST(test_what_is_peeked_at_is_not_counted),
     FABTEST(test_a_return_to_the_kernel_has_its_reason),
     FABTEST(test_a_stream_of_one_direction_does_not_go_back_and_forth),
@@ -422,6 +589,8 @@ const CMUnitTest tests[] = {
     FABTEST(test_closed_connections_are_added_up),
     FABTEST(test_a_child_has_a_page_of_its_own),
     FABTEST(test_a_child_counts_what_it_moves_on_an_inherited_connection),
+    FABTEST(test_an_inherited_connection_is_described_once),
+    FABTEST(test_a_connection_without_a_row_is_counted_once),
     FABTEST(test_a_connection_that_is_left_to_a_child_is_not_counted),
     FABTEST(test_a_killed_process_leaves_nothing),
     FABTEST(test_a_page_goes_with_exec),

@@ -21,12 +21,14 @@ namespace stats = base::stats;
 uint64_t value_of(const stats::Word& word) { return word.load(std::memory_order_acquire); }
 uint32_t value_of(const stats::Half& half) { return half.load(std::memory_order_acquire); }
 
+// The largest value if the sum exceeds it: a sum is never smaller than one of its parts.
+uint64_t sum_of(uint64_t a, uint64_t b) { return a + std::min(b, UINT64_MAX - a); }
+
 Traffic copy(const stats::Traffic& from) {
     Traffic to;
-    to.bytes = value_of(from.bytes);
-    // The two counters are not updated together.
-    to.path_bytes = std::min(value_of(from.path_bytes), to.bytes);
-    to.calls = value_of(from.calls);
+    to.path_bytes = value_of(from.path_bytes);
+    to.bytes = sum_of(to.path_bytes, value_of(from.kernel_bytes));
+    to.calls = sum_of(value_of(from.path_calls), value_of(from.kernel_calls));
     to.wakeups = value_of(from.wakeups);
     to.blocked = value_of(from.blocked);
     to.buffer_bytes = value_of(from.buffer_bytes);
@@ -102,8 +104,8 @@ Seen read_row(const stats::Row& row, stats::Library library, Socket& out) {
 
 void read_ended(const stats::Ended& from, stats::Library library, Ended& to) {
     for (size_t i = 0; i < 2; ++i) {
-        to.bytes[i] = value_of(from.bytes[i]);
-        to.path_bytes[i] = std::min(value_of(from.path_bytes[i]), to.bytes[i]);
+        to.path_bytes[i] = value_of(from.path_bytes[i]);
+        to.bytes[i] = sum_of(to.path_bytes[i], value_of(from.kernel_bytes[i]));
         to.calls[i] = value_of(from.calls[i]);
     }
     to.upgraded = value_of(from.upgraded);

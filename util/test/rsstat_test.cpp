@@ -72,8 +72,8 @@ void describe(stats::Row& row, int fd, uint64_t bytes) {
     row.fd = fd;
     row.role = static_cast<uint32_t>(stats::Role::connect);
     row.path = stats::receives_by_path | stats::sends_by_path;
-    row.in.bytes = bytes;
-    row.in.calls = 1;
+    row.in.kernel_bytes = bytes;
+    row.in.kernel_calls = 1;
     row.live = 1;
     row.generation = 2;
 }
@@ -144,8 +144,10 @@ void test_a_row_that_is_being_changed_or_has_ended_is_left_out() {
 void test_another_magic_version_or_size_is_no_page() {
     Made page;
     EXPECT(!rsstat::read_page(page.bytes(), stats::header_bytes - 1));
-    page.header().version = stats::version + 1;
-    EXPECT(!page.read());
+    for (const uint32_t other : {stats::version - 1, stats::version + 1}) {
+        page.header().version = other;
+        EXPECT(!page.read());
+    }
     page.header().version = stats::version;
     page.header().row_bytes = 0;
     EXPECT(!page.read());
@@ -197,14 +199,18 @@ void test_values_that_make_no_sense_are_bounded() {
     row.role = 1000;
     row.path = UINT32_MAX;
     row.reason = UINT32_MAX;
-    row.in.path_bytes = UINT64_MAX;
+    row.in.path_bytes = UINT64_MAX - 1;
+    page.header().ended.path_bytes[1] = UINT64_MAX;
+    page.header().ended.kernel_bytes[1] = UINT64_MAX;
     row.began_ns = UINT64_MAX;
     const auto read = page.read();
     const rsstat::Socket& s = read->sockets.at(0);
     EXPECT(s.role == stats::Role::none);
     EXPECT_EQ(s.path, 3U);
     EXPECT(s.reason < stats::max_reasons);
-    EXPECT_EQ(s.in.path_bytes, 100U);
+    EXPECT_EQ(s.in.path_bytes, UINT64_MAX - 1);
+    EXPECT_EQ(s.in.bytes, UINT64_MAX); // 100 more
+    EXPECT_EQ(read->ended.bytes[1], UINT64_MAX);
     EXPECT(!all_texts(snapshot_of(*read)).empty());
 }
 
@@ -247,7 +253,7 @@ void test_a_page_that_always_changes_is_read_to_an_end() {
         for (uint32_t i = 0; !done; ++i) {
             stats::Row& row = page.row(i % 64);
             row.generation.fetch_add(1);
-            row.in.bytes.fetch_add(i);
+            row.in.path_bytes.fetch_add(i);
             page.header().rows_used = i;
             page.header().ended.closing.fetch_add(1);
         }
@@ -367,9 +373,12 @@ void test_every_reason_has_a_name_a_text_and_an_advice() {
 
 void test_formats_agree() {
     Made page;
-    describe(page.row(0), 7, 5000);
+    describe(page.row(0), 7, 1000);
     page.row(0).in.path_bytes = 4000;
-    page.header().ended.bytes[0] = 100;
+    page.row(0).in.path_calls = 8;
+    page.header().ended.path_bytes[0] = 30;
+    page.header().ended.kernel_bytes[0] = 100;
+    page.header().ended.calls[0] = 5;
     page.header().ended.sockets = 2;
     page.header().ended.closing = 2;
     page.header().ended.reasons[static_cast<uint32_t>(preload::Reason::no_peer)] = 2;
@@ -378,13 +387,16 @@ void test_formats_agree() {
     const auto json = nlohmann::json::parse(json_text(snapshot, nullptr));
     const auto& process = json.at("processes").at(0);
     EXPECT_EQ(process.at("sockets").at(0).at("received").at("bytes").get<uint64_t>(), 5000U);
+    EXPECT_EQ(process.at("sockets").at(0).at("received").at("path_bytes").get<uint64_t>(), 4000U);
+    EXPECT_EQ(process.at("sockets").at(0).at("received").at("calls").get<uint64_t>(), 9U);
     EXPECT_EQ(process.at("ended").at("reasons").at("no_peer").get<int>(), 2);
     EXPECT_EQ(process.at("program").get<std::string>(), "a\"b\\c");
     const std::string metrics = prometheus_text(snapshot);
     const std::string labels = "{pid=\"1\",program=\"a\\\"b\\\\c\",library=\"rspreload-ofi\",";
-    EXPECT(util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"shm\"} 4000\n"));
+    EXPECT(util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"shm\"} 4030\n"));
     EXPECT(
         util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"kernel\"} 1100\n"));
+    EXPECT(util_test::holds(metrics, "rstream_calls_total" + labels + "direction=\"received\"} 14\n"));
     EXPECT(util_test::holds(reasons_text(snapshot), "run the program at the other end under rsrun, too"));
 }
 

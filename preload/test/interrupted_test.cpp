@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Signal handlers that interrupt the library in the middle of moving bytes, and use the same connection, or make
-// children and wait for them. interrupted_test.sh runs it under the preload library.
+// children and wait for them; and sends that wait for space in TCP. interrupted_test.sh runs it under the preload
+// library.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -308,6 +309,32 @@ void test_a_child_of_a_handler_does_not_send_in_between() {
 }
 #endif
 
+// It waits for space in TCP, and leaves bytes unread in memory, with more behind them in TCP: those are no reason to
+// wake up. Asleep each time it is looked at.
+void test_a_sender_sleeps_though_its_own_bytes_are_unread() {
+    const Pair pair;
+    preload_test::send_all(pair.b, "in memory");
+    wakeup_test::Sleeper sender([&] {
+        const std::vector<char> bytes(size_t{64} << 20);
+        return send(pair.a, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    });
+    EXPECT(wakeup_test::eventually([&] { // the ring is left, and the other direction's as well
+        return preload_test::path_of(pair.a) < 3;
+    }));
+    preload_test::send_all(pair.b, "by TCP");
+    EXPECT(wakeup_test::eventually([&] {
+        int asleep = 0;
+        while (asleep < 100 && sender.is_asleep()) {
+            usleep(500);
+            ++asleep;
+        }
+        return asleep == 100;
+    }));
+    EXPECT_EQ(preload_test::receive(pair.a, 15, MSG_WAITALL).size(), 15U);
+    EXPECT_EQ(shutdown(pair.a, SHUT_RDWR), 0);
+    (void)sender.result();
+}
+
 } // namespace
 
 int main() {
@@ -319,6 +346,7 @@ int main() {
         FABTEST(test_a_handler_on_a_stack_above_does_not_send_in_between),
         FABTEST(test_a_send_that_waits_for_tcp_is_restarted),
         FABTEST(test_a_send_that_waits_for_tcp_is_interrupted),
+        FABTEST(test_a_sender_sleeps_though_its_own_bytes_are_unread),
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         FABTEST(test_a_child_of_a_handler_closes_the_connection_and_executes_a_program),
         FABTEST(test_a_child_of_a_handler_executes_a_program_with_it),

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
-#include <vector>
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -184,32 +183,6 @@ void test_only_the_first_spawn_waits_for_a_stopped_peer() {
     EXPECT(2 * waits < tries);
 }
 
-// It waits for space in TCP, and leaves bytes unread in memory, with more behind them in TCP: those are no reason to
-// wake up. Asleep each time it is looked at.
-void test_a_sender_sleeps_though_its_own_bytes_are_unread() {
-    const preload_test::Pair pair;
-    preload_test::send_all(pair.b, "in memory");
-    wakeup_test::Sleeper sender([&] {
-        const std::vector<char> bytes(size_t{64} << 20);
-        return send(pair.a, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    });
-    EXPECT(wakeup_test::eventually([&] { // the ring is left, and the other direction's as well
-        return preload_test::path_of(pair.a) < 3;
-    }));
-    preload_test::send_all(pair.b, "by TCP");
-    EXPECT(wakeup_test::eventually([&] {
-        int asleep = 0;
-        while (asleep < 100 && sender.is_asleep()) {
-            usleep(500);
-            ++asleep;
-        }
-        return asleep == 100;
-    }));
-    EXPECT_EQ(preload_test::receive(pair.a, 15, MSG_WAITALL).size(), 15U);
-    EXPECT_EQ(shutdown(pair.a, SHUT_RDWR), 0);
-    (void)sender.result();
-}
-
 } // namespace
 
 int main() {
@@ -218,7 +191,6 @@ int main() {
     return 0;
 #endif
     const CMUnitTest tests[] = {
-        FABTEST(test_a_sender_sleeps_though_its_own_bytes_are_unread),
         FABTEST(test_shutdown_does_not_wait_long_for_a_stopped_peer),
         FABTEST(test_splice_does_not_wait_for_a_stopped_peer),
         FABTEST(test_splice_is_repeated_at_an_edge),

@@ -13,6 +13,7 @@
 #include "preload/calls/real.hpp"
 #include "preload/connection/lifecycle.hpp"
 #include "preload/connection/stream.hpp"
+#include "preload/stats/page.hpp"
 #include "preload/wait/epoll_set.hpp"
 
 using namespace preload;
@@ -119,9 +120,18 @@ bool stays_with_kernel(const Connection& c) {
 
 // Pages move between the kernel's socket and the kernel's pipe.
 PRELOAD_EXPORT ssize_t splice(int in, off64_t* in_offset, int out, off64_t* out_offset, size_t count, unsigned flags) {
-    const auto kernel = [&] { return real::splice(in, in_offset, out, out_offset, count, flags); };
     Connection* source = table::connection(in);
     Connection* sink = table::connection(out);
+    const auto kernel = [&] {
+        const ssize_t moved = real::splice(in, in_offset, out, out_offset, count, flags);
+        if (moved > 0 && source != nullptr) {
+            stats::moved_by_kernel(*source, *source->state.load(), true, static_cast<uint64_t>(moved));
+        }
+        if (moved > 0 && sink != nullptr) {
+            stats::moved_by_kernel(*sink, *sink->state.load(), false, static_cast<uint64_t>(moved));
+        }
+        return moved;
+    };
     const Connection* own = source != nullptr ? source : sink;
     if (own == nullptr || stays_with_kernel(*own) || count == 0 || in_offset != nullptr || out_offset != nullptr ||
         !(source != nullptr ? is_pipe(out, O_RDONLY) : is_pipe(in, O_WRONLY))) {

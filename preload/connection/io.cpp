@@ -118,8 +118,8 @@ ssize_t sleep_receiving(Connection& c, int fd, const Asleep& asleep) {
     if (n > 0) {
         stream::note_kernel_readable(c);
     }
-    // Another thread has disconnected it: newer kernels say EPIPE to those that sleep.
-    const bool reset = n < 0 && error == EPIPE && c.state.load()->broken;
+    // Another thread has disconnected it: newer kernels say EPIPE to those that sleep, and ENOTCONN to later ones.
+    const bool reset = n < 0 && (error == EPIPE || error == ENOTCONN) && c.state.load()->broken;
     return n >= 0 ? n : reset ? -ECONNRESET : -error;
 }
 

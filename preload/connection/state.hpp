@@ -118,7 +118,7 @@ struct alignas(64) ConnectionState {
     std::atomic<bool> kernel_readable{false};
     uint64_t asked_kernel_ns = 0;           // when the kernel was last polled for frames or EOF
     uint32_t empty_reads = 0;               // consecutive, since then
-    std::atomic<bool> resume_seen{false};   // Frame::resume was consumed; the ring must be drained first
+    bool resume_seen = false;               // Frame::resume was consumed; the ring must be drained first
     std::atomic<bool> awaits_resume{false}; // the ring is not read any more: a resend was requested
     std::atomic<bool> giving_back{false};   // reads are suspended, see stream_hand_over.cpp
     std::atomic<uint64_t> giving_since_ns{0};
@@ -158,6 +158,7 @@ struct alignas(64) ConnectionState {
     std::atomic<int> pending_error{0}; // taken from the kernel, still to be reported, after the bytes in front of it
     std::atomic<bool> ended{false};    // the peer's FIN or RST was seen: poll the kernel
     std::atomic<bool> broken{false};   // the protocol was violated: ECONNRESET
+    uint64_t sound_to = 0;             // position of the ring behind what was written before; under the read lock
     // See stream_peer.cpp.
     std::atomic<bool> peer_gone{false};      // its end is closed, whether FIN has arrived or not
     std::atomic<uint64_t> peer_closed_ns{0}; // when the peer was first seen to close its end

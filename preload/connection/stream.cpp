@@ -26,6 +26,7 @@ ssize_t violation(Connection& c, int fd, Reason reason) {
     ConnectionState& s = *c.state.load();
     if (!s.broken.exchange(true)) {
         s.reason = reason;
+        s.sound_to = reason == Reason::past_library ? c.in_ring().writer.head.load() : 0;
         s.hold = true;
         c.out_ring().writer.resets = 1;
         stats::refresh(c);
@@ -136,7 +137,8 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
             }
         }
         total += now;
-    } while (!parts.empty() && readable(ring, at, count) && count != 0); // the next read handles invalid values
+    } while (!parts.empty() && !s.broken && readable(ring, at, count) &&
+             count != 0); // the next read handles bad values
     if (peeks) {
         return static_cast<ssize_t>(total);
     }
@@ -264,15 +266,18 @@ bool kernel_has_nothing(const Connection& c, uint32_t epoch, bool will_sleep) {
 }
 
 // What is in the ring when the reader finds a byte past the peer's library: that is in front of it, and sound.
-uint64_t bytes_in_ring(Connection& c) {
+uint64_t sound_bytes(Connection& c) {
+    ConnectionState& s = *c.state.load();
     uint64_t count = 0;
-    return readable(c.in_ring(), c.state.load()->in, count) ? count : 0;
+    return readable(c.in_ring(), s.in, count) && s.in.position < s.sound_to
+               ? std::min(count, s.sound_to - s.in.position)
+               : 0;
 }
 
 bool may_read_broken(Connection& c) {
     const ConnectionState& s = *c.state.load();
     return s.reason == Reason::past_library && (s.in_epoch.load() & 1) != 0 && !s.awaits_resume && !s.giving_back &&
-           s.taken == 0 && bytes_in_ring(c) != 0;
+           s.taken == 0 && sound_bytes(c) != 0;
 }
 
 // further: this call has read something, so it ends at the mark of an urgent byte, like the kernel's (tcp(7)).
@@ -280,7 +285,7 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
     ConnectionState& s = *c.state.load();
     for (;;) {
         if (s.broken) {
-            return may_read_broken(c) ? read_ring(c, fd, parts, flags, bytes_in_ring(c)) : -ECONNRESET;
+            return may_read_broken(c) ? read_ring(c, fd, parts, flags, sound_bytes(c)) : -ECONNRESET;
         }
         if (s.giving_back) [[unlikely]] {
             return -EAGAIN;

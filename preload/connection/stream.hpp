@@ -49,6 +49,7 @@ ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t co
 struct Readiness {
     short events = 0;     // of POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR, POLLPRI: ready now
     short kernel = 0;     // what to poll the kernel for; `events` includes its present answer
+    bool frames = false;  // the peer's frames are still to come
     bool ring = false;    // what is waited for, except EOF, comes by the ring only
     bool soon = false;    // something is under way that no event reports: look again after give_back_pause_ms
     bool blocked = false; // the fd is not this connection's, or a lock cannot be taken: use the kernel only

@@ -116,7 +116,9 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
     const Direction& ring = c.in_ring();
     Taken taken = Taken::nothing;
     const bool noted = s.kernel_readable.exchange(false); // first: what arrives from now on is noted again
-    let_others_wake(c, fd);
+    if (!s.resume_seen) {                                 // else nothing is consumed
+        let_others_wake(c, fd);
+    }
     const struct Again {
         ~Again() {
             if (taken && c.watched.load(std::memory_order_relaxed)) {

@@ -141,6 +141,8 @@ void check_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness
         }
         arm(c, POLLIN, sleeper);
         check_input(c, fd, wanted, r, arrived);
+        // Behind Frame::resume are the program's bytes, which wait until the ring is drained.
+        r.frames = (s.in_epoch.load() & 1) != 0 && !s.resume_seen;
     }
     {
         const WriteSection section(c, fd);
@@ -215,9 +217,7 @@ Readiness check(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t*
         const ConnectionState& s = *c.state.load();
         r.ring = r.kernel == 0 && !s.ended && !s.broken;
         if (!s.ended) { // else these are always there
-            // Behind Frame::resume are the program's bytes, which wait until the ring is drained.
-            const bool frames = (s.in_epoch.load() & 1) != 0 && !s.resume_seen;
-            r.kernel |= static_cast<short>((frames ? POLLIN : 0) | POLLRDHUP);
+            r.kernel |= static_cast<short>((r.frames ? POLLIN : 0) | POLLRDHUP);
         }
         r.kernel |= wanted & POLLPRI;
     }

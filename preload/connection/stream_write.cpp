@@ -170,6 +170,9 @@ void advance_out(Connection& c) {
     }
     ring.writer.switch_at.store(s.sent.load(std::memory_order_relaxed), std::memory_order_release);
     ring.writer.epoch.store(epoch + 1, std::memory_order_release);
+    if (!halts && s.upgrades.fetch_add(1) == 0) { // in front of the epoch, by which rsstat knows that both have changed
+        s.upgraded_ns = sys::now_ns();
+    }
     s.out_epoch.store(epoch + 1, std::memory_order_release);
     s.switched_ns = sys::now_ns();
     s.ask_pause_ns = 0;
@@ -177,8 +180,6 @@ void advance_out(Connection& c) {
     if (halts) {
         s.halted_ns = sys::now_ns();
         s.halted_epoch = epoch + 1;
-    } else if (s.upgrades.fetch_add(1) == 0) {
-        s.upgraded_ns = sys::now_ns();
     }
     changed(c);
     stats::refresh(c);
@@ -215,10 +216,10 @@ void return_out(Connection& c, bool resend) {
     }
     s.resume_due = true;
     ring.writer.epoch.store(epoch + 1, std::memory_order_release);
-    s.out_epoch.store(epoch + 1, std::memory_order_release);
     if (s.halted_epoch.load() != epoch) {
         s.returns.fetch_add(1);
     }
+    s.out_epoch.store(epoch + 1, std::memory_order_release);
     stats::refresh(c);
     RSPRELOAD_PROBE(fallback, c.fd.load(), static_cast<int>(s.reason.load()));
     // Frames no longer reach the peer, so it cannot wait for space in its own ring. If reading is shut down, the kernel
@@ -409,6 +410,9 @@ ssize_t write_some_to_kernel(Connection& c, int fd, Parts& parts, int flags, boo
         return -EAGAIN;
     }
     std::array<iovec, max_kernel_parts> data;
+    if (parts.empty()) {
+        flags &= ~MSG_OOB; // of nothing: else Frame::resume would be the urgent byte
+    }
     const size_t count = parts.fill(data, UINT64_MAX);
     const uint64_t filled = Parts(data.data(), count).size();
     buffers[0] = {&resume, sizeof(resume)};
@@ -440,7 +444,8 @@ ssize_t write_some_to_kernel(Connection& c, int fd, Parts& parts, int flags, boo
 ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
     ssize_t total = 0;
     for (bool all = false;;) {
-        const ssize_t n = write_some_to_kernel(c, fd, parts, flags, all);
+        // The error behind a part is the next call's, and so is its SIGPIPE.
+        const ssize_t n = write_some_to_kernel(c, fd, parts, total != 0 ? flags | MSG_NOSIGNAL : flags, all);
         if (n < 0 && total != 0) {
             if (n != -EAGAIN && n != -EPIPE) {
                 c.state.load()->pending_error = static_cast<int>(-n); // which the kernel reports once

@@ -82,7 +82,7 @@ Row* describe(Connection& c, int fd, bool first) {
         detail::refresh_row(*row, c, *c.state.load());
         row->live.store(1, std::memory_order_relaxed);
     }
-    c.row.store(row, std::memory_order_relaxed);
+    c.row.store(row, std::memory_order_release); // behind its zeros
     return row;
 }
 

@@ -318,10 +318,15 @@ void test_a_sender_sleeps_though_its_own_bytes_are_unread() {
         const std::vector<char> bytes(size_t{64} << 20);
         return send(pair.a, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     });
-    EXPECT(wakeup_test::eventually([&] { // the ring is left, and the other direction's as well
-        return preload_test::path_of(pair.a) < 3;
+    size_t sent = 9;
+    EXPECT(wakeup_test::eventually([&] { // rings are left: one is full, and the other end has asked for that
+        preload_test::send_all(pair.b, "x");
+        ++sent;
+        usleep(1000);
+        return preload_test::path_of(pair.a) < 3 && preload_test::path_of(pair.b) < 3;
     }));
     preload_test::send_all(pair.b, "by TCP");
+    sent += 6;
     EXPECT(wakeup_test::eventually([&] {
         int asleep = 0;
         while (asleep < 100 && sender.is_asleep()) {
@@ -330,7 +335,7 @@ void test_a_sender_sleeps_though_its_own_bytes_are_unread() {
         }
         return asleep == 100;
     }));
-    EXPECT_EQ(preload_test::receive(pair.a, 15, MSG_WAITALL).size(), 15U);
+    EXPECT_EQ(preload_test::receive(pair.a, sent, MSG_WAITALL).size(), sent);
     EXPECT_EQ(shutdown(pair.a, SHUT_RDWR), 0);
     (void)sender.result();
 }

@@ -139,7 +139,9 @@ std::string json_text(const Snapshot& now, const Snapshot* before) {
     for (const ProcessView& process : now.processes) {
         processes.push_back(json_of(now, before, process));
     }
-    Json all = {{"processes", processes}, {"processes_of_other_users", now.refused}};
+    Json all = {{"processes", processes},
+                {"processes_of_other_users", now.refused},
+                {"processes_of_other_versions", now.other_versions}};
     if (before != nullptr) {
         all["seconds"] = static_cast<double>(now.taken_ns - before->taken_ns) / 1e9;
     }

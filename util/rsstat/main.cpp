@@ -46,6 +46,10 @@ void note_others(const Snapshot& snapshot) {
     if (snapshot.refused != 0) {
         fmt::print(stderr, "rsstat: {} more of other users, which root may see\n", snapshot.refused);
     }
+    if (snapshot.other_versions != 0) {
+        fmt::print(stderr, "rsstat: {} more whose library is of another version: use its rsstat, or restart them\n",
+                   snapshot.other_versions);
+    }
 }
 
 int run(const Options& options) {

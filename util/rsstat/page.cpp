@@ -143,6 +143,12 @@ void read_rows(const char* rows, uint32_t count, Page& page) {
 
 } // namespace
 
+bool is_of_other_version(const void* memory, size_t size) {
+    const auto& header = *static_cast<const stats::Header*>(memory); // loaded from only if there is one
+    return size >= stats::header_bytes && __atomic_load_n(&header.magic, __ATOMIC_ACQUIRE) == stats::magic &&
+           __atomic_load_n(&header.version, __ATOMIC_RELAXED) != stats::version;
+}
+
 std::optional<Page> read_page(const void* memory, size_t size) {
     if (size < stats::header_bytes) {
         return {};

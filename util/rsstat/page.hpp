@@ -70,5 +70,6 @@ struct Page {
 
 // No value: it is not a page, or one of another version.
 std::optional<Page> read_page(const void* memory, size_t size);
+bool is_of_other_version(const void* memory, size_t size);
 
 } // namespace rsstat

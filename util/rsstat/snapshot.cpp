@@ -39,6 +39,7 @@ Snapshot take_snapshot(const std::vector<pid_t>& wanted) {
             return;
         }
         auto page = read_page(memory, segment.bytes);
+        snapshot.other_versions += !page && is_of_other_version(memory, segment.bytes) ? 1 : 0;
         auto facts = page ? facts_of(pid) : std::nullopt;
         if (!facts || !belongs_to(*page, segment.user, *facts)) {
             return;

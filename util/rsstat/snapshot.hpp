@@ -34,6 +34,7 @@ struct Snapshot {
     uint64_t taken_ns = 0;              // CLOCK_MONOTONIC
     std::vector<ProcessView> processes; // by process id, then by library
     unsigned refused = 0;               // pages of other users
+    unsigned other_versions = 0;        // pages of libraries of another version
 };
 
 // The given processes, or all if none are given.

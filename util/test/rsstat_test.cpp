@@ -147,6 +147,8 @@ void test_another_magic_version_or_size_is_no_page() {
     for (const uint32_t other : {stats::version - 1, stats::version + 1}) {
         page.header().version = other;
         EXPECT(!page.read());
+        EXPECT(rsstat::is_of_other_version(page.bytes(), stats::header_bytes));
+        EXPECT(!rsstat::is_of_other_version(page.bytes(), stats::header_bytes - 1));
     }
     page.header().version = stats::version;
     page.header().row_bytes = 0;

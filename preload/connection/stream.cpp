@@ -137,8 +137,8 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
             }
         }
         total += now;
-    } while (!parts.empty() && !s.broken && readable(ring, at, count) &&
-             count != 0); // the next read handles bad values
+        // The next read handles invalid values, and the end of a connection that was reset.
+    } while (!parts.empty() && !s.broken && readable(ring, at, count) && count != 0);
     if (peeks) {
         return static_cast<ssize_t>(total);
     }

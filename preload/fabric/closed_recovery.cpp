@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include <linux/sockios.h>
 #include <poll.h>
@@ -20,6 +21,11 @@ namespace {
 constexpr int max_reads = 64; // in one call
 
 bool is_for_later(int error) { return error == EAGAIN || error == EINTR; }
+
+bool is_beginning_of_record(const Record& record, size_t bytes) {
+    constexpr uint64_t magic = Record::expected_magic;
+    return memcmp(&record.magic, &magic, std::min(bytes, sizeof(magic))) == 0;
+}
 
 } // namespace
 
@@ -79,32 +85,44 @@ bool ClosedRecovery::send_record() {
 // if bytes are missing. A reset would be sent only once.
 ClosedRecovery::Step ClosedRecovery::read_until_record() {
     for (int i = 0; i < max_reads; ++i) {
-        int at = 0;
-        uint8_t urgent = 0;
-        if (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 &&
-            recv(tcp_, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) == 1 && urgent == Record::mark) {
-            Record record;
-            const ssize_t n = recv(tcp_, &record, sizeof(record), MSG_PEEK | MSG_DONTWAIT);
-            if (n < 0 && is_for_later(errno)) {
-                return Step::reading;
-            }
-            if (n > 0 && n < static_cast<ssize_t>(sizeof(record))) {
-                return Step::later; // there is something to read all the time
-            }
-            return n > 0 && recv(tcp_, &record, sizeof(record), MSG_DONTWAIT) == n && take(record) ? Step::done
-                                                                                                   : Step::failed;
-        }
+        // A read skips an urgent byte that is the next one, and it may arrive at any moment. What a peek has returned
+        // is in front of it, or behind it: that shows afterwards.
         std::array<uint8_t, 4096> unread{};
-        const ssize_t n = recv(tcp_, unread.data(), unread.size(), MSG_DONTWAIT); // stops at the mark
+        const ssize_t n = recv(tcp_, unread.data(), unread.size(), MSG_PEEK | MSG_DONTWAIT);
+        const int error = errno;
+        if (is_at_mark()) {
+            Record record;
+            const ssize_t there = recv(tcp_, &record, sizeof(record), MSG_PEEK | MSG_DONTWAIT);
+            if (there < 0) {
+                return is_for_later(errno) ? Step::reading : Step::failed;
+            }
+            if (is_beginning_of_record(record, static_cast<size_t>(there))) {
+                if (there > 0 && there < static_cast<ssize_t>(sizeof(record))) {
+                    return Step::later; // there is something to read all the time
+                }
+                return there > 0 && recv(tcp_, &record, sizeof(record), MSG_DONTWAIT) == there && take(record)
+                           ? Step::done
+                           : Step::failed;
+            }
+        }
         if (n == 0) {
             sent_ = head_;
             return Step::done;
         }
         if (n < 0) {
-            return is_for_later(errno) ? Step::reading : Step::failed;
+            return is_for_later(error) ? Step::reading : Step::failed;
         }
+        (void)!recv(tcp_, unread.data(), static_cast<size_t>(n), MSG_DONTWAIT);
     }
     return Step::reading;
+}
+
+// The urgent byte of a record is the next one, or the last one of the proof, which may have the same value.
+bool ClosedRecovery::is_at_mark() const {
+    int at = 0;
+    uint8_t urgent = 0;
+    return ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 &&
+           recv(tcp_, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) == 1 && urgent == Record::mark;
 }
 
 bool ClosedRecovery::take(const Record& record) {

@@ -30,6 +30,7 @@ class ClosedRecovery {
   private:
     bool send_record();
     Step read_until_record();
+    [[nodiscard]] bool is_at_mark() const;
     bool take(const path::Record& record);
     Step send_rest();
     Step await_acknowledgement();

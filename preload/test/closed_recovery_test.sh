@@ -19,4 +19,8 @@ END
 chmod +x "$scratch/worker"
 # shellcheck disable=SC2086
 env $preload RSPRELOAD_UPGRADE=test:1:0:fabric RSPRELOAD_FABRIC_WORKER="$scratch/worker" \
-    "$builddir/preload/test/closed_recovery_test" "$@"
+    RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/closed_recovery_test" "$@"
+result=$?
+# What became of each connection, in case one was not upgraded.
+sed 's/^/# /' "$scratch/records"
+exit $result

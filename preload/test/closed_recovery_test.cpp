@@ -103,7 +103,11 @@ int upgraded_to(const Server& server) {
     uint16_t port = 0;
     EXPECT_EQ(read(server.from, &port, sizeof(port)), static_cast<ssize_t>(sizeof(port)));
     sockaddr_in address = loopback(port);
+    // A number that connect(2) chooses may be that of other tests' connections in TIME_WAIT, too: then the tcp core,
+    // which has the kernel's ports, cannot listen there for a minute.
+    sockaddr_in own = loopback(0);
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
     EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     constexpr int both_ways = 3;
     constexpr int most = 15000; // of a millisecond each
@@ -134,7 +138,7 @@ pid_t own_worker() {
 void expect_all_of_it(const char* how, useconds_t pause = 0) {
     std::optional<Server> server;
     int fd = -1;
-    // The tcp core may find the connection's port taken, and a busy machine may start one end's worker too late.
+    // A busy machine may start one end's worker too late.
     for (int connections = 0; fd < 0 && connections < 5; ++connections) {
         if (server) {
             EXPECT_EQ(kill(server->pid, SIGKILL), 0);

@@ -74,7 +74,13 @@ sockaddr_in address_of(int fd) {
 int connected_to(int listener) {
     sockaddr_in to = address_of(listener);
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    must(fd >= 0 && connect(fd, generic(to), sizeof(to)) == 0, "a connection");
+    // A number that connect(2) chooses may be that of other tests' connections in TIME_WAIT, too: then the tcp core,
+    // which has the kernel's ports, cannot listen there.
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    must(fd >= 0 && bind(fd, generic(own), sizeof(own)) == 0, "a free number");
+    must(connect(fd, generic(to), sizeof(to)) == 0, "a connection");
     return fd;
 }
 

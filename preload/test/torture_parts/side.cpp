@@ -31,9 +31,13 @@ namespace {
 
 int connected(const sockaddr_in& address, End& e) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    // A number that connect(2) chooses may be that of other tests' connections in TIME_WAIT, too: then the tcp core,
+    // which has the kernel's ports, cannot listen there.
     sockaddr_in own{};
+    own.sin_family = AF_INET;
     socklen_t length = sizeof(own);
-    if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+    if (bind(fd, reinterpret_cast<sockaddr*>(&own), sizeof(own)) != 0 ||
+        connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
         getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) != 0) {
         fail("connecting: %s", strerror(errno));
     }

@@ -27,12 +27,18 @@ using rendezvous::Upgrade;
 
 bool Upgrades::ensure_worker() {
     constexpr uint64_t timeout_ns = 60000000000U; // a busy machine takes seconds to load libfabric
-    if (worker_ < 0 && !impossible_) {
-        ready_by_ = sys::now_ns() + timeout_ns;
+    const uint64_t now = sys::now_ns();
+    if (worker_ < 0 && pause_.is_over(now)) {
+        ready_by_ = now + timeout_ns;
         worker_ = spawn_worker();
-        impossible_ = worker_ < 0 || !rendezvous::watch(epoll_, worker_, EPOLLIN, rendezvous::worker_mark);
+        if (worker_ >= 0 && !rendezvous::watch(epoll_, worker_, EPOLLIN, rendezvous::worker_mark)) {
+            descriptors::close(std::exchange(worker_, -1));
+        }
+        if (worker_ < 0) {
+            pause_.note_failed(now);
+        }
     }
-    return !impossible_;
+    return worker_ >= 0;
 }
 
 bool Upgrades::begin(const Upgrade& upgrade) {
@@ -41,8 +47,8 @@ bool Upgrades::begin(const Upgrade& upgrade) {
         return false;
     }
     Connection& c = *upgrade.connection;
-    if (is_strange(upgrade.ends.own)) {
-        rendezvous::conclude(c, failure(Reason::no_device, true), epoll_);
+    if (addresses_.has_no_device(upgrade.ends.own, sys::now_ns())) {
+        rendezvous::conclude(c, failure(Reason::no_device, !addresses_.had_device(upgrade.ends.own)), epoll_);
         return true;
     }
     uint64_t token = 0;
@@ -56,7 +62,7 @@ bool Upgrades::begin(const Upgrade& upgrade) {
     }
     if (segment == nullptr) {
         descriptors::close(memory);
-        rendezvous::conclude(c, failure(Reason::no_memory, impossible_), epoll_);
+        rendezvous::conclude(c, failure(Reason::no_memory), epoll_);
         return true;
     }
     free->upgrade = upgrade;
@@ -68,12 +74,6 @@ bool Upgrades::begin(const Upgrade& upgrade) {
         give(*free);
     }
     return true;
-}
-
-bool Upgrades::is_strange(const rendezvous::Address& own) const {
-    const size_t known = std::min(strange_count_, strange_.size());
-    return std::any_of(strange_.begin(), strange_.begin() + known,
-                       [&](const rendezvous::Address& one) { return one.bytes == own.bytes; });
 }
 
 void Upgrades::give(Pending& pending) {
@@ -128,6 +128,7 @@ void Upgrades::on_closed() {
 void Upgrades::on_message(const Control& message) {
     if (message.kind == Control::ready) {
         ready_ = true;
+        pause_.note_succeeded();
         for (Pending& pending : pending_) {
             if (pending.memory >= 0) {
                 give(pending);
@@ -141,13 +142,15 @@ void Upgrades::on_message(const Control& message) {
         return; // it was closed meanwhile
     }
     if (message.kind != Control::attach) {
-        const bool strange = message.why == Reason::no_device;
-        if (strange && !is_strange(found->upgrade.ends.own)) {
-            strange_[strange_count_++ % strange_.size()] = found->upgrade.ends.own;
+        const rendezvous::Address& own = found->upgrade.ends.own;
+        const bool no_device = message.why == Reason::no_device;
+        if (no_device) {
+            addresses_.note_no_device(own, sys::now_ns());
         }
-        conclude(*found, failure(message.why, strange));
+        conclude(*found, failure(message.why, no_device && !addresses_.had_device(own)));
         return;
     }
+    addresses_.note_device(found->upgrade.ends.own);
     Reason why = Reason::none;
     Upgrade upgrade = found->upgrade;
     upgrade.user = getuid(); // the worker's user: it is the other end of the memory
@@ -163,7 +166,8 @@ void Upgrades::on_message(const Control& message) {
 // The worker may hang in a device, and so would the next one.
 void Upgrades::on_time(uint64_t now) {
     if (deadline() <= now) {
-        impossible_ = true;
+        constexpr uint64_t least_ns = 60000000000U;
+        pause_.note_failed(now, least_ns);
         worker_ended();
     }
 }
@@ -176,6 +180,9 @@ void Upgrades::on_worker() {
             return;
         }
         if (n <= 0) {
+            if (!ready_) {
+                pause_.note_failed(sys::now_ns());
+            }
             worker_ended();
             return;
         }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "preload/fabric/control.hpp"
+#include "preload/fabric/device_addresses.hpp"
 #include "preload/rendezvous/upgrade.hpp"
 
 namespace preload::fabric {
@@ -40,7 +41,6 @@ class Upgrades {
     // the connection would delay what the kernel does at the last close.
     void give(Pending& pending);
     void on_message(const Control& message);
-    [[nodiscard]] bool is_strange(const rendezvous::Address& own) const;
     void conclude(Pending& pending, const rendezvous::Outcome& outcome);
     void drop(Pending& pending);
     void worker_ended();
@@ -49,11 +49,9 @@ class Upgrades {
     int worker_ = -1;
     bool ready_ = false;
     uint64_t ready_by_ = UINT64_MAX;
-    bool impossible_ = false;
+    RetryPause pause_; // no worker could be started, or it was never ready
     std::array<Pending, 256> pending_;
-    // The most recent own addresses that no device has, without ports. A later change of devices is not detected.
-    std::array<rendezvous::Address, 8> strange_{};
-    size_t strange_count_ = 0;
+    DeviceAddresses addresses_;
 };
 
 } // namespace preload::fabric

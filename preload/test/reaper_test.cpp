@@ -31,7 +31,10 @@ constexpr int patience = 20000;                  // milliseconds
 int be_worker() {
     const int file = open(getenv(file_name), O_WRONLY | O_APPEND);
     const pid_t own = getpid();
-    if (write(file, &own, sizeof(own)) != sizeof(own)) {
+    preload::fabric::Control ready; // without it, the next worker would be started after a pause
+    ready.kind = preload::fabric::Control::ready;
+    if (send(preload::fabric::control_fd, &ready, sizeof(ready), 0) != sizeof(ready) ||
+        write(file, &own, sizeof(own)) != sizeof(own)) {
         return 1;
     }
     pollfd one{preload::fabric::control_fd, 0, 0};

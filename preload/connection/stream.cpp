@@ -340,6 +340,10 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
         }
         switch (taken) {
         case Taken::end:
+            if (is_cut_off(c)) {
+                begin_recovery(c);
+                (void)service::go_on_with(c);
+            }
             return is_recovering(c) ? -EAGAIN : 0; // bytes of the peer may be missing: see recover()
         case Taken::failed:
             return reset_or_end(c, error);
@@ -377,6 +381,12 @@ ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sl
 ssize_t reset_or_end(const Connection& c, ssize_t error) {
     const ConnectionState& s = *c.state.load();
     if (error != -ECONNRESET || s.broken || c.segment.load() == nullptr || c.in_ring().writer.resets.load() != 0) {
+        return error;
+    }
+    // Only the far end's worker knows that nothing is missing, and after a recovery nobody.
+    const path::MirrorFields& mirror = c.shared().mirror;
+    if (s.recovered ||
+        (c.mirrored && mirror.far_closed.load() == 0 && mirror.stage.load() < path::MirrorFields::ended)) {
         return error;
     }
     // The peer's kernel may have dropped some of the peer's last bytes by TCP.

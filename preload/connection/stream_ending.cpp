@@ -279,7 +279,9 @@ Ending prepare_close(Connection& c, int fd, bool may_wait) {
             return Ending::whole;
         }
         follow(c, fd, true);
-        if (c.mirrored) {
+        // While the worker has the connection, it does this at the last close, and the next urgent byte may be a
+        // record's.
+        if (c.mirrored && c.shared().mirror.stage.load() >= path::MirrorFields::ended) {
             step_over_mark(fd);
         }
         unread = (s.in_epoch.load() & 1) != 0 && !s.ended && c.in_ring().writer.head.load() != s.in.position;
@@ -300,6 +302,10 @@ Ending prepare_close(Connection& c, int fd, bool may_wait) {
                 flush_if_awaited(c, fd);
             }
         }
+    }
+    // The far end takes what is behind the own record for the rest: without that, an end would look like the whole.
+    if (c.mirrored && s.recovery == Recovery::sent && ((s.out_epoch.load() & 1) != 0 || s.resume_due)) {
+        unread = true;
     }
     c.out_ring().writer.ends = path::ends_whole;
     if (kept != nullptr) {

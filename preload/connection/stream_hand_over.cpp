@@ -202,7 +202,7 @@ ssize_t end_of_peer(Connection& c, int fd, ssize_t step) {
         return step;
     }
     ssize_t error = 0;
-    return take_frames(c, fd, false, error) == Taken::end ? 0 : step;
+    return take_frames(c, fd, false, error) == Taken::end && !is_cut_off(c) ? 0 : step;
 }
 
 // The peer's direction has ended: it may have been shut down alone. What such a peer has not read in the ring must

@@ -155,7 +155,8 @@ void send_urgent(Connection& c, int fd); // sends one of this end; under the wri
 void wake_by_tcp(Connection& c, int fd);
 void send_wanted_frame(Connection& c, int fd); // what could not be sent then; under the write lock
 bool is_recovering(const Connection& c);
-void begin_recovery(Connection& c); // the fabric has failed
+bool is_cut_off(const Connection& c); // EOF now is not the end of what the far end has sent
+void begin_recovery(Connection& c);   // the fabric has failed
 ssize_t take_record(Connection& c, int fd);
 void recover(Connection& c, int fd); // one step; called without locks
 void leave_mirror(Connection& c);    // only the kernel is used from now on, by a holder that does not use the ring

@@ -106,10 +106,11 @@ bool send_own_record(Connection& c, int fd) {
 void take_end(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
     uint8_t byte = 0;
-    if (sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0) {
+    const long n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0 || n == -EAGAIN) {
         return;
     }
-    if (!has_whole_epoch(c) || (s.out_epoch.load() & 1) != 0) {
+    if (n < 0 || !has_whole_epoch(c) || (s.out_epoch.load() & 1) != 0) {
         (void)violation(c, fd); // the far end was killed
         return;
     }
@@ -160,6 +161,14 @@ void begin_recovery(Connection& c) {
     c.shared().mirror.stage.store(MirrorFields::lost); // the far end may have detected it first
     changed(c);
     stats::refresh(c);
+}
+
+// The far end's program closes its direction when this segment has all of it. Before that, EOF says that the far end
+// and its worker were killed, or that the far end's worker was, and then a record comes.
+bool is_cut_off(const Connection& c) {
+    const MirrorFields& mirror = c.shared().mirror;
+    return c.mirrored && !c.state.load()->recovered && !has_whole_epoch(c) && mirror.far_closed.load() == 0 &&
+           mirror.stage.load() < MirrorFields::ended;
 }
 
 bool is_recovering(const Connection& c) { return c.state.load()->recovery.load() != Recovery::none; }

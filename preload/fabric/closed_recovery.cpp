@@ -8,6 +8,8 @@
 #include <cstring>
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -28,6 +30,15 @@ bool is_beginning_of_record(const Record& record, size_t bytes) {
 }
 
 } // namespace
+
+// After a reset, SIOCOUTQ still reports what was under way.
+bool is_unacknowledged(int tcp) {
+    int queued = 0;
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    return ioctl(tcp, SIOCOUTQ, &queued) == 0 && queued != 0 &&
+           getsockopt(tcp, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state != TCP_CLOSE;
+}
 
 ClosedRecovery::ClosedRecovery(path::Segment& segment, unsigned own, int tcp, const path::Cursor& ring,
                                const path::Cursor& before)
@@ -160,9 +171,8 @@ bool ClosedRecovery::discard() {
 
 // A close with unread bytes would be a reset, and what arrives after it is answered with one.
 ClosedRecovery::Step ClosedRecovery::await_acknowledgement() {
-    int queued = 0;
     const bool open = discard();
-    return open && ioctl(tcp_, SIOCOUTQ, &queued) == 0 && queued != 0 ? Step::later : Step::done;
+    return open && is_unacknowledged(tcp_) ? Step::later : Step::done;
 }
 
 } // namespace preload::fabric

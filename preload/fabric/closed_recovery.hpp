@@ -12,6 +12,9 @@
 
 namespace preload::fabric {
 
+// Whether the far kernel has still to acknowledge something that this connection has sent.
+bool is_unacknowledged(int tcp);
+
 class ClosedRecovery {
   public:
     enum class Step : uint8_t {

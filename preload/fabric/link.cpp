@@ -201,6 +201,9 @@ bool Link::flush() {
     if (flushed_ == out_.size()) {
         out_.clear();
         flushed_ = 0;
+    } else if (flushed_ > max_queued) { // a stream that takes less than comes is never done
+        out_.erase(out_.begin(), out_.begin() + static_cast<ptrdiff_t>(flushed_));
+        flushed_ = 0;
     }
     if (const bool wants = !out_.empty(); wants != wants_space_) {
         wants_space_ = wants;

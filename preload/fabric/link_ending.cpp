@@ -99,10 +99,7 @@ void Link::reset() {
 
 // The kernel repeats what a socket without a process has sent for some 100 s only (tcp_orphan_retries): a wire that was
 // cut for a minute may have used that up.
-bool Link::is_unacknowledged() const {
-    int queued = 0;
-    return ioctl(tcp_, SIOCOUTQ, &queued) == 0 && queued != 0;
-}
+bool Link::is_unacknowledged() const { return preload::fabric::is_unacknowledged(tcp_); }
 
 void Link::begin_to_hand_over() {
     socket_.close();

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <sys/random.h>
@@ -41,11 +42,23 @@ constexpr uint64_t first_token = 16;
 constexpr uint64_t second = 1000000000;
 constexpr uint64_t idle_after = 20000000; // ns
 
+// A program that has changed its user, or asked for it (prctl(2), PR_SET_DUMPABLE), shows them only to root.
+bool shows_its_descriptors(pid_t process) {
+    const std::string path = "/proc/" + std::to_string(process) + "/exe"; // which needs the same permission, proc(5)
+    std::array<char, 1> target{};
+    return readlink(path.c_str(), target.data(), target.size()) >= 0 || (errno != EACCES && errno != EPERM);
+}
+
 } // namespace
 
 Worker::Worker() {
     if (getrandom(&name_, sizeof(name_), 0) != sizeof(name_) || name_ == 0) {
         throw std::runtime_error("no random numbers");
+    }
+    ucred program{};
+    socklen_t length = sizeof(program);
+    if (getsockopt(control_fd, SOL_SOCKET, SO_PEERCRED, &program, &length) == 0) {
+        program_ = program.pid;
     }
     inbox_ = rendezvous::open_inbox(name_);
     epoll_ = repoll_create(EPOLL_CLOEXEC);
@@ -256,6 +269,8 @@ void Worker::read_control() {
         const bool whole = n == sizeof(message) && message.magic == Control::expected_magic;
         if (whole && message.kind == Control::serve && memory >= 0 && tcp >= 0) {
             serve(message, memory, std::exchange(tcp, -1));
+        } else if (whole && message.kind == Control::serve) {
+            send_control(Control::failed, message.token, Reason::no_memory); // no descriptors were free
         } else if (Link* link = whole && message.kind == Control::drop ? find(message.token) : nullptr;
                    link != nullptr) {
             link->drop();
@@ -329,6 +344,7 @@ unsigned Worker::read_messages() {
 // A killed process sends nothing. The kernel shows which processes have a connection.
 void Worker::check_processes(uint64_t now) {
     bool any = false;
+    const bool program_shows = program_ended_ || shows_its_descriptors(program_);
     for (auto& [token, one] : links_) {
         Link& link = *one.link;
         if (link.has_closed()) {
@@ -338,7 +354,7 @@ void Worker::check_processes(uint64_t now) {
             link.abandon();
             make_busy(one);
         } else if (link.is_shared()) {
-            if (rendezvous::is_sole_holder(link.tcp())) {
+            if (program_shows && rendezvous::is_sole_holder(link.tcp())) {
                 link.abandon();
                 make_busy(one);
             }

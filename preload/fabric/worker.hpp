@@ -68,6 +68,7 @@ class Worker final : public LinkOwner {
     int epoll_ = -1;
     int inbox_ = -1;
     const uid_t user_ = getuid();
+    pid_t program_ = 0; // that has started this worker
     uint64_t name_ = 0;
     uint64_t wakeup_ = 0;      // this process's ids: for busy links,
     uint64_t idle_wakeup_ = 0; // and for idle ones

@@ -232,9 +232,12 @@ void Thread::on_connection(int fd) {
         if ((one.revents & POLLIN) != 0) { // a thread that sleeps elsewhere does not see it
             stream::note_kernel_readable(*c);
         }
-        if (stream::wants_service(*c) || (c->mirrored && (one.revents & POLLPRI) != 0)) {
+        const bool wanted = stream::wants_service(*c);
+        if (wanted || (c->mirrored && (one.revents & POLLPRI) != 0)) {
             stream::attend(*c, fd);
-            if (!stream::wants_service(*c)) { // else the next edge: a new epoll_ctl reports the present state
+            // Otherwise the next edge: a new epoll_ctl reports the present state, and an urgent byte that the program
+            // does not read is present for ever.
+            if (stream::wants_service(*c) != wanted || !c->mirrored) {
                 watch_for_service(fd, *c);
             }
         }

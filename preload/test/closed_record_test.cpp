@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <netinet/in.h>
 #include <poll.h>
@@ -177,6 +178,21 @@ void test_an_urgent_byte_of_the_same_value_is_no_record() {
     });
 }
 
+// SIOCOUTQ reports for ever what was under way when the far end reset the connection.
+void test_a_reset_connection_is_not_awaited() {
+    Connection connection;
+    const std::string much(size_t{1} << 20, 'm');
+    while (send(connection.own, much.data(), much.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+    }
+    EXPECT(preload::fabric::is_unacknowledged(connection.own));
+    const linger at_once{1, 0};
+    EXPECT_EQ(setsockopt(connection.far, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+    close(std::exchange(connection.far, -1));
+    pollfd one{connection.own, 0, 0};
+    EXPECT_EQ(poll(&one, 1, -1), 1); // POLLERR, POLLHUP
+    EXPECT(!preload::fabric::is_unacknowledged(connection.own));
+}
+
 } // namespace
 
 int main() {
@@ -184,6 +200,7 @@ int main() {
         FABTEST(test_the_record_may_arrive_at_any_moment),
         FABTEST(test_what_is_in_front_of_the_record_is_read),
         FABTEST(test_an_urgent_byte_of_the_same_value_is_no_record),
+        FABTEST(test_a_reset_connection_is_not_awaited),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -167,6 +167,62 @@ void test_an_end_in_the_middle_is_an_error() {
     EXPECT_EQ(pair.a.read(), "!" + std::to_string(ECONNRESET));
 }
 
+// The kernel's EOF comes before the worker reports that the fabric has failed, if both were killed at once.
+void test_an_end_that_comes_before_the_failure_is_known_is_an_error() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.b.write("under way"), 9);
+    EXPECT_EQ(shutdown(pair.sockets.accepted, SHUT_WR), 0);
+    pair.a.await_bytes();
+    EXPECT_EQ(pair.a.read(), "");
+    pair.finish();
+    EXPECT_EQ(pair.a.read(), "!" + std::to_string(ECONNRESET));
+}
+
+void test_an_end_that_the_far_worker_has_announced_is_one() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.b.write("all"), 3);
+    pair.b.fields().closed = MirrorFields::closed_by_last;
+    pair.settle();
+    EXPECT_EQ(shutdown(pair.sockets.accepted, SHUT_WR), 0);
+    pair.a.await_bytes();
+    EXPECT_EQ(pair.a.read(), "all!0");
+}
+
+// A reset is the kernel's answer to unread frames, too. Not if nobody has said that all has arrived.
+void test_a_reset_before_the_failure_is_known_is_an_error() {
+    for (const bool by_tcp : {false, true}) {
+        Pair pair;
+        pair.move();
+        if (by_tcp) {
+            pair.b.return_to_kernel();
+            pair.settle();
+        }
+        EXPECT_EQ(pair.b.write("under way"), 9);
+        const linger at_once{1, 0};
+        setsockopt(pair.sockets.accepted, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        const int other = socket(AF_INET, SOCK_STREAM, 0);
+        EXPECT_EQ(dup2(other, pair.sockets.accepted), pair.sockets.accepted); // closes it
+        close(other);
+        pair.a.await_bytes();
+        const std::string got = pair.a.read();
+        pair.finish();
+        EXPECT_EQ(got + (got.find('!') == std::string::npos ? pair.a.read() : ""),
+                  (by_tcp ? "under way!" : "!") + std::to_string(ECONNRESET));
+    }
+}
+
+// Behind the record of a program that has closed, nothing comes.
+void test_a_close_that_cannot_send_the_rest_is_a_reset() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("under way"), 9);
+    pair.a.lose();
+    pair.a.state.open = 0;
+    EXPECT(stream::prepare_close(pair.a.connection, pair.sockets.connected, false) == stream::Ending::reset);
+}
+
 // The other end's program has closed, and its worker sends the record.
 void send_record(int fd, uint64_t head, uint64_t tail) {
     path::Record record;
@@ -349,6 +405,10 @@ int main() {
         FABTEST(test_those_who_sleep_on_descriptors_are_woken),
         FABTEST(test_an_end_that_was_shut_down_has_all),
         FABTEST(test_an_end_in_the_middle_is_an_error),
+        FABTEST(test_an_end_that_comes_before_the_failure_is_known_is_an_error),
+        FABTEST(test_an_end_that_the_far_worker_has_announced_is_one),
+        FABTEST(test_a_reset_before_the_failure_is_known_is_an_error),
+        FABTEST(test_a_close_that_cannot_send_the_rest_is_a_reset),
         FABTEST(test_an_end_that_was_shut_down_compares_what_it_has),
         FABTEST(test_a_worker_that_goes_on_changes_nothing),
         FABTEST(test_a_record_is_no_part_of_the_proof),

@@ -96,7 +96,7 @@ Socket::Progress Socket::progress() {
     Progress now;
     now.starved = send_space_.starved.load(std::memory_order_relaxed);
     now.moves = moves_.load(std::memory_order_relaxed);
-    now.arrived = counters_.bytes_received() + connections_made_.load(std::memory_order_relaxed);
+    now.arrived = connections_made_.load(std::memory_order_relaxed);
     constexpr uint32_t receive_shut = 1U << 31; // not used by flags of a status
     constexpr uint32_t send_shut = 1U << 30;
     constexpr uint32_t lost = 1U << 29;
@@ -104,7 +104,9 @@ Socket::Progress Socket::progress() {
                 (ending_.lost.load() ? lost : 0);
     if (Connection* present = connection(); present != nullptr && state() == State::connected) {
         const auto status = present->status();
-        now.arrived += status.readable;
+        // Not what is readable, and what calls have counted: between the two, another thread's receive would hide as
+        // many bytes that arrive.
+        now.arrived += status.arrived;
         // That the connection is gone behind the peer's end is nothing new: a send finds it, as with TCP.
         const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
         now.ended |= static_cast<uint32_t>(status.flags) &

@@ -111,8 +111,11 @@ ssize_t Socket::sending_result(Connection& present, ssize_t sent, size_t length)
         return sent;
     }
     if (sent == -FI_EAGAIN) {
-        send_space_.starved.fetch_add(1, std::memory_order_relaxed);
+        send_space_.starved.fetch_add(1);
         counters_.blocked();
+        if (present.status().writable != 0) { // since then: who has polled meanwhile has found nothing new
+            wait_queue_.notify_all();
+        }
         return -EAGAIN;
     }
     if (sent == -FI_EPIPE) {

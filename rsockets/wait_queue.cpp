@@ -92,23 +92,26 @@ Sleeper::~Sleeper() {
 }
 
 void Sleeper::wait_on(WaitQueue& wait_queue) {
+    wait_queues_.push_back(&wait_queue); // first: what is not there is removed without harm
     wait_queue.add(this);
-    wait_queues_.push_back(&wait_queue);
 }
 
 void Sleeper::notify() {
-    if (!notified_.exchange(true)) {
+    State before = quiet;
+    if (state_.compare_exchange_strong(before, notifying)) {
         const uint64_t one = 1;
         (void)!::write(fd_, &one, sizeof(one));
+        state_.store(notified);
     }
 }
 
 void Sleeper::clear() {
-    if (notified_.load()) {
+    // One that has not written yet will: a read now would find nothing, and nobody would read what it writes.
+    if (state_.load() == notified) {
         uint64_t count = 0;
-        // Before the flag: a notification in between causes one poll too many, not one too few.
+        // Before the state: a notification in between causes one poll too many, not one too few.
         (void)!::read(fd_, &count, sizeof(count));
-        notified_.store(false);
+        state_.store(quiet);
     }
 }
 

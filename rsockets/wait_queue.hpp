@@ -60,7 +60,8 @@ class Sleeper final : public Waiter {
 
   private:
     int fd_;
-    std::atomic<bool> notified_{false};
+    enum State : uint8_t { quiet, notifying, notified };
+    std::atomic<State> state_{quiet};
     std::vector<WaitQueue*> wait_queues_;
 };
 

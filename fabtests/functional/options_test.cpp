@@ -316,11 +316,27 @@ void test_the_status_tells_of_an_end_that_bytes_are_in_front_of() {
     }
     EXPECT_EQ(flags_of(*pair.server), FI_RSTREAM_PEER_FINISHED);
     EXPECT_EQ(status_of(*pair.server).readable, 3U);
+    EXPECT_EQ(status_of(*pair.server).arrived, 3U);
+    char byte = 0;
+    EXPECT_EQ(fi_recv(pair.server->get(), &byte, 1, nullptr, 0, nullptr), 1);
+    EXPECT_EQ(status_of(*pair.server).readable, 2U);
+    EXPECT_EQ(status_of(*pair.server).arrived, 3U);
     EXPECT_RESULT(fi_shutdown(pair.client->get(), 0), 0);
     while ((status_of(*pair.server).flags & FI_RSTREAM_PEER_CLOSED) == 0) {
         (void)peek_recv(*pair.server);
     }
     EXPECT_RESULT(set<size_t>(*pair.client, FI_OPT_RSTREAM_STATUS, 0), -FI_ENOPROTOOPT);
+    // A program that was built when the last member was not there yet.
+    fi_rstream_status shorter{};
+    shorter.arrived = 77;
+    size_t length = offsetof(fi_rstream_status, arrived);
+    EXPECT_RESULT(fi_getopt(&pair.server->ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_STATUS, &shorter, &length), 0);
+    EXPECT_EQ(length, offsetof(fi_rstream_status, arrived));
+    EXPECT_EQ(shorter.readable, 2U);
+    EXPECT_EQ(shorter.arrived, 77U);
+    --length;
+    EXPECT_RESULT(fi_getopt(&pair.server->ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_STATUS, &shorter, &length),
+                  -FI_ETOOSMALL);
 }
 
 void test_the_status_tells_whether_the_core_needs_calls() {

@@ -91,9 +91,10 @@ enum {
 
 struct fi_rstream_status {
     uint64_t flags;
-    size_t readable; /* bytes that have arrived and are not received yet */
-    size_t writable; /* bytes that a send would accept */
-    size_t unsent;   /* accepted bytes that the core does not have yet, or is not known to have */
+    size_t readable;  /* bytes that have arrived and are not received yet */
+    size_t writable;  /* bytes that a send would accept */
+    size_t unsent;    /* accepted bytes that the core does not have yet, or is not known to have */
+    uint64_t arrived; /* bytes that have arrived since the connection began */
 };
 
 /*

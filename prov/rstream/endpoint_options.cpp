@@ -4,6 +4,7 @@
 // fi_setopt and fi_getopt of an endpoint. A new option is a line in the table. Values are accepted as size_t, and in
 // the widths that the provider's predecessor used: uint32_t for buffers, uint16_t for queues.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 
@@ -174,12 +175,12 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         return 0;
     }
     if (name == FI_OPT_RSTREAM_STATUS) {
-        if (*length < sizeof(fi_rstream_status)) {
+        if (*length < offsetof(fi_rstream_status, arrived)) { // which earlier programs do not have
             return -FI_ETOOSMALL;
         }
         const fi_rstream_status status = connection_ ? connection_->status() : fi_rstream_status{};
-        memcpy(value, &status, sizeof(status));
-        *length = sizeof(status);
+        *length = std::min(*length, sizeof(status));
+        memcpy(value, &status, *length);
         return 0;
     }
     if (const auto* option = find(keepalive_options, name)) {

@@ -65,6 +65,8 @@ int EventDispatcher::add_to_wait_set(int fd, EventHandler* handler) {
     return epoll_ctl(wait_set_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
+void EventDispatcher::remove_from_wait_set(int fd) { epoll_ctl(wait_set_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
 int EventDispatcher::add_queue(int fd, EventHandler* handler) {
     queues_.insert(handler);
     const int ret = add_to_wait_set(fd, handler);
@@ -76,7 +78,7 @@ int EventDispatcher::add_queue(int fd, EventHandler* handler) {
 
 void EventDispatcher::remove_queue(int fd, EventHandler* handler) {
     if (queues_.erase(handler) != 0) {
-        epoll_ctl(wait_set_.get(), EPOLL_CTL_DEL, fd, nullptr);
+        remove_from_wait_set(fd);
     }
 }
 

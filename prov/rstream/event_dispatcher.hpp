@@ -69,8 +69,9 @@ class EventDispatcher {
     // Adds a core queue of a handler's own, on which all waiters of the dispatcher's queue sleep too: when its fd is
     // readable, `run` calls the handler's `progress`. With the event dispatcher locked. 0 or -errno.
     int add_queue(int fd, EventHandler* handler);
-    // Adds another fd of the same handler, until it is closed.
+    // Adds another fd of the same handler, until it is closed or removed.
     int add_to_wait_set(int fd, EventHandler* handler);
+    void remove_from_wait_set(int fd);
     void remove_queue(int fd, EventHandler* handler);
 
     // When the handler's `on_deadline` is called, once; waiters wake for it. With the event dispatcher locked.

@@ -156,6 +156,10 @@ void ListenQueue::pause() {
     paused_ = true;
     vain_ = 0;
     dispatcher_->remove_queue(fd_, handler_);
+    if (held_fd_ >= 0) { // which would stay readable
+        dispatcher_->remove_from_wait_set(held_fd_);
+        held_fd_ = -1; // watched again with the next handshake
+    }
     dispatcher_->set_deadline(handler_, std::chrono::steady_clock::now() + pause_time);
 }
 

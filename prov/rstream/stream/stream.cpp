@@ -254,6 +254,14 @@ void Stream::on_deadline() {
 
 void Stream::on_core_event(uint32_t event, const fi_eq_cm_entry& /*entry*/, std::span<const std::byte> data) {
     if (event == FI_SHUTDOWN) {
+        // The peer may have gone before its core has reported FI_CONNECTED (tcp since libfabric 2.0, verbs without the
+        // last message of the handshake): the program, which waits for either, gets an error.
+        if (lifecycle_.state() == State::connecting) {
+            fi_eq_err_entry gone{};
+            gone.err = FI_ECONNRESET;
+            on_core_error(gone);
+            return;
+        }
         if (lifecycle_.connected()) {
             completions_.drain_all();
         }

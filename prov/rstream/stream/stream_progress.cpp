@@ -118,7 +118,9 @@ int Stream::try_wait() {
     }
     wait_set_.retract([this] { return readiness_.wakes(*this); });
     if (lost()) {
-        // Its queue reports nothing new. With libfabric 1.19 and later, its fd stays readable until it is asked.
+        // Its queue reports nothing new. With libfabric 1.19 and later, its fd stays readable until it is empty, and
+        // asked.
+        completions_.drop();
         (void)core_.try_wait(true);
         return 0;
     }

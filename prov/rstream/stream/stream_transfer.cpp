@@ -97,6 +97,7 @@ fi_rstream_status Stream::status() const {
                    (link_.anything_unacknowledged() ? FI_RSTREAM_UNACKED : 0) |
                    (transmit_.waits_for_calls() ? FI_RSTREAM_WAITING : 0) | core_status_flags(core_.properties());
     status.readable = link_.readable();
+    status.arrived = link_.received();
     status.writable = link_.space();
     status.unsent = link_.unreleased();
     return status;

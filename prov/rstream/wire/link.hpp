@@ -112,6 +112,7 @@ class Link {
 
     // ---- reading side
     [[nodiscard]] size_t readable() const { return recv_.readable(); }
+    [[nodiscard]] uint64_t received() const { return recv_.received(); } // in all
     [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const { return recv_.peek(length, skip); }
     void consume(size_t length) { recv_.consume(length); }
     void await_more() { recv_.await_more(); } // more than is readable: the peer may need credit to send it

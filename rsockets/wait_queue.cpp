@@ -97,21 +97,18 @@ void Sleeper::wait_on(WaitQueue& wait_queue) {
 }
 
 void Sleeper::notify() {
-    State before = quiet;
-    if (state_.compare_exchange_strong(before, notifying)) {
+    if (!notified_.exchange(true)) {
         const uint64_t one = 1;
         (void)!::write(fd_, &one, sizeof(one));
-        state_.store(notified);
     }
 }
 
 void Sleeper::clear() {
-    // One that has not written yet will: a read now would find nothing, and nobody would read what it writes.
-    if (state_.load() == notified) {
-        uint64_t count = 0;
-        // Before the state: a notification in between causes one poll too many, not one too few.
-        (void)!::read(fd_, &count, sizeof(count));
-        state_.store(quiet);
+    uint64_t count = 0;
+    // Before the flag: a notification in between causes one poll too many, not one too few. A thread that has set the
+    // flag and not written yet will write: then the flag stays, or nobody would read that.
+    if (notified_.load() && ::read(fd_, &count, sizeof(count)) == static_cast<ssize_t>(sizeof(count))) {
+        notified_.store(false);
     }
 }
 

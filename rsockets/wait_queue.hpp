@@ -60,8 +60,7 @@ class Sleeper final : public Waiter {
 
   private:
     int fd_;
-    enum State : uint8_t { quiet, notifying, notified };
-    std::atomic<State> state_{quiet};
+    std::atomic<bool> notified_{false};
     std::vector<WaitQueue*> wait_queues_;
 };
 

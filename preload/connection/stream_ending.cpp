@@ -304,7 +304,8 @@ Ending prepare_close(Connection& c, int fd, bool may_wait) {
         }
     }
     // The far end takes what is behind the own record for the rest: without that, an end would look like the whole.
-    if (c.mirrored && s.recovery == Recovery::sent && ((s.out_epoch.load() & 1) != 0 || s.resume_due)) {
+    if (c.mirrored && s.recovery == Recovery::sent && ((s.out_epoch.load() & 1) != 0 || s.resume_due) &&
+        s.out.position != c.out_ring().reader.tail.load()) {
         unread = true;
     }
     c.out_ring().writer.ends = path::ends_whole;

@@ -164,10 +164,12 @@ void begin_recovery(Connection& c) {
 }
 
 // The far end's program closes its direction when this segment has all of it. Before that, EOF says that the far end
-// and its worker were killed, or that the far end's worker was, and then a record comes.
+// and its worker were killed, or that the far end's worker was, and then a record comes. After shutdown(2) for reading,
+// the kernel reports EOF in any case.
 bool is_cut_off(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
     const MirrorFields& mirror = c.shared().mirror;
-    return c.mirrored && !c.state.load()->recovered && !has_whole_epoch(c) && mirror.far_closed.load() == 0 &&
+    return c.mirrored && !s.recovered && !s.read_shut && !has_whole_epoch(c) && mirror.far_closed.load() == 0 &&
            mirror.stage.load() < MirrorFields::ended;
 }
 

@@ -71,8 +71,8 @@ class RetryPause {
     static constexpr uint64_t longest = 600 * second_ns;
 
     [[nodiscard]] bool is_over(uint64_t now) const { return now >= again_at_; }
-    void note_failed(uint64_t now, uint64_t least = first) {
-        pause_ = std::clamp(2 * pause_, least, longest);
+    void note_failed(uint64_t now) {
+        pause_ = std::clamp(2 * pause_, first, longest);
         again_at_ = now + pause_;
     }
     void note_succeeded() { pause_ = again_at_ = 0; }

@@ -28,7 +28,7 @@ using rendezvous::Upgrade;
 bool Upgrades::ensure_worker() {
     constexpr uint64_t timeout_ns = 60000000000U; // a busy machine takes seconds to load libfabric
     const uint64_t now = sys::now_ns();
-    if (worker_ < 0 && pause_.is_over(now)) {
+    if (worker_ < 0 && !hung_ && pause_.is_over(now)) {
         ready_by_ = now + timeout_ns;
         worker_ = spawn_worker();
         if (worker_ >= 0 && !rendezvous::watch(epoll_, worker_, EPOLLIN, rendezvous::worker_mark)) {
@@ -166,8 +166,7 @@ void Upgrades::on_message(const Control& message) {
 // The worker may hang in a device, and so would the next one.
 void Upgrades::on_time(uint64_t now) {
     if (deadline() <= now) {
-        constexpr uint64_t least_ns = 60000000000U;
-        pause_.note_failed(now, least_ns);
+        hung_ = true;
         worker_ended();
     }
 }

@@ -49,7 +49,8 @@ class Upgrades {
     int worker_ = -1;
     bool ready_ = false;
     uint64_t ready_by_ = UINT64_MAX;
-    RetryPause pause_; // no worker could be started, or it was never ready
+    RetryPause pause_;  // no worker could be started, or it ended before it was ready
+    bool hung_ = false; // one was never ready
     std::array<Pending, 256> pending_;
     DeviceAddresses addresses_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -46,7 +47,7 @@ constexpr uint64_t idle_after = 20000000; // ns
 bool shows_its_descriptors(pid_t process) {
     const std::string path = "/proc/" + std::to_string(process) + "/exe"; // which needs the same permission, proc(5)
     std::array<char, 1> target{};
-    return readlink(path.c_str(), target.data(), target.size()) >= 0 || (errno != EACCES && errno != EPERM);
+    return readlink(path.c_str(), target.data(), target.size()) >= 0 || kill(process, 0) != 0;
 }
 
 } // namespace

@@ -233,11 +233,12 @@ void Thread::on_connection(int fd) {
             stream::note_kernel_readable(*c);
         }
         const bool wanted = stream::wants_service(*c);
-        if (wanted || (c->mirrored && (one.revents & POLLPRI) != 0)) {
+        const bool mirrored = c->mirrored;
+        if (wanted || (mirrored && (one.revents & POLLPRI) != 0)) {
             stream::attend(*c, fd);
             // Otherwise the next edge: a new epoll_ctl reports the present state, and an urgent byte that the program
             // does not read is present for ever.
-            if (stream::wants_service(*c) != wanted || !c->mirrored) {
+            if (stream::wants_service(*c) != wanted || c->mirrored != mirrored) {
                 watch_for_service(fd, *c);
             }
         }

@@ -179,6 +179,21 @@ void test_an_end_that_comes_before_the_failure_is_known_is_an_error() {
     EXPECT_EQ(pair.a.read(), "!" + std::to_string(ECONNRESET));
 }
 
+// Which the kernel reports in the same way.
+void test_a_shutdown_for_reading_is_no_end_of_the_far_end() {
+    Pair pair;
+    pair.move();
+    pair.a.state.read_shut = true; // as shutdown() does
+    EXPECT_EQ(shutdown(pair.sockets.connected, SHUT_RD), 0);
+    EXPECT_EQ(pair.a.read(), "!0");
+    pair.finish();
+    EXPECT_EQ(pair.a.read(), "!0");
+    pair.settle();
+    EXPECT_EQ(pair.a.write("goes on"), 7);
+    pair.settle();
+    EXPECT_EQ(pair.b.read(), "goes on");
+}
+
 void test_an_end_that_the_far_worker_has_announced_is_one() {
     Pair pair;
     pair.move();
@@ -221,6 +236,19 @@ void test_a_close_that_cannot_send_the_rest_is_a_reset() {
     pair.a.lose();
     pair.a.state.open = 0;
     EXPECT(stream::prepare_close(pair.a.connection, pair.sockets.connected, false) == stream::Ending::reset);
+}
+
+void test_a_close_behind_a_failure_is_none_if_nothing_is_missing() {
+    Pair pair;
+    pair.move();
+    const std::string much(8000, 'm'); // so that the far end reports that it has read them
+    EXPECT_EQ(pair.a.write(much), static_cast<ssize_t>(much.size()));
+    pair.settle();
+    EXPECT_EQ(pair.b.read(), much);
+    pair.settle();
+    pair.a.lose();
+    pair.a.state.open = 0;
+    EXPECT(stream::prepare_close(pair.a.connection, pair.sockets.connected, false) == stream::Ending::whole);
 }
 
 // The other end's program has closed, and its worker sends the record.
@@ -406,9 +434,11 @@ int main() {
         FABTEST(test_an_end_that_was_shut_down_has_all),
         FABTEST(test_an_end_in_the_middle_is_an_error),
         FABTEST(test_an_end_that_comes_before_the_failure_is_known_is_an_error),
+        FABTEST(test_a_shutdown_for_reading_is_no_end_of_the_far_end),
         FABTEST(test_an_end_that_the_far_worker_has_announced_is_one),
         FABTEST(test_a_reset_before_the_failure_is_known_is_an_error),
         FABTEST(test_a_close_that_cannot_send_the_rest_is_a_reset),
+        FABTEST(test_a_close_behind_a_failure_is_none_if_nothing_is_missing),
         FABTEST(test_an_end_that_was_shut_down_compares_what_it_has),
         FABTEST(test_a_worker_that_goes_on_changes_nothing),
         FABTEST(test_a_record_is_no_part_of_the_proof),

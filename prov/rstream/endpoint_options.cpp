@@ -4,7 +4,6 @@
 // fi_setopt and fi_getopt of an endpoint. A new option is a line in the table. Values are accepted as size_t, and in
 // the widths that the provider's predecessor used: uint32_t for buffers, uint16_t for queues.
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <iterator>
 
@@ -12,6 +11,7 @@
 #include "prov/rstream/domain.hpp"
 #include "prov/rstream/endpoint.hpp"
 #include "prov/rstream/log.hpp"
+#include "prov/rstream/status_option.hpp"
 #include "prov/rstream/wire/limits.hpp"
 
 namespace rstream {
@@ -175,13 +175,7 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         return 0;
     }
     if (name == FI_OPT_RSTREAM_STATUS) {
-        if (*length < offsetof(fi_rstream_status, arrived)) { // which earlier programs do not have
-            return -FI_ETOOSMALL;
-        }
-        const fi_rstream_status status = connection_ ? connection_->status() : fi_rstream_status{};
-        *length = std::min(*length, sizeof(status));
-        memcpy(value, &status, *length);
-        return 0;
+        return store_status(connection_ ? connection_->status() : fi_rstream_status{}, value, length);
     }
     if (const auto* option = find(keepalive_options, name)) {
         return store_any(value, length, sizeof(uint32_t), settings_.keepalive.*option->member);

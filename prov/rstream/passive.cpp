@@ -17,6 +17,7 @@
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/info.hpp"
 #include "prov/rstream/log.hpp"
+#include "prov/rstream/status_option.hpp"
 
 namespace rstream {
 
@@ -182,14 +183,9 @@ int PassiveEndpoint::get_option(int name, void* value, size_t* length) {
         return -FI_EINVAL;
     }
     if (name == FI_OPT_RSTREAM_STATUS) {
-        if (*length < sizeof(fi_rstream_status)) {
-            return -FI_ETOOSMALL;
-        }
         fi_rstream_status status{};
         status.flags = core_status_flags(properties_);
-        memcpy(value, &status, sizeof(status));
-        *length = sizeof(status);
-        return 0;
+        return store_status(status, value, length);
     }
     if (name != FI_OPT_CM_DATA_SIZE) {
         return -FI_ENOPROTOOPT;

@@ -44,7 +44,11 @@ constexpr uint64_t second = 1000000000;
 constexpr uint64_t idle_after = 20000000; // ns
 
 // A program that has changed its user, or asked for it (prctl(2), PR_SET_DUMPABLE), shows them only to root.
+// 0: of another PID namespace, where nothing is known of it.
 bool shows_its_descriptors(pid_t process) {
+    if (process == 0) {
+        return true;
+    }
     const std::string path = "/proc/" + std::to_string(process) + "/exe"; // which needs the same permission, proc(5)
     std::array<char, 1> target{};
     return readlink(path.c_str(), target.data(), target.size()) >= 0 || kill(process, 0) != 0;

@@ -10,45 +10,14 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/descriptor.hpp"
+#include "prov/rstream/socket_pair.hpp"
 
 namespace rstream {
 
 namespace {
-
-// The other end of a socket pair is searched for among this many fds above the first one.
-constexpr int longest_search = 64;
-
-// The kernel's internal encoding of a device number, which fdinfo shows.
-constexpr unsigned minor_bits = 20;
-
-bool find_inode(int fd, uint64_t& inode, uint64_t& device) {
-    struct statx one {};
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &one) != 0) {
-        return false;
-    }
-    inode = one.stx_ino;
-    device = uint64_t{one.stx_dev_major} << minor_bits | one.stx_dev_minor;
-    return true;
-}
-
-// The other end of a socket pair, to which the kernel gives the next inode and the next free fd.
-int other_end(Watched one) {
-    if (one.inode == 0 && !find_inode(one.fd, one.inode, one.device)) {
-        return -1;
-    }
-    for (int other = one.fd + 1; other < one.fd + longest_search; ++other) {
-        uint64_t inode = 0;
-        uint64_t device = 0;
-        if (find_inode(other, inode, device) && device == one.device && inode == one.inode + 1) {
-            return other;
-        }
-    }
-    return -1;
-}
 
 // The number after a key in a line.
 template <class Number> bool find_number(std::string_view line, std::string_view key, int base, Number& out) {
@@ -136,8 +105,11 @@ int close_queue_on_exec(int wait_fd) {
         if (protocol == IPPROTO_TCP) {
             found = i < own ? one.fd : found; // from `own` on: sockets of other connections too
         } else if (protocol >= 0) {
-            if (const int other = other_end(one); other >= 0) {
-                (void)close_on_exec(other);
+            Inode inode{one.inode, one.device};
+            if (inode.number != 0 || find_inode(one.fd, inode)) {
+                if (const int other = other_end(one.fd, inode); other >= 0) {
+                    (void)close_on_exec(other);
+                }
             }
         } else if (is_epoll_set(one.fd)) { // libfabric 1.19 and later: a set that connections share
             (void)watched_by(one.fd, members);

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// The other end of a socket pair that a library has created for itself and exposes one end of.
+#pragma once
+
+#include <cstdint>
+
+namespace rstream {
+
+// A file: its inode and its device in the kernel's encoding.
+struct Inode {
+    uint64_t number = 0;
+    uint64_t device = 0;
+    bool operator==(const Inode&) const = default;
+};
+
+// The inode of an open fd; false if there is none.
+bool find_inode(int fd, Inode& out);
+
+// The fd in this process of the other end of `fd`, an AF_UNIX socket whose inode is `inode`; -1 if there is none, or if
+// the kernel does not report it. Usually a few fds are checked; all fds of the process at worst.
+int other_end(int fd, const Inode& inode);
+
+} // namespace rstream

@@ -170,9 +170,10 @@ struct alignas(64) ConnectionState {
     // For a connection to another host. Under both locks, unless a comment names one.
     std::atomic<Recovery> recovery{Recovery::none};
     std::atomic<bool> recovered{false};       // recovery is complete
-    std::atomic<bool> far_record_seen{false}; // under the read lock, as the next three
+    std::atomic<bool> far_record_seen{false}; // under the read lock, as the next four
     uint64_t far_tail = 0;
     uint64_t skip_to = 0;
+    std::atomic<uint64_t> resent_to{0}; // TCP position behind what the far end sends again; read without a lock, too
     uint32_t far_epoch = 0;
     uint32_t urgent_number = 0;   // urgent bytes received; under the read lock
     uint32_t urgent_byte = 0;     // an urgent byte received, plus 256; the bytes in front of it are still unread

@@ -307,6 +307,9 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
             if (const int error = n == 0 || n == -EAGAIN ? s.pending_error.exchange(0) : 0; error != 0) {
                 return reset_or_end(c, -error);
             }
+            if (n == 0 && lacks_resent_bytes(c)) {
+                return violation(c, fd, Reason::fabric_lost);
+            }
             return reset_or_end(c, n);
         }
         Direction& ring = c.in_ring();

@@ -155,6 +155,7 @@ void send_urgent(Connection& c, int fd); // sends one of this end; under the wri
 void wake_by_tcp(Connection& c, int fd);
 void send_wanted_frame(Connection& c, int fd); // what could not be sent then; under the write lock
 bool is_recovering(const Connection& c);
+bool lacks_resent_bytes(const Connection& c);
 bool is_cut_off(const Connection& c); // EOF now is not the end of what the far end has sent
 void begin_recovery(Connection& c);   // the fabric has failed
 ssize_t take_record(Connection& c, int fd);

@@ -11,6 +11,7 @@
 // and the reader has read it before it reaches the record.
 #include "preload/connection/stream_internal.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include <netinet/in.h>
@@ -173,6 +174,12 @@ bool is_cut_off(const Connection& c) {
            mirror.stage.load() < MirrorFields::ended;
 }
 
+// Behind a recovery: a far end that ends now was killed before it had sent everything again.
+bool lacks_resent_bytes(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return s.received.load() < s.resent_to.load() && !s.read_shut;
+}
+
 bool is_recovering(const Connection& c) { return c.state.load()->recovery.load() != Recovery::none; }
 
 // Under the read lock, at a mark. 1: a record was consumed; 0: there is none; -EAGAIN: it is incomplete, or must stay.
@@ -259,6 +266,7 @@ void recover(Connection& c, int fd) {
         return;
     }
     if (epoch != s.in_epoch.load()) {
+        s.resent_to = s.received.load() + (s.skip_to - std::min(s.skip_to, s.in.position));
         s.in.position = s.skip_to;
         c.in_ring().writer.head.store(s.in.position); // the worker's field, and the worker has gone
         c.in_ring().writer.epoch.store(epoch);

@@ -439,7 +439,7 @@ void settle(Connection& c, int fd) {
     Direction& in = c.in_ring();
     const uint32_t epoch = s.in_epoch.load();
     if ((s.out_epoch.load() & 1) != 0 || s.resume_due || s.pending_error != 0 || has_backlog(s) || s.taken != 0 ||
-        (epoch & 1) != 0 || (!s.recovered && !is_clear(c.out_ring(), s.out_epoch.load()))) {
+        (epoch & 1) != 0 || lacks_resent_bytes(c) || (!s.recovered && !is_clear(c.out_ring(), s.out_epoch.load()))) {
         return;
     }
     uint32_t given = Consent::given;

@@ -228,6 +228,27 @@ void test_a_reset_before_the_failure_is_known_is_an_error() {
     }
 }
 
+// A program that is killed behind its record: what it had to send again is missing, however much of it.
+void test_an_end_behind_a_record_is_one_if_nothing_is_missing() {
+    const std::string whole = "under way";
+    for (const bool by_poll : {false, true}) {
+        for (const size_t arrives : {size_t{0}, size_t{4}, whole.size()}) {
+            Pair pair;
+            pair.move();
+            EXPECT_EQ(pair.a.write(whole), static_cast<ssize_t>(whole.size()));
+            pair.a.lose();
+            pair.b.await_bytes();
+            pair.b.lose();
+            EXPECT(pair.b.is_over());
+            EXPECT_EQ(send(pair.sockets.connected, whole.data(), arrives, 0), static_cast<ssize_t>(arrives));
+            EXPECT_EQ(shutdown(pair.sockets.connected, SHUT_WR), 0);
+            pair.b.attend();
+            const std::string error = std::to_string(arrives == whole.size() ? 0 : ECONNRESET);
+            EXPECT_EQ(by_poll ? pair.b.read_by_poll() : pair.b.read(), whole.substr(0, arrives) + "!" + error);
+        }
+    }
+}
+
 // Behind the record of a program that has closed, nothing comes.
 void test_a_close_that_cannot_send_the_rest_is_a_reset() {
     Pair pair;
@@ -437,6 +458,7 @@ int main() {
         FABTEST(test_a_shutdown_for_reading_is_no_end_of_the_far_end),
         FABTEST(test_an_end_that_the_far_worker_has_announced_is_one),
         FABTEST(test_a_reset_before_the_failure_is_known_is_an_error),
+        FABTEST(test_an_end_behind_a_record_is_one_if_nothing_is_missing),
         FABTEST(test_a_close_that_cannot_send_the_rest_is_a_reset),
         FABTEST(test_a_close_behind_a_failure_is_none_if_nothing_is_missing),
         FABTEST(test_an_end_that_was_shut_down_compares_what_it_has),

@@ -193,6 +193,7 @@ void Upgrades::on_worker() {
 
 // It may have been killed. What it has not sent yet goes by TCP.
 void Upgrades::worker_ended() {
+    rendezvous::unwatch(epoll_, worker_);
     descriptors::close(std::exchange(worker_, -1));
     ready_ = false;
     for (Pending& pending : pending_) {

@@ -91,6 +91,7 @@ void Channels::close(Channel& channel) {
             one.channel = nullptr;
         }
     }
+    unwatch(epoll_, channel.fd_);
     close_of_user(channel.fd_, channel.user_);
     channel = Channel();
 }

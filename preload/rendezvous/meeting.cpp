@@ -35,6 +35,7 @@ bool Meeting::watch(int fd) { return rendezvous::watch(epoll_, fd, EPOLLIN, rein
 
 void Meeting::close_socket() {
     if (socket_ >= 0) {
+        unwatch(epoll_, socket_);
         close_of_user(socket_, upgrade_->user);
         socket_ = -1;
     }
@@ -45,6 +46,7 @@ void Meeting::close_listener() {
     if (listener_ < 0) {
         return;
     }
+    unwatch(epoll_, listener_);
     sys::call(SYS_shutdown, listener_, SHUT_RDWR); // refuses further ones
     for (int left = take_connected(); left >= 0; left = take_connected()) {
         descriptors::discard(left);

@@ -184,6 +184,30 @@ void test_all_arrives_though_the_fabric_fails_behind_a_close() { expect_all_of_i
 void test_all_arrives_though_the_fabric_fails_some_time_behind_a_close() { expect_all_of_it("closes", 300000); }
 void test_all_arrives_though_the_fabric_fails_behind_an_exit() { expect_all_of_it("exits"); }
 
+// The child has all descriptors of this process, the one to its worker too.
+void test_a_worker_that_ends_beside_a_child_is_followed_by_another() {
+    int fd = -1;
+    for (int connections = 0; fd < 0 && connections < 5; ++connections) {
+        const Server server("closes");
+        fd = upgraded_to(server);
+        EXPECT_EQ(kill(server.pid, SIGKILL), 0);
+        EXPECT_EQ(waitpid(server.pid, nullptr, 0), server.pid);
+        server.end();
+    }
+    EXPECT(fd >= 0);
+    close(fd);
+    static pid_t worker = 0;
+    worker = own_worker();
+    const pid_t child = vfork(); // NOLINT(clang-analyzer-security.insecureAPI.vfork): what programs do
+    if (child == 0) {
+        kill(worker, SIGKILL);
+        poll(nullptr, 0, 300);
+        _exit(0);
+    }
+    EXPECT_EQ(waitpid(child, nullptr, 0), child);
+    expect_all_of_it("closes");
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -195,6 +219,7 @@ int main(int argc, char** argv) {
         FABTEST(test_all_arrives_though_the_fabric_fails_behind_a_close),
         FABTEST(test_all_arrives_though_the_fabric_fails_some_time_behind_a_close),
         FABTEST(test_all_arrives_though_the_fabric_fails_behind_an_exit),
+        FABTEST(test_a_worker_that_ends_beside_a_child_is_followed_by_another),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

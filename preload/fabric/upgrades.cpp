@@ -25,11 +25,17 @@ using rendezvous::failure;
 using rendezvous::Outcome;
 using rendezvous::Upgrade;
 
+namespace {
+
+constexpr uint64_t loading_time_ns = 60000000000U;   // a busy machine takes seconds to load libfabric
+constexpr uint64_t answering_time_ns = 60000000000U; // the worker itself waits for a peer for 12 s at most
+
+} // namespace
+
 bool Upgrades::ensure_worker() {
-    constexpr uint64_t timeout_ns = 60000000000U; // a busy machine takes seconds to load libfabric
     const uint64_t now = sys::now_ns();
     if (worker_ < 0 && !hung_ && pause_.is_over(now)) {
-        ready_by_ = now + timeout_ns;
+        ready_by_ = now + loading_time_ns;
         worker_ = spawn_worker();
         if (worker_ >= 0 && !rendezvous::watch(epoll_, worker_, EPOLLIN, rendezvous::worker_mark)) {
             descriptors::close(std::exchange(worker_, -1));
@@ -93,6 +99,8 @@ void Upgrades::give(Pending& pending) {
     const bool sent =
         rendezvous::send_with(worker_, &task, sizeof(task), pending.memory, nullptr, 0, pending.upgrade.fd);
     descriptors::close(std::exchange(pending.memory, -1));
+    pending.answer_by = sys::now_ns() + answering_time_ns;
+    answers_due_ = std::min(answers_due_, pending.answer_by);
     if (!sent) {
         conclude(pending, failure(Reason::no_memory));
     }
@@ -165,9 +173,30 @@ void Upgrades::on_message(const Control& message) {
 
 // The worker may hang in a device, and so would the next one.
 void Upgrades::on_time(uint64_t now) {
-    if (deadline() <= now) {
+    if (deadline() > now) {
+        return;
+    }
+    if (ready_) {
+        end_overdue(now);
+    } else {
         hung_ = true;
         worker_ended();
+    }
+}
+
+// The worker has been ready, and its other connections may still work: these ones stay with TCP.
+void Upgrades::end_overdue(uint64_t now) {
+    answers_due_ = UINT64_MAX;
+    for (Pending& pending : pending_) {
+        if (pending.token == 0 || pending.memory >= 0) {
+            continue;
+        }
+        if (pending.answer_by > now) {
+            answers_due_ = std::min(answers_due_, pending.answer_by);
+            continue;
+        }
+        drop(pending);
+        conclude(pending, failure(Reason::no_peer));
     }
 }
 
@@ -196,6 +225,7 @@ void Upgrades::worker_ended() {
     rendezvous::unwatch(epoll_, worker_);
     descriptors::close(std::exchange(worker_, -1));
     ready_ = false;
+    answers_due_ = UINT64_MAX;
     for (Pending& pending : pending_) {
         if (pending.token != 0) {
             conclude(pending, failure(Reason::fabric_lost));

@@ -22,8 +22,8 @@ class Upgrades {
     bool begin(const rendezvous::Upgrade& upgrade);
     void on_worker(); // it has sent a message, or has ended
     void on_time(uint64_t now);
-    // When a worker that is not ready is given up: other requests queue behind those that wait for it.
-    [[nodiscard]] uint64_t deadline() const { return worker_ >= 0 && !ready_ ? ready_by_ : UINT64_MAX; }
+    // When a worker that is not ready is given up, or a request that it does not answer: others queue behind them.
+    [[nodiscard]] uint64_t deadline() const { return worker_ < 0 ? UINT64_MAX : ready_ ? answers_due_ : ready_by_; }
     // Connections were closed.
     void on_closed();
 
@@ -32,7 +32,8 @@ class Upgrades {
         rendezvous::Upgrade upgrade;
         uint64_t token = 0; // 0: not in use
         path::Segment* segment = nullptr;
-        int memory = -1; // the segment's, until the worker has it
+        int memory = -1;        // the segment's, until the worker has it
+        uint64_t answer_by = 0; // from then on
         unsigned direction = 0;
     };
 
@@ -44,6 +45,7 @@ class Upgrades {
     void conclude(Pending& pending, const rendezvous::Outcome& outcome);
     void drop(Pending& pending);
     void worker_ended();
+    void end_overdue(uint64_t now);
 
     const int epoll_;
     int worker_ = -1;
@@ -52,6 +54,7 @@ class Upgrades {
     RetryPause pause_;  // no worker could be started, or it ended before it was ready
     bool hung_ = false; // one was never ready
     std::array<Pending, 256> pending_;
+    uint64_t answers_due_ = UINT64_MAX; // the first answer_by, or earlier
     DeviceAddresses addresses_;
 };
 

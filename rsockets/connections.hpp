@@ -42,10 +42,11 @@ template <class One> class ConnectionsOf {
     [[nodiscard]] One* present() const { return present_.load(std::memory_order_acquire); }
     // In bytes, of the last connection added; SIZE_MAX before the first.
     [[nodiscard]] size_t receive_buffer() const { return receive_buffer_.load(std::memory_order_relaxed); }
-    // The last connection, even if it was given up. Null: there was none.
-    [[nodiscard]] One* last() const {
+    // The last connection of a socket that has been connected, even if it was given up: it exists until the socket is
+    // closed. Null: there was none.
+    [[nodiscard]] One* last_established() const {
         const Guard lock(mutex_);
-        return all_.empty() ? nullptr : all_.back().get();
+        return any_connected_ && !all_.empty() ? all_.back().get() : nullptr;
     }
 
     // Makes it the current connection.

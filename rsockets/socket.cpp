@@ -150,8 +150,8 @@ int Socket::name(sockaddr* address, socklen_t* length) {
 }
 
 int Socket::peer(sockaddr* address, socklen_t* length) {
-    Connection* present = connection();
-    if (state() != State::connected || present == nullptr || left_behind(*present)) {
+    Connection* present = established();
+    if (present == nullptr || left_behind(*present)) {
         return -ENOTCONN;
     }
     return came_from(address, length);
@@ -382,8 +382,8 @@ void Socket::close_connection() {
 // For the exit of the process. Other threads may be inside calls on the connection, so it is not closed.
 void Socket::close_at_exit() {
     stop_listening();
-    Connection* present = connection();
-    if (present == nullptr || state() != State::connected) {
+    Connection* present = established();
+    if (present == nullptr) {
         return;
     }
     if (present->poll_bytes() > 0) {
@@ -396,12 +396,12 @@ void Socket::close_at_exit() {
 }
 
 bool Socket::delivered_at_exit() {
-    Connection* present = connection();
-    return present == nullptr || state() != State::connected || present->delivered();
+    Connection* present = established();
+    return present == nullptr || present->delivered();
 }
 
 void Socket::wait_at_exit() {
-    if (Connection* present = connection(); present != nullptr) {
+    if (Connection* present = established(); present != nullptr) {
         present->wait_a_moment();
     }
 }

@@ -139,6 +139,9 @@ class Socket final : public Object, private EventHandler {
     [[nodiscard]] State state() const { return state_.load(std::memory_order_acquire); }
     void move_to(State next) RSOCKET_REQUIRES(mutex_);
     [[nodiscard]] Connection* connection() const { return connections_.present(); }
+    // Null: the socket is not connected. Needs no lock: one of a failed attempt may be destroyed beside this call, but
+    // not one of a socket that has been connected.
+    [[nodiscard]] Connection* established() const { return state() == State::connected ? connection() : nullptr; }
     Address present_name() const RSOCKET_REQUIRES(mutex_); // not set: only `bound_` has one
     Address peer_name(const Connection& present) const RSOCKET_REQUIRES(mutex_);
     void show() RSOCKET_REQUIRES(mutex_);

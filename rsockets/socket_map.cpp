@@ -12,8 +12,8 @@ int64_t Socket::map(void* buffer, size_t length, int prot, int64_t offset) {
     if ((prot & ~PROT_WRITE) != 0) { // PROT_NONE is 0
         return -EINVAL;
     }
-    Connection* present = connection();
-    if (state() != State::connected || present == nullptr) {
+    Connection* present = established();
+    if (present == nullptr) {
         return -ENOTCONN;
     }
     const int64_t mapped = present->map(buffer, length, prot == PROT_WRITE, offset);
@@ -24,9 +24,9 @@ int64_t Socket::map(void* buffer, size_t length, int prot, int64_t offset) {
 }
 
 int Socket::unmap(void* buffer, size_t length) {
-    Connection* present = connection();
+    Connection* present = established();
     if (present == nullptr) { // the connection may be gone, with memory that is still mapped
-        present = connections_.last();
+        present = connections_.last_established();
     }
     if (present == nullptr) {
         return -ENOTCONN;

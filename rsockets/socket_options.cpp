@@ -56,8 +56,8 @@ int Socket::take_effect(const Option& option) {
     case Option::Effect::cached: {
         const bool was_corked = cached_.corked;
         cached_.read(options_.kernel());
-        if (was_corked && !cached_.corked && state() == State::connected) {
-            (void)present->poll_space(); // any call sends the data held back
+        if (Connection* sending = established(); was_corked && !cached_.corked && sending != nullptr) {
+            (void)sending->poll_space(); // any call sends the data held back
         }
         return 0;
     }
@@ -161,8 +161,7 @@ int Socket::get_option(int level, int name, void* value, socklen_t* length) {
         return -EFAULT;
     }
     const Option* option = find_option(level, name);
-    if (Connection* present = connection();
-        option != nullptr && option->of_state && present != nullptr && state() == State::connected) {
+    if (Connection* present = established(); option != nullptr && option->of_state && present != nullptr) {
         (void)events_connected(*present, 0); // an error may have arrived that no call has seen
     }
     const Guard lock(mutex_);
@@ -185,7 +184,7 @@ int Socket::control(unsigned long request, int* value) {
     if (value == nullptr) {
         return -EFAULT;
     }
-    Connection* present = state() == State::connected ? connection() : nullptr;
+    Connection* present = established();
     switch (request) {
     case FIONBIO:
         set_nonblocking(*value != 0);

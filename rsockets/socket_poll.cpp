@@ -102,7 +102,7 @@ Socket::Progress Socket::progress() {
     constexpr uint32_t lost = 1U << 29;
     now.ended = (ending_.receive_shut.load() ? receive_shut : 0) | (ending_.send_shut.load() ? send_shut : 0) |
                 (ending_.lost.load() ? lost : 0);
-    if (Connection* present = connection(); present != nullptr && state() == State::connected) {
+    if (Connection* present = established(); present != nullptr) {
         const auto status = present->status();
         // Not what is readable, and what calls have counted: between the two, another thread's receive would hide as
         // many bytes that arrive.
@@ -116,8 +116,8 @@ Socket::Progress Socket::progress() {
 }
 
 bool Socket::may_sleep() {
-    Connection* present = connection();
-    if (present == nullptr || state() != State::connected || present->may_sleep()) {
+    Connection* present = established();
+    if (present == nullptr || present->may_sleep()) {
         return true;
     }
     // The endpoint has events. If no caller has polled for them, they are consumed here, or it would stay signalled.
@@ -129,15 +129,15 @@ bool Socket::may_sleep() {
 }
 
 int Socket::wait_fd() const {
-    Connection* present = connection();
-    return present != nullptr && state() == State::connected ? present->wait_fd() : -1;
+    Connection* present = established();
+    return present != nullptr ? present->wait_fd() : -1;
 }
 
 void Socket::note_sleep() {
     constexpr uint64_t sleeps_per_poll = 64; // buffers grow, and querying their sizes takes longer than counting
     const uint64_t sleeps = counters_.slept();
     RSOCKET_PROBE(sleep, counters_.fd(), static_cast<int>(state()));
-    if (const Connection* present = connection(); present != nullptr && sleeps % sleeps_per_poll == 0) {
+    if (const Connection* present = established(); present != nullptr && sleeps % sleeps_per_poll == 0) {
         const Sizes buffers = present->sizes();
         counters_.set_buffers(buffers.recv_buffer, buffers.send_buffer);
     }

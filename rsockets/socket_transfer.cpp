@@ -291,8 +291,8 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
         const size_t wanted = wait ? std::min(least, total) : 1;
         const auto attempt = [&] { return recv_now(iov, count, flags, wanted); };
         const auto has_part = [&] {
-            Connection* present = connection();
-            return wanted > 1 && present != nullptr && state() == State::connected && present->poll_bytes() > 0;
+            Connection* present = established();
+            return wanted > 1 && present != nullptr && present->poll_bytes() > 0;
         };
         const ssize_t ret = repeat(wait, limit, attempt, has_part);
         // After the timeout, or a signal, the available bytes are returned.
@@ -323,8 +323,8 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
 }
 
 bool Socket::needs_calls() {
-    Connection* present = connection();
-    return present != nullptr && state() == State::connected && present->needs_calls();
+    Connection* present = established();
+    return present != nullptr && present->needs_calls();
 }
 
 Socket::Sending Socket::check_sending() {
@@ -335,7 +335,7 @@ Socket::Sending Socket::check_sending() {
     }
     const auto present_stays = keep_connection();
     service_entry_.listed.store(false); // first: a later send registers the socket again
-    if (Connection* present = connection(); present != nullptr && state() == State::connected) {
+    if (Connection* present = established(); present != nullptr) {
         (void)present->may_sleep(); // moves data on; the queue signals the rest
         if (present->needs_calls() && !service_entry_.listed.exchange(true)) {
             return Sending::waits;

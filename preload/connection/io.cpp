@@ -264,6 +264,9 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
     if (may_wait && (flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL)) {
         return peek_for_all(c, fd, parts, flags);
     }
+    if (s.recovered.load(std::memory_order_relaxed) && s.hold.load(std::memory_order_relaxed)) [[unlikely]] {
+        stream::settle(c, fd); // what the far end has sent again may have been read by now
+    }
     for (;;) {
         const ssize_t n = stream::read_now(c, fd, parts, flags, may_wait);
         if (n == -EAGAIN && s.giving_back) [[unlikely]] {

@@ -408,6 +408,9 @@ void pin(Connection& c, int fd, Reason reason) {
     s.reason.compare_exchange_strong(none, reason);
     if (!gate::pin(s)) { // it is careful
         s.hold = true;
+        if (reason == Reason::option) {
+            s.resent_to = 0; // TCP_ULP: fewer bytes are read than TCP carries
+        }
         {
             const ReadSection section(c, fd);
             if (uint32_t given = Consent::given; section && !request_return(c)) {
@@ -439,7 +442,8 @@ void settle(Connection& c, int fd) {
     Direction& in = c.in_ring();
     const uint32_t epoch = s.in_epoch.load();
     if ((s.out_epoch.load() & 1) != 0 || s.resume_due || s.pending_error != 0 || has_backlog(s) || s.taken != 0 ||
-        (epoch & 1) != 0 || lacks_resent_bytes(c) || (!s.recovered && !is_clear(c.out_ring(), s.out_epoch.load()))) {
+        (epoch & 1) != 0 || (!s.handed_over && !s.giving_back && lacks_resent_bytes(c)) ||
+        (!s.recovered && !is_clear(c.out_ring(), s.out_epoch.load()))) {
         return;
     }
     uint32_t given = Consent::given;

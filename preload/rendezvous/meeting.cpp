@@ -61,7 +61,10 @@ void Meeting::end() {
     *this = Meeting();
 }
 
-int Meeting::take_socket() { return std::exchange(socket_, -1); }
+int Meeting::take_socket() {
+    unwatch(epoll_, socket_);
+    return std::exchange(socket_, -1);
+}
 
 Outcome Meeting::begin(const Upgrade& upgrade, int epoll) {
     upgrade_ = &upgrade;

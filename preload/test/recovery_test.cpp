@@ -249,6 +249,39 @@ void test_an_end_behind_a_record_is_one_if_nothing_is_missing() {
     }
 }
 
+// It stays careful until it has read them.
+void test_resent_bytes_are_counted_before_the_connection_is_the_kernels_again() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("under way"), 9);
+    pair.a.lose();
+    pair.b.await_bytes();
+    pair.b.lose();
+    EXPECT(pair.b.is_over() && pair.b.is_careful());
+    pair.finish();
+    EXPECT(pair.b.is_careful());
+    EXPECT_EQ(pair.b.read(), "under way");
+    pair.b.attend();
+    EXPECT(!pair.b.is_careful());
+    pair.expect_to_go_on();
+}
+
+// A holder that does not use the library reads them from the kernel.
+void test_a_connection_is_handed_over_in_front_of_resent_bytes() {
+    Pair pair;
+    pair.move();
+    EXPECT_EQ(pair.a.write("under way"), 9);
+    pair.a.lose();
+    pair.b.await_bytes();
+    pair.b.lose();
+    EXPECT(pair.b.is_over() && pair.b.is_careful());
+    EXPECT_EQ(stream::hand_over_step(pair.b.connection, pair.sockets.accepted), 0);
+    EXPECT(!pair.b.is_careful());
+    pair.a.attend();
+    EXPECT_EQ(pair.b.read(), "under way");
+    pair.expect_to_go_on();
+}
+
 // Behind the record of a program that has closed, nothing comes.
 void test_a_close_that_cannot_send_the_rest_is_a_reset() {
     Pair pair;
@@ -459,6 +492,8 @@ int main() {
         FABTEST(test_an_end_that_the_far_worker_has_announced_is_one),
         FABTEST(test_a_reset_before_the_failure_is_known_is_an_error),
         FABTEST(test_an_end_behind_a_record_is_one_if_nothing_is_missing),
+        FABTEST(test_resent_bytes_are_counted_before_the_connection_is_the_kernels_again),
+        FABTEST(test_a_connection_is_handed_over_in_front_of_resent_bytes),
         FABTEST(test_a_close_that_cannot_send_the_rest_is_a_reset),
         FABTEST(test_a_close_behind_a_failure_is_none_if_nothing_is_missing),
         FABTEST(test_an_end_that_was_shut_down_compares_what_it_has),

@@ -30,9 +30,15 @@ constexpr int near = 64;
 // The kernel's internal encoding of a device number, which fdinfo shows.
 constexpr unsigned minor_bits = 20;
 
+bool is_unix_socket(int fd) {
+    int domain = 0;
+    socklen_t length = sizeof(domain);
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 && domain == AF_UNIX;
+}
+
 bool is_at(int fd, const Inode& wanted) {
     Inode found;
-    return find_inode(fd, found) && found == wanted;
+    return find_inode(fd, found) && found == wanted && is_unix_socket(fd);
 }
 
 int find_between(int first, int end, const Inode& wanted) {
@@ -115,19 +121,27 @@ bool find_inode(int fd, Inode& out) {
 }
 
 // The kernel gives the second end of a pair the lowest fd above the first one's that is free, and the next inode unless
-// another process or thread creates a file between the two.
+// another process or thread creates a file between the two. It looks for a peer among all sockets of the network
+// namespace, so it is asked only if the next fd is not that end.
 int other_end(int fd, const Inode& inode) {
+    if (!is_unix_socket(fd)) {
+        return -1;
+    }
+    Inode wanted{inode.number + 1, inode.device};
+    if (is_at(fd + 1, wanted)) {
+        return fd + 1;
+    }
     const std::optional<uint32_t> peer = ask_peer(static_cast<uint32_t>(inode.number));
     if (peer == 0) {
         return -1;
     }
-    const Inode wanted{peer ? *peer : inode.number + 1, inode.device};
+    wanted.number = peer ? *peer : wanted.number;
     int found = find_between(fd + 1, fd + near, wanted);
-    if (found < 0) { // above the fds of a program that has many, and few gaps
+    if (found < 0 && peer) { // above the fds of a program that has many, and few gaps
         const int next = base::Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, fd)).get();
         found = find_between(std::max(fd + near, next - near), next, wanted);
     }
-    return found >= 0 ? found : find_anywhere(wanted);
+    return found >= 0 || !peer ? found : find_anywhere(wanted);
 }
 
 } // namespace rstream

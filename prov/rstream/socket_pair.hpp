@@ -18,8 +18,8 @@ struct Inode {
 // The inode of an open fd; false if there is none.
 bool find_inode(int fd, Inode& out);
 
-// The fd in this process of the other end of `fd`, an AF_UNIX socket whose inode is `inode`; -1 if there is none, or if
-// the kernel does not report it. Usually a few fds are checked; all fds of the process at worst.
+// The fd in this process of the other end of `fd`, whose inode is `inode`; -1 if `fd` is no AF_UNIX socket, or the end
+// is closed or elsewhere. Usually one fd is checked; all fds of the process at worst.
 int other_end(int fd, const Inode& inode);
 
 } // namespace rstream

@@ -94,7 +94,8 @@ void test_other_end_has_another_inode() {
     EXPECT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&name), &length), 0);
     const Descriptor client(socket(AF_UNIX, SOCK_STREAM, 0));
     EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&name), length), 0);
-    const Pair between = pair();
+    Pair between = pair();
+    between.first = moved(std::move(between.first), 300);
     const Descriptor server(accept(listener.get(), nullptr, nullptr));
     expect_closed_with_its_queue(client, server);
     EXPECT(!closes_on_exec(between.first) && !closes_on_exec(between.second));

@@ -10,8 +10,10 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <rdma/rsocket.h>
@@ -52,6 +54,22 @@ bool shows_its_descriptors(pid_t process) {
     const std::string path = "/proc/" + std::to_string(process) + "/exe"; // which needs the same permission, proc(5)
     std::array<char, 1> target{};
     return readlink(path.c_str(), target.data(), target.size()) >= 0 || kill(process, 0) != 0;
+}
+
+// Of sockets; sorted.
+using Inodes = std::vector<uint64_t>;
+
+// False: not all of them.
+bool find_sockets_elsewhere(Inodes& out) {
+    const bool all = rendezvous::for_each_socket_elsewhere(
+        &out, [](void* context, uint64_t inode) { static_cast<Inodes*>(context)->push_back(inode); });
+    std::sort(out.begin(), out.end());
+    return all;
+}
+
+bool has_socket(const Inodes& among, int fd) {
+    struct stat one {};
+    return fstat(fd, &one) != 0 || std::binary_search(among.begin(), among.end(), one.st_ino);
 }
 
 } // namespace
@@ -349,24 +367,37 @@ unsigned Worker::read_messages() {
 // A killed process sends nothing. The kernel shows which processes have a connection.
 void Worker::check_processes(uint64_t now) {
     bool any = false;
-    const bool program_shows = program_ended_ || shows_its_descriptors(program_);
     for (auto& [token, one] : links_) {
         Link& link = *one.link;
-        if (link.has_closed()) {
-            continue;
-        }
-        if (program_ended_ && !link.is_shared()) {
+        if (!link.has_closed() && !link.is_shared() && program_ended_) {
             link.abandon();
             make_busy(one);
-        } else if (link.is_shared()) {
-            if (program_shows && rendezvous::is_sole_holder(link.tcp())) {
-                link.abandon();
-                make_busy(one);
-            }
-            any = true;
+        }
+        any = any || (!link.has_closed() && link.is_shared());
+    }
+    if (any && (program_ended_ || shows_its_descriptors(program_))) {
+        abandon_shared();
+    }
+    // It takes as long as there are processes and descriptors.
+    constexpr uint64_t share = 50;
+    next_check_ = any || !program_ended_ ? now + std::max(second, share * (sys::now_ns() - now)) : UINT64_MAX;
+}
+
+// Those that no process has any more.
+void Worker::abandon_shared() {
+    Inodes elsewhere;
+    if (!find_sockets_elsewhere(elsewhere)) {
+        return;
+    }
+    for (auto& [token, one] : links_) {
+        Link& link = *one.link;
+        // Twice: a process may have passed it to one that had been looked at before.
+        if (!link.has_closed() && link.is_shared() && !has_socket(elsewhere, link.tcp()) &&
+            rendezvous::is_sole_holder(link.tcp())) {
+            link.abandon();
+            make_busy(one);
         }
     }
-    next_check_ = any || !program_ended_ ? now + second : UINT64_MAX;
 }
 
 void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {

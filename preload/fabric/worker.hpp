@@ -53,6 +53,7 @@ class Worker final : public LinkOwner {
     void read_inbox();
     unsigned read_messages();
     void check_processes(uint64_t now);
+    void abandon_shared();
     // The link becomes busy. Null: it has ended.
     Link* find(uint64_t token);
     // A notification for the program's service.

@@ -59,37 +59,54 @@ bool link_of(int folder, const char* name, std::array<char, 64>& out) {
     return n > 0;
 }
 
+// Calls body(folder, name) for each /proc/PID/fd/N of other processes until it returns false. False: it did, or /proc
+// cannot be read.
+template <class Body> bool each_descriptor_elsewhere(Body&& body) {
+    const int all = open_folder(AT_FDCWD, "/proc");
+    if (all < 0) {
+        return false;
+    }
+    const auto own = static_cast<long>(sys::call(SYS_getpid));
+    const bool whole = each_entry(all, [&](const char* process) {
+        if (atol(process) == own) {
+            return true;
+        }
+        std::array<char, 64> path{};
+        (void)snprintf(path.data(), path.size(), "%s/fd", process);
+        const int folder = open_folder(all, path.data());
+        if (folder < 0) {
+            return true; // it has ended, or is another user's
+        }
+        bool further = true;
+        (void)each_entry(folder, [&](const char* number) { return further = body(folder, number); });
+        descriptors::close(folder);
+        return further;
+    });
+    descriptors::close(all);
+    return whole;
+}
+
 } // namespace
 
 bool is_sole_holder(int fd) {
     std::array<char, 64> wanted{};
     std::array<char, 64> path{};
     (void)snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
-    const int all = open_folder(AT_FDCWD, "/proc");
-    if (all < 0) {
-        return false;
-    }
-    const auto own = static_cast<long>(sys::call(SYS_getpid));
-    const bool sole = link_of(AT_FDCWD, path.data(), wanted) && each_entry(all, [&](const char* process) {
-                          if (atol(process) == own) {
-                              return true;
-                          }
-                          (void)snprintf(path.data(), path.size(), "%s/fd", process);
-                          const int folder = open_folder(all, path.data());
-                          if (folder < 0) {
-                              return true; // it has ended, or is another user's
-                          }
-                          bool found = false;
-                          (void)each_entry(folder, [&](const char* number) {
-                              std::array<char, 64> link{};
-                              found = link_of(folder, number, link) && strcmp(link.data(), wanted.data()) == 0;
-                              return !found;
-                          });
-                          descriptors::close(folder);
-                          return !found;
-                      });
-    descriptors::close(all);
-    return sole;
+    return link_of(AT_FDCWD, path.data(), wanted) && each_descriptor_elsewhere([&](int folder, const char* number) {
+               std::array<char, 64> link{};
+               return !link_of(folder, number, link) || strcmp(link.data(), wanted.data()) != 0;
+           });
+}
+
+bool for_each_socket_elsewhere(void* context, void (*body)(void* context, uint64_t inode)) {
+    constexpr char prefix[] = "socket:[";
+    return each_descriptor_elsewhere([&](int folder, const char* number) {
+        std::array<char, 64> link{};
+        if (link_of(folder, number, link) && strncmp(link.data(), prefix, sizeof(prefix) - 1) == 0) {
+            body(context, strtoull(link.data() + sizeof(prefix) - 1, nullptr, 10));
+        }
+        return true;
+    });
 }
 
 } // namespace preload::rendezvous

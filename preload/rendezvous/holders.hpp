@@ -5,11 +5,16 @@
 // there, and a process that continues to use it through the kernel would read frames as stream bytes.
 #pragma once
 
+#include <cstdint>
+
 namespace preload::rendezvous {
 
 // Whether no other process has it open, as far as /proc shows: processes whose descriptors this one may not see (those
 // of other users, for example of a root process that has started this one) do not count. Takes some milliseconds with
 // hundreds of processes. False also if it cannot be determined.
 bool is_sole_holder(int fd);
+// Calls body for each socket that other processes have open, as far as /proc shows: more than once for some. False: not
+// for all of them.
+bool for_each_socket_elsewhere(void* context, void (*body)(void* context, uint64_t inode));
 
 } // namespace preload::rendezvous

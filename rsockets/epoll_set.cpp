@@ -410,8 +410,9 @@ bool EpollSet::arm(Interest& interest) {
     return interest.disabled_ || interest.socket_->may_sleep();
 }
 
-// Stores the events of candidates. The kernel watches those that have none.
-int EpollSet::poll_candidates(epoll_event* events, int most, bool& may_sleep) {
+// Stores the events of candidates. The kernel watches those that have none. others_wait: other threads may sleep, and
+// this one uses up what has told of the events.
+int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, bool& may_sleep) {
     take_heard();
     int count = 0;
     polled_.clear();
@@ -421,8 +422,8 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool& may_sleep) {
         const auto kept = keep_connection(interest);
         if (count == most) {
             candidates_.insert(candidates_.begin(), polled_.begin() + static_cast<ptrdiff_t>(i), polled_.end());
-            if (waiting_.load() != 0) {
-                interest.notify(); // another thread may sleep, and what has told of the rest is used up
+            if (others_wait) {
+                interest.notify();
             }
             break; // the rest comes first next time
         }
@@ -446,6 +447,9 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool& may_sleep) {
             }
             if ((interest.wanted_.events & EPOLLET) == 0 || interest.disabled_) {
                 make_candidate(interest); // it may still be ready next time
+                if (others_wait && !interest.disabled_ && interest.watched_.load() < 0) {
+                    interest.notify(); // of a listener, for example; else the kernel goes on to report it
+                }
                 continue;
             }
         }
@@ -525,7 +529,8 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
             if (others >= 0 && part != 0) {
                 count = std::max(0, epoll_wait(others, events, part, 0));
             }
-            count += poll_candidates(events + count, most - count, may_sleep);
+            const bool others_wait = waiting_.load() > (waiting ? 1 : 0);
+            count += poll_candidates(events + count, most - count, others_wait, may_sleep);
             if (others >= 0 && part == 0 && count == 0) {
                 count = std::max(0, epoll_wait(others, events, most, 0));
             }

@@ -88,12 +88,36 @@ void test_what_one_thread_has_no_room_for_wakes_another_one() {
     }
 }
 
+// Neither of two threads takes what both are to hear of, by level: a listener that has something to accept.
+void test_what_one_thread_has_heard_of_wakes_another_one() {
+    const Number from = listener();
+    for (int i = 0; i < 200; ++i) {
+        const Number set(repoll_create(0));
+        EXPECT_EQ(put(from, set), 0);
+        std::promise<long> id;
+        Threads threads;
+        threads.start([&] {
+            id.set_value(syscall(SYS_gettid));
+            epoll_event event{};
+            EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+        });
+        await_thread_asleep(id.get_future().get());
+        const Number client = connected_to(port_of(from));
+        epoll_event event{};
+        EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+        threads.join();
+        const Number server(raccept(from, nullptr, nullptr));
+        EXPECT(server >= 0);
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_two_threads_cannot_make_a_cycle),
         FABTEST(test_what_one_thread_has_no_room_for_wakes_another_one),
+        FABTEST(test_what_one_thread_has_heard_of_wakes_another_one),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

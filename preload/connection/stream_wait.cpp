@@ -439,6 +439,9 @@ void settle(Connection& c, int fd) {
         segment->mirror.stage.load() != path::MirrorFields::ended) {
         return;
     }
+    if (s.recovered && !s.handed_over && !s.giving_back && s.sleepers.load() > own_sleeps) {
+        return; // else one that has moved a part of its bytes would return
+    }
     Direction& in = c.in_ring();
     const uint32_t epoch = s.in_epoch.load();
     if ((s.out_epoch.load() & 1) != 0 || s.resume_due || s.pending_error != 0 || has_backlog(s) || s.taken != 0 ||

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <netinet/in.h>
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 #include "fabtests/common/test.hpp" // last: cmocka has macros of plain names
+#include "preload/test/listener.hpp"
 
 namespace {
 
@@ -72,7 +74,7 @@ class Connection {
         ring.position = written;
         segment_->direction[0].writer.head = written;
         segment_->direction[0].writer.epoch = 1;
-        connect_both();
+        std::tie(far, own) = preload_test::connected_pair();
         recovery.emplace(*segment_, 0, own, ring, path::Cursor{});
     }
     Connection(const Connection&) = delete;
@@ -125,22 +127,6 @@ class Connection {
     std::optional<ClosedRecovery> recovery;
 
   private:
-    void connect_both() {
-        const int listener = socket(AF_INET, SOCK_STREAM, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof(address);
-        EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-        EXPECT_EQ(listen(listener, 1), 0);
-        EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-        far = socket(AF_INET, SOCK_STREAM, 0);
-        EXPECT_EQ(connect(far, reinterpret_cast<sockaddr*>(&address), length), 0);
-        own = accept(listener, nullptr, nullptr);
-        EXPECT(own >= 0);
-        close(listener);
-    }
-
     path::Segment* segment_ = nullptr;
 };
 

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <dirent.h>
@@ -121,24 +122,17 @@ void test_a_filter_for_all_threads_ends_the_librarys() {
 
 // Connects to a process that is stopped once all are upgraded, and returns how long a filter takes then.
 std::chrono::milliseconds time_of_filter_with_stopped_peers(int count) {
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(listener, count), 0);
-    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    std::optional<preload_test::Listener> listener(count);
     const pid_t peer = fork();
     if (peer == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        serve(listener, count);
+        serve(listener->fd(), count);
     }
     std::vector<int> all;
     for (int i = 0; i < count; ++i) {
-        all.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        EXPECT_EQ(connect(all.back(), reinterpret_cast<sockaddr*>(&address), length), 0);
+        all.push_back(listener->connect());
     }
+    listener.reset(); // behind a filter, this process may not
     constexpr int patience = 5000;
     const auto upgraded = [&] { return std::all_of(all.begin(), all.end(), [](int fd) { return path_of(fd) == 3; }); };
     for (int i = 0; i < patience && !upgraded(); ++i) {

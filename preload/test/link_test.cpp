@@ -18,6 +18,7 @@
 #include "preload/rendezvous/holders.hpp"
 
 #include "fabtests/common/test.hpp" // last: cmocka has macros of plain names
+#include "preload/test/listener.hpp"
 
 namespace preload::fabric {
 
@@ -139,19 +140,8 @@ class Host {
         return segment_;
     }
     int socket() {
-        const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof(address);
-        EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-        EXPECT_EQ(listen(listener, 1), 0);
-        EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-        const int made = ::socket(AF_INET, SOCK_STREAM, 0);
-        EXPECT_EQ(connect(made, reinterpret_cast<sockaddr*>(&address), length), 0);
-        far_ = accept(listener, nullptr, nullptr);
-        EXPECT(far_ >= 0);
-        close(listener);
+        const auto [made, far] = preload_test::connected_pair();
+        far_ = far;
         return made;
     }
     path::Segment* segment_ = nullptr; // the link's

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <arpa/inet.h>
@@ -34,6 +35,7 @@
 #include "preload/wait/wakeup.hpp"
 
 #include "fabtests/common/test.hpp" // last: cmocka has macros of plain names
+#include "preload/test/listener.hpp"
 
 // What the functions under test need of the rest of the library.
 namespace {
@@ -226,17 +228,7 @@ struct Sockets {
     int connected = -1;
     int accepted = -1;
     Sockets() {
-        const int listener = socket(AF_INET, SOCK_STREAM, 0);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof(address);
-        auto* at = reinterpret_cast<sockaddr*>(&address);
-        EXPECT(bind(listener, at, length) == 0 && listen(listener, 1) == 0 && getsockname(listener, at, &length) == 0);
-        connected = socket(AF_INET, SOCK_STREAM, 0);
-        EXPECT(connect(connected, at, length) == 0);
-        accepted = accept(listener, nullptr, nullptr);
-        close(listener);
+        std::tie(connected, accepted) = preload_test::connected_pair();
         const int yes = 1;
         for (const int fd : {connected, accepted}) {
             setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));

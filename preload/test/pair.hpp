@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "fabtests/common/test.hpp"
+#include "preload/test/listener.hpp"
 
 namespace preload_test {
 
@@ -70,20 +71,12 @@ struct Connected {
     Connected() : Connected([](int, int) {}) {}
     // prepare(listener, a): before one is bound and the other one connects.
     template <class Prepare> explicit Connected(const Prepare& prepare) {
-        const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        prepare(listener, a);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof(address);
-        EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-        EXPECT_EQ(listen(listener, 1), 0);
-        EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-        EXPECT_EQ(connect(a, reinterpret_cast<sockaddr*>(&address), length), 0);
-        b = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-        EXPECT(b >= 0);
-        close(listener);
+        const Listener listener(1, [&](int fd) {
+            a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            prepare(fd, a);
+        });
+        (void)listener.connect(a);
+        b = listener.accept();
     }
     Connected(const Connected&) = delete;
     Connected& operator=(const Connected&) = delete;

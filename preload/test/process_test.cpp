@@ -559,17 +559,9 @@ void test_a_number_is_used_again_by_another_kind_of_socket() {
         const int other = socket(AF_INET, (tcp_first ? SOCK_DGRAM : SOCK_STREAM) | SOCK_CLOEXEC, 0);
         EXPECT_EQ(dup2(other, before), before);
         close(other);
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        socklen_t length = sizeof(address);
-        const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        EXPECT(bind(listener, reinterpret_cast<sockaddr*>(&address), length) == 0);
-        EXPECT(listen(listener, 1) == 0);
-        EXPECT(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-        EXPECT(connect(before, reinterpret_cast<sockaddr*>(&address), length) == 0);
+        const preload_test::Listener listener;
+        (void)listener.connect(before);
         EXPECT_EQ(path_of(before), tcp_first ? -1 : 0);
-        close(listener);
         close(before);
     }
 }

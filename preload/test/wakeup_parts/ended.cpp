@@ -294,20 +294,12 @@ void test_a_time_limit_that_is_set_after_sleeps_ends_send() {
 void test_a_time_limit_that_is_set_before_connect_and_accept_ends_recv() {
     constexpr int limit_ms = 150;
     const timeval limit{0, limit_ms * 1000};
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(listener, 1), 0);
-    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    EXPECT_EQ(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+    const preload_test::Listener listener;
+    EXPECT_EQ(setsockopt(listener.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
     const int a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT_EQ(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
-    EXPECT_EQ(connect(a, reinterpret_cast<sockaddr*>(&address), length), 0);
-    const int b = accept(listener, nullptr, nullptr);
-    EXPECT(b >= 0);
+    (void)listener.connect(a);
+    const int b = listener.accept();
     const auto exchange = [&](int from, int to) {
         char byte = 'x';
         EXPECT_EQ(send(from, &byte, 1, 0), 1);
@@ -336,7 +328,6 @@ void test_a_time_limit_that_is_set_before_connect_and_accept_ends_recv() {
     }
     close(a);
     close(b);
-    close(listener);
 }
 
 } // namespace

@@ -205,21 +205,12 @@ Peer::Peer(int connections) {
     }
     ::close(control[1]);
     control_ = control[0];
-    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof(address);
-    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(listener, 8), 0);
-    EXPECT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    const preload_test::Listener listener(8);
     for (int i = 0; i < connections; ++i) {
-        EXPECT(ask(Do::connect, ntohs(address.sin_port)) >= 0);
-        fds_.push_back(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-        EXPECT(fds_.back() >= 0);
+        EXPECT(ask(Do::connect, listener.port()) >= 0);
+        fds_.push_back(listener.accept());
         upgrade(static_cast<size_t>(i));
     }
-    ::close(listener);
 }
 
 Peer::~Peer() {

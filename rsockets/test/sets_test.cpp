@@ -63,51 +63,47 @@ void test_two_threads_cannot_make_a_cycle() {
     EXPECT_EQ(neither, 0);
 }
 
+// One thread sleeps in the set, and this one waits there behind what happens.
+template <class Happens> void expect_that_both_hear(int set, const Happens& happens) {
+    std::promise<long> id;
+    Threads threads;
+    threads.start([&] {
+        id.set_value(syscall(SYS_gettid));
+        epoll_event event{};
+        EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+    });
+    await_thread_asleep(id.get_future().get());
+    happens();
+    epoll_event event{};
+    EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+    threads.join();
+}
+
 // One of two threads takes what its array has space for; what tells of the rest must not be used up with that.
 void test_what_one_thread_has_no_room_for_wakes_another_one() {
     const Ends one = connected();
     const Ends other = connected();
     for (int i = 0; i < 200; ++i) {
         const Number set(repoll_create(0));
-        std::promise<long> id;
-        Threads threads;
-        threads.start([&] {
-            id.set_value(syscall(SYS_gettid));
-            epoll_event event{};
-            EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+        expect_that_both_hear(set, [&] {
+            for (const int fd : {static_cast<int>(one.client), static_cast<int>(other.client)}) {
+                epoll_event event{};
+                event.events = EPOLLOUT | EPOLLONESHOT;
+                EXPECT_EQ(repoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
+            }
         });
-        await_thread_asleep(id.get_future().get());
-        for (const int fd : {static_cast<int>(one.client), static_cast<int>(other.client)}) {
-            epoll_event event{};
-            event.events = EPOLLOUT | EPOLLONESHOT;
-            EXPECT_EQ(repoll_ctl(set, EPOLL_CTL_ADD, fd, &event), 0);
-        }
-        epoll_event event{};
-        EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
-        threads.join();
     }
 }
 
 // Neither of two threads takes what both are to hear of, by level: a listener that has something to accept.
 void test_what_one_thread_has_heard_of_wakes_another_one() {
     const Number from = listener();
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < 50; ++i) {
         const Number set(repoll_create(0));
         EXPECT_EQ(put(from, set), 0);
-        std::promise<long> id;
-        Threads threads;
-        threads.start([&] {
-            id.set_value(syscall(SYS_gettid));
-            epoll_event event{};
-            EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
-        });
-        await_thread_asleep(id.get_future().get());
-        const Number client = connected_to(port_of(from));
-        epoll_event event{};
-        EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
-        threads.join();
-        const Number server(raccept(from, nullptr, nullptr));
-        EXPECT(server >= 0);
+        Number client;
+        expect_that_both_hear(set, [&] { client = connected_to(port_of(from)); });
+        EXPECT(Number(raccept(from, nullptr, nullptr)) >= 0);
     }
 }
 

@@ -53,11 +53,16 @@ int poll_any(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask
     return wait::poll(fds, count, timeout_ns, mask);
 }
 
-// Sleeps in a set without careful members, which may get some meanwhile.
-template <class Kernel> int sleep_in(EpollSet& set, Kernel&& kernel) {
+// Sleeps in a set without careful members. One that becomes careful from then on wakes this thread by the kernel.
+// False: there is one already.
+template <class Kernel> bool sleep_in(EpollSet& set, Kernel&& kernel, int& result) {
     EpollSet::Asleep asleep(set);
     set.note_waiter();
-    return cancellable(kernel, [&] { asleep.end(); });
+    if (set.has_careful()) {
+        return false;
+    }
+    result = cancellable(kernel, [&] { asleep.end(); });
+    return true;
 }
 
 EpollSet* set_of(int epfd) { return table::set(epfd); }
@@ -78,17 +83,23 @@ int epoll_any(int epfd, epoll_event* events, int max, int64_t timeout_ns, const 
     }
     if (set == nullptr || !set->has_careful()) {
         const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
-        const int n = set != nullptr ? sleep_in(*set, kernel) : kernel();
-        set = set_of(epfd); // another thread may have added a connection meanwhile
-        if (n <= 0 || set == nullptr) {
-            return n;
+        int n = 0;
+        const bool slept = set != nullptr && sleep_in(*set, kernel, n);
+        if (set == nullptr) {
+            n = kernel();
         }
-        // Members may be converted meanwhile: the kernel's events may be about frames.
-        const int kept = set->has_careful() ? set->sift(events, n) : set->without_own(events, n);
-        if (kept != 0) {
-            return kept;
+        if (set == nullptr || slept) {
+            set = set_of(epfd); // another thread may have added a connection meanwhile
+            if (n <= 0 || set == nullptr) {
+                return n;
+            }
+            // Members may be converted meanwhile: the kernel's events may be about frames.
+            const int kept = set->has_careful() ? set->sift(events, n) : set->without_own(events, n);
+            if (kept != 0) {
+                return kept;
+            }
+            timeout_ns = left_of(timeout_ns, begin);
         }
-        timeout_ns = left_of(timeout_ns, begin);
     }
     return set->wait(epfd, events, max, timeout_ns, mask);
 }
@@ -243,6 +254,7 @@ PRELOAD_EXPORT int epoll_ctl(int epfd, int operation, int fd, struct epoll_event
     if (set == nullptr || (!known && operation != EPOLL_CTL_DEL) || epfd == fd) [[likely]] {
         if (set != nullptr && operation == EPOLL_CTL_ADD) {
             set->note_others();
+            set->update_kernel(); // a removed member may have had the same data
         }
         return real::epoll_ctl(epfd, operation, fd, event);
     }

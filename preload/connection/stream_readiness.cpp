@@ -135,7 +135,7 @@ bool ring_has_space(const Connection& c) {
     const ConnectionState* s = c.state.load(std::memory_order_relaxed);
     return c.segment.load(std::memory_order_relaxed) != nullptr &&
            (s->out_epoch.load(std::memory_order_relaxed) & 1) != 0 && // else the kernel has the space, or has none
-           ring_is_half_empty(c.out_ring());
+           s->recovery.load(std::memory_order_relaxed) == Recovery::none && ring_is_half_empty(c.out_ring());
 }
 
 bool more_may_come(const Connection& c, ssize_t n) {

@@ -29,6 +29,7 @@ namespace {
 constinit LocalLock pool_lock;
 constinit Watch* unused_watches = nullptr;
 constinit EpollSet* unused_sets = nullptr;
+constinit std::atomic<uint32_t> nested_watches{0}; // of all sets
 // Guards Connection::watches.
 constinit LocalLock list_lock;
 
@@ -132,9 +133,28 @@ void EpollSet::drop_number() {
             pipe_ = Pipe::none;
         }
     }
+    if (nested_watches.load() != 0) { // the kernel has removed it from the sets that contain it
+        table::for_each_set([this](int, EpollSet& outer) { outer.remove_nested(*this); });
+    }
     const LocalLock::Hold hold(pool_lock);
     next_unused_ = unused_sets;
     unused_sets = this;
+}
+
+void EpollSet::remove_nested(const EpollSet& inner) {
+    const LocalLock::Hold hold(lock_);
+    if (!hold || nested_ == 0) {
+        return;
+    }
+    for (Watch* bucket : table_) {
+        for (Watch* watch = bucket; watch != nullptr;) {
+            Watch* next = watch->next;
+            if (watch->inner == &inner) {
+                remove(watch);
+            }
+            watch = next;
+        }
+    }
 }
 
 Watch* EpollSet::find(int fd) {
@@ -162,6 +182,7 @@ Watch* EpollSet::add(int fd) {
     if (watch->inner != nullptr) {
         watch->converted = true; // the library checks its members
         ++nested_;
+        nested_watches.fetch_add(1);
         converted_.fetch_add(1);
     }
     return watch;
@@ -237,7 +258,10 @@ void EpollSet::remove(Watch* watch) {
     }
     forget_reported(*watch);
     unlink(*watch);
-    nested_ -= watch->inner != nullptr ? 1 : 0;
+    if (watch->inner != nullptr) {
+        --nested_;
+        nested_watches.fetch_sub(1);
+    }
     removed_ -= watch->removed ? 1 : 0;
     if (watch->converted) {
         converted_.fetch_sub(1);
@@ -290,7 +314,7 @@ void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_due) {
     activate(watch);
     // A thread that sleeps has armed nothing at the peer, and has not checked the ring: the kernel's socket, which
     // usually has space, wakes it.
-    const uint32_t space = wakes ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
+    const uint32_t space = wakes || is_asleep() ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
     number = epfd;
     change_in_kernel(watch, is_several() ? reported_to_all : kernel_events_of(watch.wanted.events | space));
 }
@@ -339,6 +363,15 @@ void EpollSet::flush_removed() {
     }
 }
 
+// Whether a member with the same data is still in the kernel's set only.
+bool EpollSet::has_removed_of(const epoll_event& event) const {
+    const Watch* watch = removed_ != 0 ? by_data_[bucket_of(event)] : nullptr;
+    while (watch != nullptr && (!watch->removed || watch->wanted.data.u64 != event.data.u64)) {
+        watch = watch->next_of_data;
+    }
+    return watch != nullptr;
+}
+
 void EpollSet::update_kernel() {
     const LocalLock::Hold hold(lock_);
     if (hold) {
@@ -372,6 +405,9 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
         if (watch != nullptr && watch->removed) {
             flush_removed();
             watch = nullptr;
+        }
+        if (operation == EPOLL_CTL_ADD && event != nullptr && has_removed_of(*event)) {
+            flush_removed(); // else its events could be taken for those of the removed one
         }
         epoll_event changed{};
         epoll_event* given = event;

@@ -214,6 +214,7 @@ void EpollSet::activate_missed() {
 int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
     int count = 0;
     soon_ = false;
+    by_level_ = false;
     activate_missed();
     if (to_sleep) {
         flush_removed();
@@ -239,6 +240,7 @@ int EpollSet::collect(epoll_event* events, int max, bool to_sleep) {
             events[count].data = watch->wanted.data;
             ++count;
             watch->disabled = (watch->wanted.events & EPOLLONESHOT) != 0;
+            by_level_ = by_level_ || (watch->wanted.events & (EPOLLONESHOT | EPOLLET)) == 0;
         }
         if (!there && to_sleep && watch->inner == nullptr && !again) {
             watch->active = false;
@@ -273,6 +275,15 @@ bool EpollSet::is_only_of_data(const Watch& watch) const {
     return other == nullptr;
 }
 
+namespace {
+
+bool has_ended(int fd) {
+    pollfd one{fd, POLLRDHUP, 0};
+    return sys::poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+} // namespace
+
 // With the lock: events of converted members only activate them. Returns how many are left.
 int EpollSet::take_kernel_events(epoll_event* events, int count) {
     count = take_own_events(events, count);
@@ -296,7 +307,8 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
                 is_left = is_left || !watch->converted;
             }
             if (watch->converted && watch->connection != nullptr) { // by edge, so also for a member that is added again
-                if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
+                constexpr uint32_t end = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+                if ((events[i].events & end) != 0 && (is_only_of_data(*watch) || has_ended(watch->fd))) {
                     watch->connection->state.load()->ended = true;
                 }
                 if ((events[i].events & EPOLLIN) != 0) {
@@ -454,7 +466,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
             if (kept < max && hold) {
                 kept += collect(events + kept, max - kept, false);
             }
-            if (kept == max && hold) {
+            if (hold && (kept == max || (kept != 0 && by_level_))) {
                 wake_another();
             }
         }

@@ -96,7 +96,7 @@ class EpollSet {
     void note_missed() { missed_.store(true); }
     [[nodiscard]] bool has_wakeup() const { return wakeup_.load() != 0; }
     void wake() const; // the lock is not needed
-    [[nodiscard]] bool has_careful() const { return converted_.load(std::memory_order_relaxed) != 0; }
+    [[nodiscard]] bool has_careful() const { return converted_.load() != 0; }
 
     // Counts the calling thread as a sleeper of a set and of the sets nested in it.
     class Asleep {
@@ -132,9 +132,11 @@ class EpollSet {
     Watch* find(int fd);
     Watch* add(int fd);
     void remove(Watch* watch);
+    void remove_nested(const EpollSet& inner);
     size_t add_nested(std::span<EpollSet*> sets);
     bool change_in_memory(Watch& watch, int operation, const epoll_event* event);
     void flush_removed();
+    [[nodiscard]] bool has_removed_of(const epoll_event& event) const;
     int collect(epoll_event* events, int max, bool to_sleep);
     void activate_missed();
     uint64_t sleeper();
@@ -193,6 +195,7 @@ class EpollSet {
     uint32_t removed_ = 0;             // Watch::removed
     std::atomic<uint32_t> sleepers_{0};
     std::atomic<int> numbers_{0};
+    bool by_level_ = false;           // one that the last collect() has returned remains for other threads as well
     bool soon_ = false;               // a member must be checked again, see stream::gives_back()
     std::atomic<bool> missed_{false}; // Watch::missed of a member
     bool max_reached_ = false;        // the program's array was full

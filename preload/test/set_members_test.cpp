@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Members of an epoll set that are closed, removed, or not alone with their data, and two threads that wait for one of
+// them: what the kernel reports, and no more. set_members_test.sh runs it under the preload library.
+#include <array>
+#include <future>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+
+#include "preload/test/pair.hpp"
+#include "rsockets/test/asleep.hpp"
+
+namespace {
+
+using preload_test::Pair;
+
+class Set {
+  public:
+    Set() = default;
+    Set(const Set&) = delete;
+    Set& operator=(const Set&) = delete;
+    ~Set() { close(); }
+    void close() {
+        if (fd_ >= 0) {
+            ::close(std::exchange(fd_, -1));
+        }
+    }
+    [[nodiscard]] int fd() const { return fd_; }
+    void add(int fd, uint64_t data, uint32_t events = EPOLLIN) const {
+        epoll_event event{};
+        event.events = events;
+        event.data.u64 = data;
+        EXPECT_EQ(epoll_ctl(fd_, EPOLL_CTL_ADD, fd, &event), 0);
+    }
+    void remove(int fd) const { EXPECT_EQ(epoll_ctl(fd_, EPOLL_CTL_DEL, fd, nullptr), 0); }
+    // How many members have events within a time.
+    [[nodiscard]] int events(int timeout_ms = 0) const {
+        std::array<epoll_event, 4> found{};
+        return epoll_wait(fd_, found.data(), found.size(), timeout_ms);
+    }
+
+  private:
+    int fd_ = epoll_create1(EPOLL_CLOEXEC);
+};
+
+constexpr uint64_t some = 4711;
+
+int long_time() { return static_cast<int>(fabtests::patience(10000)); }
+
+// The number of events that a thread gets which sleeps in the set already. 0 also if it was not woken: it finds them
+// when its time is over.
+class Waiter {
+  public:
+    explicit Waiter(const Set& set)
+        : thread_([this, &set] {
+              const auto begin = fabtests::Clock::now();
+              id_.set_value(syscall(SYS_gettid));
+              const int found = set.events(long_time());
+              found_ = fabtests::milliseconds_since(begin) < long_time() / 2 ? found : 0;
+          }) {
+        await_thread_asleep(id_.get_future().get());
+    }
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+    ~Waiter() {
+        if (thread_.joinable()) {
+            thread_.join();
+        }
+    }
+    int found() {
+        thread_.join();
+        return found_;
+    }
+
+  private:
+    std::promise<long> id_;
+    int found_ = -1;
+    std::thread thread_;
+};
+
+// Both hear of what neither of them reads.
+void test_two_threads_hear_of_an_event_by_level() {
+    for (int i = 0; i < 50; ++i) {
+        const Pair pair;
+        const Set set;
+        set.add(pair.b, some);
+        EXPECT_EQ(set.events(), 0);
+        Waiter one(set);
+        Waiter other(set);
+        EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+        EXPECT_EQ(one.found(), 1);
+        EXPECT_EQ(other.found(), 1);
+    }
+}
+
+void test_the_end_of_one_member_is_not_that_of_another_one_with_the_same_data() {
+    Pair ended;
+    Pair other;
+    const Set set;
+    set.add(ended.b, some);
+    set.add(other.b, some);
+    EXPECT_EQ(set.events(), 0);
+    close(std::exchange(ended.a, -1));
+    EXPECT_EQ(set.events(long_time()), 1);
+    other.exchange(); // in memory
+    EXPECT_EQ(preload_test::path_of(other.b), 3);
+    std::promise<long> id;
+    int found = 0;
+    std::thread sleeper([&] {
+        id.set_value(syscall(SYS_gettid));
+        pollfd one{other.b, POLLIN, 0};
+        found = poll(&one, 1, long_time());
+    });
+    await_thread_asleep(id.get_future().get());
+    const auto begin = fabtests::Clock::now();
+    close(std::exchange(other.a, -1));
+    sleeper.join();
+    EXPECT_EQ(found, 1);
+    EXPECT(fabtests::milliseconds_since(begin) < long_time() / 2);
+}
+
+void test_a_nested_set_that_is_closed_is_no_member_any_more() {
+    const Pair pair;
+    const Set outer;
+    {
+        const Set inner;
+        outer.add(inner.fd(), some);
+        inner.add(pair.b, some);
+        EXPECT_EQ(outer.events(), 0);
+    }
+    EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+    for (int i = 0; i < 4; ++i) {
+        const Set another;
+        another.add(pair.b, some);
+        EXPECT_EQ(another.events(long_time()), 1);
+        EXPECT_EQ(outer.events(), 0);
+    }
+}
+
+void test_a_member_has_the_data_of_one_that_was_removed() {
+    for (const uint32_t events : {uint32_t{EPOLLIN}, uint32_t{EPOLLIN | EPOLLET}}) {
+        const Pair pair;
+        const Set set;
+        set.add(pair.b, some, events);
+        EXPECT_EQ(set.events(), 0);
+        set.remove(pair.b);
+        std::array<int, 2> pipe{};
+        EXPECT_EQ(pipe2(pipe.data(), O_CLOEXEC), 0);
+        set.add(pipe[0], some, events);
+        EXPECT_EQ(write(pipe[1], "x", 1), 1);
+        EXPECT_EQ(set.events(), 1);
+        EXPECT_EQ(set.events(), (events & EPOLLET) != 0 ? 0 : 1);
+        close(pipe[1]);
+        EXPECT_EQ(set.events(), 1);
+        close(pipe[0]);
+        pair.exchange();
+        EXPECT_EQ(preload_test::path_of(pair.b), 3);
+    }
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_two_threads_hear_of_an_event_by_level),
+        FABTEST(test_the_end_of_one_member_is_not_that_of_another_one_with_the_same_data),
+        FABTEST(test_a_nested_set_that_is_closed_is_no_member_any_more),
+        FABTEST(test_a_member_has_the_data_of_one_that_was_removed),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

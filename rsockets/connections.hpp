@@ -53,8 +53,8 @@ template <class One> class ConnectionsOf {
     void add(std::unique_ptr<One> made) {
         receive_buffer_.store(made->sizes().recv_buffer, std::memory_order_relaxed);
         const Guard lock(mutex_);
-        present_.store(made.get(), std::memory_order_release);
-        all_.push_back(std::move(made));
+        all_.push_back(std::move(made)); // first: it may throw
+        present_.store(all_.back().get(), std::memory_order_release);
     }
     // The current connection is established.
     void note_connected() {

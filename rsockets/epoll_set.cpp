@@ -72,10 +72,11 @@ EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
 
 void EpollSet::Interest::notify() {
     const Guard lock(set_.notified_mutex_);
-    if (std::exchange(notified_, true)) {
+    if (notified_) {
         return; // queued already
     }
     set_.notified_.push_back(id_);
+    notified_ = true;
     if (set_.notified_.size() == 1) {
         const uint64_t one = 1;
         (void)!::write(set_.wake_.get(), &one, sizeof(one));
@@ -220,23 +221,29 @@ bool EpollSet::reaches(const EpollSet& other, int depth) {
 }
 
 int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
-    auto made = std::make_unique<Interest>(*this, fd, object);
-    Interest& interest = *made;
+    const Key key{fd, object.get()};
+    Interest& interest = *interests_.emplace(key, std::make_unique<Interest>(*this, fd, object)).first->second;
     interest.id_ = next_id_++;
     interest.wanted_ = event;
-    if (interest.nested_ != nullptr) {
-        epoll_event watch = watching_nested(interest.id_, event.events);
-        if (epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, interest.nested_->wait_fd(), &watch) != 0) {
-            return -errno;
+    try {
+        by_id_[interest.id_] = &interest;
+        if (interest.nested_ != nullptr) {
+            epoll_event watch = watching_nested(interest.id_, event.events);
+            if (epoll_ctl(kernel_.get(), EPOLL_CTL_ADD, interest.nested_->wait_fd(), &watch) != 0) {
+                const int error = errno;
+                erase(key);
+                return -error;
+            }
+            interest.watched_ = interest.nested_->wait_fd();
         }
-        interest.watched_ = interest.nested_->wait_fd();
+        if (interest.socket_ != nullptr) {
+            interest.socket_->wait_queue().add(&interest);
+        }
+        interest.notify(); // waiters must poll it
+    } catch (...) {        // no memory
+        erase(key);
+        throw;
     }
-    by_id_[interest.id_] = &interest;
-    interests_[{fd, object.get()}] = std::move(made);
-    if (interest.socket_ != nullptr) {
-        interest.socket_->wait_queue().add(&interest);
-    }
-    interest.notify(); // waiters must poll it
     return 0;
 }
 

@@ -31,13 +31,30 @@ int Socket::unmap(void* buffer, size_t length) {
     if (present == nullptr) {
         return -ENOTCONN;
     }
+    // If the caller does not wait any more, also because its thread is cancelled: else the peer's answer would keep the
+    // endpoint signalled.
+    struct Withdrawal {
+        Connection& of;
+        void* buffer;
+        size_t length;
+        bool due = true;
+        ~Withdrawal() {
+            if (due) {
+                (void)make();
+            }
+        }
+        bool make() { // true: the iomap has just ended
+            due = false;
+            return of.unmap(buffer, length, false) == 0;
+        }
+    } withdrawal{*present, buffer, length};
     const auto ret = repeat(true, Nanoseconds(cached_.send_timeout.load()),
                             [&]() -> ssize_t { return present->unmap(buffer, length, true); });
-    if (ret == -EAGAIN || ret == -EINTR) {
-        // The caller does not wait any more; the iomap may just have ended.
-        return present->unmap(buffer, length, false) == 0 ? 0 : static_cast<int>(ret);
+    if (ret == 0) {
+        withdrawal.due = false;
+        return 0;
     }
-    return static_cast<int>(ret);
+    return withdrawal.make() ? 0 : static_cast<int>(ret);
 }
 
 ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int flags) {

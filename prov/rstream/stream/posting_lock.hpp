@@ -28,9 +28,9 @@ class BASE_CHECKED(capability("mutex")) PostingLock {
     template <class Work> void request(const Work& work) BASE_UNCHECKED { // `work` names the lock by its owner
         requested_.store(true);
         while (requested_.load() && mutex_.try_lock()) {
+            const std::lock_guard held(mutex_, std::adopt_lock); // the work may throw
             requested_.store(false);
             work();
-            mutex_.unlock();
         }
     }
 

@@ -277,8 +277,10 @@ bool EpollSet::is_only_of_data(const Watch& watch) const {
 
 namespace {
 
-bool has_ended(int fd) {
-    pollfd one{fd, POLLRDHUP, 0};
+bool has_ended(const Watch& watch) {
+    // A duplicate may keep the connection, and the membership.
+    Connection& c = *watch.connection;
+    pollfd one{table::connection(watch.fd) == &c ? watch.fd : c.fd.load(), POLLRDHUP, 0};
     return sys::poll(&one, 1, 0) > 0 && (one.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
@@ -308,7 +310,7 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
             }
             if (watch->converted && watch->connection != nullptr) { // by edge, so also for a member that is added again
                 constexpr uint32_t end = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
-                if ((events[i].events & end) != 0 && (is_only_of_data(*watch) || has_ended(watch->fd))) {
+                if ((events[i].events & end) != 0 && (is_only_of_data(*watch) || has_ended(*watch))) {
                     watch->connection->state.load()->ended = true;
                 }
                 if ((events[i].events & EPOLLIN) != 0) {

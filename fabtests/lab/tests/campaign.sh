@@ -105,7 +105,7 @@ kind() {
             sed -n 's/^# longest pause: \([0-9]*\) ms/\1/p' output >>pauses
         else
             bad=$((bad + 1))
-            echo "run $run: $(cat reason) $(count 8) upgrades, $(count 9) returns"
+            echo "run $run: $(cat reason) $(count 8) upgrades, $(count 9) returns; $(reasons)"
             grep -v '^# seed' output
         fi
         random 0 1 >/dev/null # in this shell: those of a run are its own

@@ -201,7 +201,7 @@ void test_a_worker_that_ends_beside_a_child_is_followed_by_another() {
     const pid_t child = vfork(); // NOLINT(clang-analyzer-security.insecureAPI.vfork): what programs do
     if (child == 0) {
         kill(worker, SIGKILL);
-        poll(nullptr, 0, 300);
+        poll(nullptr, 0, 300); // this process is suspended, but for the library's thread, which hears of it
         _exit(0);
     }
     EXPECT_EQ(waitpid(child, nullptr, 0), child);

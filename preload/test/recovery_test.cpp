@@ -228,18 +228,23 @@ void test_a_reset_before_the_failure_is_known_is_an_error() {
     }
 }
 
+// Both ends have sent their records, and a has to send `text` again.
+void lose_under_way(Pair& pair, const std::string& text) {
+    pair.move();
+    EXPECT_EQ(pair.a.write(text), static_cast<ssize_t>(text.size()));
+    pair.a.lose();
+    pair.b.await_bytes();
+    pair.b.lose();
+    EXPECT(pair.b.is_over() && pair.b.is_careful());
+}
+
 // A program that is killed behind its record: what it had to send again is missing, however much of it.
 void test_an_end_behind_a_record_is_one_if_nothing_is_missing() {
     const std::string whole = "under way";
     for (const bool by_poll : {false, true}) {
         for (const size_t arrives : {size_t{0}, size_t{4}, whole.size()}) {
             Pair pair;
-            pair.move();
-            EXPECT_EQ(pair.a.write(whole), static_cast<ssize_t>(whole.size()));
-            pair.a.lose();
-            pair.b.await_bytes();
-            pair.b.lose();
-            EXPECT(pair.b.is_over());
+            lose_under_way(pair, whole);
             EXPECT_EQ(send(pair.sockets.connected, whole.data(), arrives, 0), static_cast<ssize_t>(arrives));
             EXPECT_EQ(shutdown(pair.sockets.connected, SHUT_WR), 0);
             pair.b.attend();
@@ -252,12 +257,7 @@ void test_an_end_behind_a_record_is_one_if_nothing_is_missing() {
 // It stays careful until it has read them.
 void test_resent_bytes_are_counted_before_the_connection_is_the_kernels_again() {
     Pair pair;
-    pair.move();
-    EXPECT_EQ(pair.a.write("under way"), 9);
-    pair.a.lose();
-    pair.b.await_bytes();
-    pair.b.lose();
-    EXPECT(pair.b.is_over() && pair.b.is_careful());
+    lose_under_way(pair, "under way");
     pair.finish();
     EXPECT(pair.b.is_careful());
     EXPECT_EQ(pair.b.read(), "under way");
@@ -269,12 +269,7 @@ void test_resent_bytes_are_counted_before_the_connection_is_the_kernels_again() 
 // A holder that does not use the library reads them from the kernel.
 void test_a_connection_is_handed_over_in_front_of_resent_bytes() {
     Pair pair;
-    pair.move();
-    EXPECT_EQ(pair.a.write("under way"), 9);
-    pair.a.lose();
-    pair.b.await_bytes();
-    pair.b.lose();
-    EXPECT(pair.b.is_over() && pair.b.is_careful());
+    lose_under_way(pair, "under way");
     EXPECT_EQ(stream::hand_over_step(pair.b.connection, pair.sockets.accepted), 0);
     EXPECT(!pair.b.is_careful());
     pair.a.attend();

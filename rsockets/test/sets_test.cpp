@@ -63,19 +63,25 @@ void test_two_threads_cannot_make_a_cycle() {
     EXPECT_EQ(neither, 0);
 }
 
-// One thread sleeps in the set, and this one waits there behind what happens.
+// One thread sleeps in the set, and this one waits there behind what happens. Who was not woken finds the event when
+// its time is over.
 template <class Happens> void expect_that_both_hear(int set, const Happens& happens) {
+    const auto time = patience(20000);
+    const auto hear = [&] {
+        const auto begin = Clock::now();
+        epoll_event event{};
+        EXPECT_EQ(repoll_wait(set, &event, 1, time), 1);
+        EXPECT(milliseconds_since(begin) < time / 2);
+    };
     std::promise<long> id;
     Threads threads;
     threads.start([&] {
         id.set_value(syscall(SYS_gettid));
-        epoll_event event{};
-        EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+        hear();
     });
     await_thread_asleep(id.get_future().get());
     happens();
-    epoll_event event{};
-    EXPECT_EQ(repoll_wait(set, &event, 1, patience(20000)), 1);
+    hear();
     threads.join();
 }
 

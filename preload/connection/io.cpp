@@ -123,15 +123,38 @@ ssize_t sleep_receiving(Connection& c, int fd, const Asleep& asleep) {
     return n >= 0 ? n : reset ? -ECONNRESET : -error;
 }
 
-int time_limit_ms(int fd, int name) {
-    timeval limit{};
-    socklen_t length = sizeof(limit);
-    if (sys::getsockopt(fd, SOL_SOCKET, name, &limit, &length) != 0 || (limit.tv_sec == 0 && limit.tv_usec == 0)) {
-        return -1;
+// SO_RCVTIMEO or SO_SNDTIMEO of a call, for all its waits together (socket(7)). Begins with the first one.
+class TimeLimit {
+  public:
+    TimeLimit(const ConnectionState& s, int fd, int option) : fd_(fd), option_(option), has_(s.time_limits) {}
+    // As poll(2) takes it: -1 without a limit, 0 if it is over.
+    [[nodiscard]] int left_ms() {
+        constexpr uint64_t ns_per_ms = 1000000;
+        const uint64_t now = has_ ? sys::now_ns() : 0;
+        if (has_ && end_ns_ == 0) {
+            const uint64_t limit_ms = milliseconds(fd_, option_);
+            has_ = limit_ms != 0;
+            end_ns_ = now + limit_ms * ns_per_ms;
+        }
+        return !has_ ? -1 : now < end_ns_ ? static_cast<int>((end_ns_ - now + ns_per_ms - 1) / ns_per_ms) : 0;
     }
-    constexpr long most = 1000000;
-    return static_cast<int>(std::min(limit.tv_sec, most) * 1000 + (limit.tv_usec + 999) / 1000);
-}
+
+  private:
+    // 0: there is none.
+    static uint64_t milliseconds(int fd, int option) {
+        constexpr long most_s = 1000000;
+        timeval limit{};
+        socklen_t length = sizeof(limit);
+        return sys::getsockopt(fd, SOL_SOCKET, option, &limit, &length) == 0
+                   ? static_cast<uint64_t>(std::min(limit.tv_sec, most_s) * 1000 + (limit.tv_usec + 999) / 1000)
+                   : 0;
+    }
+
+    int fd_;
+    int option_;
+    bool has_;
+    uint64_t end_ns_ = 0;
+};
 
 void note_events(Connection& c, ConnectionState& s, short events) {
     if ((events & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
@@ -142,19 +165,36 @@ void note_events(Connection& c, ConnectionState& s, short events) {
     }
 }
 
-// As sleep_receiving(), for a call that has something to return: no signal restarts it then, and poll(2) is never
-// restarted (signal(7)).
-ssize_t sleep_with_part(Connection& c, ConnectionState& s, int fd, const Asleep& asleep) {
-    const int limit = s.time_limits ? time_limit_ms(fd, SO_RCVTIMEO) : -1;
+// As sleep_receiving(), for a call that has something to return or a time limit: no signal restarts it then, and
+// poll(2) is never restarted (signal(7)).
+ssize_t poll_receiving(Connection& c, ConnectionState& s, int fd, const Asleep& asleep, TimeLimit& limit) {
     pollfd one{fd, POLLIN | POLLRDHUP, 0};
     const uint64_t begin = sys::now_ns();
-    const int n = cancellable([&] { return real::poll(&one, 1UL, limit); }, [&] { asleep.end(); });
+    const int n = cancellable([&] { return real::poll(&one, 1UL, limit.left_ms()); }, [&] { asleep.end(); });
     const int result = n > 0 ? 1 : n == 0 ? -EAGAIN : -errno;
     spin::slept(begin, sys::now_ns());
     if (n > 0) {
         note_events(c, s, one.revents);
     }
     return result;
+}
+
+// For what no event reports (see Readiness::soon). Signals, cancellation and the time limit end it as they end a call
+// that sleeps. 0: check again; else -errno.
+ssize_t pause(TimeLimit& limit, bool has_part) {
+    const int left = limit.left_ms();
+    if (left == 0) {
+        return -EAGAIN;
+    }
+    if (left > 0 || has_part) {
+        const int n = cancellable([] { return real::poll(nullptr, 0UL, stream::give_back_pause_ms); }, [] {});
+        return n >= 0 ? 0 : -errno;
+    }
+    pollfd none{-1, 0, 0};
+    return poll_restarted(
+               none, stream::give_back_pause_ms, [](void*) {}, nullptr) >= 0
+               ? 0
+               : -errno;
 }
 
 // Some bytes were moved before this result: an error that the kernel does not report again is left to the next call.
@@ -212,11 +252,11 @@ void count(Connection& c, ConnectionState& s) {
 namespace {
 
 // The peeked bytes are in the ring, in front of further ones: sleeps by frame, like all waiters. False: the call ends.
-bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peeked) {
+bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peeked, TimeLimit& limit) {
     const Asleep asleep(c, s, fd);
     stream::arm(c, POLLIN, path::by_frame);
     if (stream::more_may_come(c, peeked)) {
-        if (sleep_with_part(c, s, fd, asleep) <= 0) {
+        if (poll_receiving(c, s, fd, asleep, limit) <= 0) {
             return false;
         }
         (void)stream::check(c, fd, 0, path::nobody); // consumes the frame, which would wake this thread forever
@@ -229,8 +269,7 @@ bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peek
 ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
     constexpr int pause_ms = 1;
     ConnectionState& s = *c.state.load();
-    const int limit = s.time_limits ? time_limit_ms(fd, SO_RCVTIMEO) : -1;
-    const uint64_t begin = sys::now_ns();
+    TimeLimit limit(s, fd, SO_RCVTIMEO);
     for (bool ended = false;;) {
         Parts parts = all;
         const ssize_t first = receive_careful(c, fd, parts, flags & ~MSG_WAITALL);
@@ -240,7 +279,7 @@ ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
             return n;
         }
         if (further == 0 && stream::more_may_come(c, first)) {
-            if (!sleep_behind_peeked(c, s, fd, first)) {
+            if (!sleep_behind_peeked(c, s, fd, first, limit)) {
                 return n;
             }
             continue;
@@ -248,7 +287,7 @@ ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
         pollfd one{fd, POLLRDHUP, 0};
         const int ready = cancellable([&] { return real::poll(&one, 1UL, pause_ms); }, [] {});
         ended = ready > 0;
-        if (ready < 0 || (limit >= 0 && sys::now_ns() - begin > static_cast<uint64_t>(limit) * 1000000)) {
+        if (ready < 0 || limit.left_ms() == 0) {
             return n;
         }
     }
@@ -259,6 +298,7 @@ ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
 ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
     ConnectionState& s = *c.state.load();
     const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
+    TimeLimit limit(s, fd, SO_RCVTIMEO);
     ssize_t done = 0;
     bool by_ring = true;
     if (may_wait && (flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL)) {
@@ -293,7 +333,9 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         const stream::Readiness r = stream::check(c, fd, POLLIN, own.sleeper());
         if (r.only_soon(POLLIN)) {
             asleep.end();
-            (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
+            if (const ssize_t paused = pause(limit, done != 0); paused < 0) {
+                return done != 0 ? done : paused;
+            }
             continue;
         }
         if (r.blocked || r.events != 0) {
@@ -310,8 +352,9 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             return done; // it may have been notified before, and the peer has had time to answer with a reset
         }
         const ssize_t slept = own.by_id() ? own.sleep(asleep, done != 0)
-                              : done != 0 ? sleep_with_part(c, s, fd, asleep)
-                                          : stream::reset_or_end(c, sleep_receiving(c, fd, asleep));
+                              : done != 0 || limit.left_ms() >= 0
+                                  ? poll_receiving(c, s, fd, asleep, limit)
+                                  : stream::reset_or_end(c, sleep_receiving(c, fd, asleep));
         if (own.by_id() && slept > 0 && s.read_shut && !stream::ring_has_bytes(c)) {
             return done; // like the kernel's call, which ends at once, before the peer can answer with a reset
         }
@@ -329,16 +372,15 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
 namespace {
 
 // 0: check again; else -errno.
-ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part) {
+ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part, TimeLimit& time_limit) {
     ConnectionState& s = *c.state.load();
-    const int limit = s.time_limits ? time_limit_ms(fd, SO_SNDTIMEO) : -1;
+    const int limit = time_limit.left_ms();
     const Asleep asleep(c, s, fd);
     OwnSleep own(c, s, by_ring);
     const stream::Readiness r = stream::check(c, fd, POLLOUT, own.sleeper());
     if (r.only_soon(POLLOUT)) {
         asleep.end();
-        (void)sys::poll(nullptr, 0, stream::give_back_pause_ms);
-        return 0;
+        return pause(time_limit, has_part);
     }
     if (r.blocked || (r.events & (POLLOUT | POLLHUP | POLLERR)) != 0) { // a peer that is half-closed still reads
         return 0;
@@ -358,7 +400,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part) {
     pollfd one{fd, r.kernel, 0};
     if (limit < 0 && !has_part) {
         const auto end = [](void* what) { static_cast<const Asleep*>(what)->end(); };
-        const int n = poll_restarted(one, end, const_cast<Asleep*>(&asleep));
+        const int n = poll_restarted(one, -1, end, const_cast<Asleep*>(&asleep));
         if (n > 0) {
             note_events(c, s, one.revents);
         }
@@ -392,6 +434,7 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
     const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
     ssize_t done = 0;
     bool by_ring = true;
+    TimeLimit limit(s, fd, SO_SNDTIMEO);
     if (!parts.empty()) {
         test_return(c, fd);
     }
@@ -421,7 +464,7 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags) {
         if (spin::until([&] { return stream::ring_has_space(c); })) {
             continue;
         }
-        if (const ssize_t waited = wait_to_send(c, fd, by_ring, done != 0); waited < 0) {
+        if (const ssize_t waited = wait_to_send(c, fd, by_ring, done != 0, limit); waited < 0) {
             return done != 0 ? later(s, done, waited) : waited;
         }
         if (s.write_shut != WriteShut::no) [[unlikely]] {
@@ -444,6 +487,7 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
     const bool may_wait = !s.nonblocking.load(std::memory_order_relaxed);
     size_t done = 0;
     bool by_ring = true;
+    TimeLimit limit(s, fd, SO_SNDTIMEO);
     while (done < count) {
         const ssize_t n = stream::write_file_now(c, fd, file, offset, count - done);
         if (n > 0) {
@@ -460,7 +504,7 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
             }
             return done != 0 ? static_cast<ssize_t>(done) : n;
         }
-        if (const ssize_t waited = wait_to_send(c, fd, by_ring, done != 0); waited < 0) {
+        if (const ssize_t waited = wait_to_send(c, fd, by_ring, done != 0, limit); waited < 0) {
             return done != 0 ? static_cast<ssize_t>(done) : waited;
         }
         if (s.write_shut != WriteShut::no) [[unlikely]] {

@@ -22,6 +22,7 @@ namespace {
 
 using wakeup_test::Do;
 using wakeup_test::Peer;
+using wakeup_test::Sleeper;
 
 constexpr long unread = 5000;
 constexpr int tries = 5;
@@ -167,6 +168,89 @@ void test_a_blocking_splice_never_refuses() {
     EXPECT_EQ(refused, 0);
 }
 
+// A connection whose return to the kernel waits for the peer: nothing is received meanwhile.
+class Returning {
+  public:
+    Returning() {
+        std::array<int, 2> ends{};
+        EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+        EXPECT_EQ(peer_.ask(Do::send, unread), unread);
+        peer_.stop();
+        set_nonblocking(fd());
+        EXPECT_EQ(splice(fd(), nullptr, ends[1], nullptr, unread, 0), -1);
+        EXPECT_EQ(errno, EAGAIN);
+        EXPECT_EQ(fcntl(fd(), F_SETFL, fcntl(fd(), F_GETFL) & ~O_NONBLOCK), 0);
+        close(ends[0]);
+        close(ends[1]);
+    }
+    [[nodiscard]] int fd() const { return peer_.fd(); }
+    void limit_time(long ms) const {
+        const timeval limit{0, ms * 1000};
+        EXPECT_EQ(setsockopt(fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+    }
+    [[nodiscard]] ssize_t receive() const {
+        std::array<char, unread> bytes{};
+        return recv(fd(), bytes.data(), bytes.size(), 0);
+    }
+    // What was asked for before is done once the peer goes on.
+    void expect_done() const {
+        peer_.kill(SIGCONT);
+        EXPECT_EQ(preload_test::receive(fd(), unread, MSG_WAITALL).size(), static_cast<size_t>(unread));
+        expect_alive(peer_);
+    }
+
+  private:
+    Peer peer_;
+};
+
+void test_a_time_limit_ends_a_call_while_a_return_waits() {
+    constexpr long limit_ms = 200;
+    const Returning connection;
+    connection.limit_time(limit_ms);
+    const auto begin = std::chrono::steady_clock::now();
+    Sleeper call([&] { return connection.receive(); });
+    EXPECT_EQ(call.result(), -1);
+    EXPECT_EQ(call.error(), EAGAIN);
+    EXPECT(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(limit_ms));
+    connection.limit_time(0);
+    connection.expect_done();
+}
+
+void set_handler(int number, int flags) {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    action.sa_flags = flags;
+    EXPECT_EQ(sigaction(number, &action, nullptr), 0);
+}
+
+void test_a_signal_ends_a_call_while_a_return_waits() {
+    constexpr int signals = 100;
+    const Returning connection;
+    set_handler(SIGUSR1, SA_RESTART);
+    set_handler(SIGUSR2, 0);
+    Sleeper call([&] { return connection.receive(); });
+    for (int i = 0; i < signals; ++i) {
+        call.await_asleep(); // throws if the call is over
+        call.signal(SIGUSR1);
+    }
+    // It ends a call that sleeps; again, if it came between two looks.
+    EXPECT(wakeup_test::eventually([&] {
+        call.signal(SIGUSR2);
+        return call.is_over();
+    }));
+    EXPECT_EQ(call.result(), -1);
+    EXPECT_EQ(call.error(), EINTR);
+    connection.expect_done();
+}
+
+void test_a_thread_is_cancelled_while_a_return_waits() {
+    const Returning connection;
+    Sleeper call([&] { return connection.receive(); });
+    call.await_asleep();
+    call.cancel();
+    connection.expect_done();
+}
+
 void test_only_the_first_spawn_waits_for_a_stopped_peer() {
     const Peer peer;
     EXPECT_EQ(peer.ask(Do::send, unread), unread);
@@ -196,6 +280,9 @@ int main() {
         FABTEST(test_splice_is_repeated_at_an_edge),
         FABTEST(test_a_blocking_splice_waits_for_a_stopped_peer),
         FABTEST(test_a_blocking_splice_never_refuses),
+        FABTEST(test_a_time_limit_ends_a_call_while_a_return_waits),
+        FABTEST(test_a_signal_ends_a_call_while_a_return_waits),
+        FABTEST(test_a_thread_is_cancelled_while_a_return_waits),
         FABTEST(test_only_the_first_spawn_waits_for_a_stopped_peer),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -61,7 +61,7 @@ Signals handled_signals() {
 
 } // namespace
 
-int poll_restarted(pollfd& one, void (*undo)(void*), void* argument) {
+int poll_restarted(pollfd& one, int timeout_ms, void (*undo)(void*), void* argument) {
     const Signals signals = handled_signals();
     uint64_t blocked = 0;
     sys::call(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &blocked, sizeof(blocked));
@@ -75,17 +75,19 @@ int poll_restarted(pollfd& one, void (*undo)(void*), void* argument) {
     sigset_t mask{};
     blocked |= pending >= 0 ? restarting : 0;
     memcpy(&mask, &blocked, sizeof(blocked));
-    const int n = cancellable([&] { return real::ppoll(both.data(), count, nullptr, &mask); },
-                              [&] {
-                                  descriptors::close(pending);
-                                  undo(argument);
-                              });
+    const timespec timeout{timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+    const int n =
+        cancellable([&] { return real::ppoll(both.data(), count, timeout_ms < 0 ? nullptr : &timeout, &mask); },
+                    [&] {
+                        descriptors::close(pending);
+                        undo(argument);
+                    });
     const int error = errno;
     descriptors::close(pending);
     one.revents = both[0].revents;
     const bool restarted = n < 0 && error == EINTR && signals.ending == 0 && handled_signals().ending == 0;
     errno = error;
-    return n <= 0 ? (restarted ? 0 : -1) : one.revents != 0 ? 1 : 0;
+    return n < 0 ? (restarted ? 0 : -1) : n > 0 && one.revents != 0 ? 1 : 0;
 }
 
 } // namespace preload

@@ -9,9 +9,9 @@
 
 namespace preload {
 
-// Waits in poll(2) without a time limit. A cancellation point; undo() is called if the thread is cancelled in it.
-// Returns as poll(2), with errno; 0: look again, and wait again: if a handler has run, it has SA_RESTART. Takes some
-// ten microseconds.
-int poll_restarted(pollfd& one, void (*undo)(void*), void* argument);
+// Waits in poll(2), for that long; without a limit if negative. A cancellation point; undo() is called if the thread is
+// cancelled in it. Returns as poll(2), with errno; 0: look again, and wait again: if a handler has run, it has
+// SA_RESTART. Takes some ten microseconds.
+int poll_restarted(pollfd& one, int timeout_ms, void (*undo)(void*), void* argument);
 
 } // namespace preload

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <vector>
 
 #include <pthread.h>
 #include <unistd.h>
@@ -95,6 +96,47 @@ CASE(recv_goes_on_after_a_handler_that_restarts) {
     c.note(std::to_string(signals));
 }
 #endif
+
+// The other end moves on all the time, each time sooner than the limit.
+CASE(a_time_limit_is_for_all_waits_of_recv_together) {
+    constexpr int all = 250;
+    constexpr useconds_t pause_us = 20000;
+    const Pair pair = c.make_pair();
+    const timeval time{0, 150000};
+    SAY(c.s.setsockopt(pair.server, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)));
+    std::atomic<bool> over{false};
+    c.run([&] {
+        for (int i = 0; i < all && !over; ++i) {
+            c.send_all(pair.client, "x");
+            usleep(pause_us);
+        }
+    });
+    const ssize_t n = c.s.recv(pair.server, c.buffer, all, MSG_WAITALL);
+    over = true;
+    c.join();
+    c.note(n < 0 ? "nothing" : n < all ? "a part" : "all");
+}
+
+CASE(a_time_limit_is_for_all_waits_of_send_together) {
+    constexpr size_t all = 32000000;
+    constexpr useconds_t pause_us = 20000;
+    const Pair pair = c.make_pair();
+    const timeval time{0, 150000};
+    SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time)));
+    const std::vector<char> data(all);
+    std::atomic<bool> over{false};
+    c.run([&] {
+        std::vector<char> got(size_t{256} << 10);
+        for (ssize_t n = 1; n > 0 && !over; usleep(pause_us)) {
+            n = c.s.recv(pair.server, got.data(), got.size(), 0);
+        }
+    });
+    const ssize_t n = c.s.send(pair.client, data.data(), data.size(), 0);
+    over = true;
+    c.s.shutdown(pair.client, SHUT_WR);
+    c.join();
+    c.note(n < 0 ? "nothing" : n < static_cast<ssize_t>(all) ? "a part" : "all");
+}
 
 CASE(recv_with_a_time_limit_does_not_restart) {
     const Handler handler(c, SA_RESTART);

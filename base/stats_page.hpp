@@ -19,14 +19,14 @@
 namespace base::stats {
 
 inline constexpr uint64_t magic = 0x6761'7073'7472'7372; // "rsrtspag"
-inline constexpr uint32_t version = 2;                   // of the layout below: readers ignore other versions
+inline constexpr uint32_t version = 3;                   // of the layout below: readers ignore other versions
 
 enum class Library : uint32_t { preload = 1, sockets = 2 };
 enum class Role : uint32_t { none, connect, accept, listen, inherited };
 // Bits of Row::path.
 inline constexpr uint32_t receives_by_path = 1;
 inline constexpr uint32_t sends_by_path = 2;
-inline constexpr uint32_t over_fabric = 4; // the path, present or possible, goes to another host
+inline constexpr uint32_t over_fabric = 4; // the path, present, past or possible, goes to another host
 
 inline constexpr uint32_t max_reasons = 64;
 inline constexpr uint32_t max_rows = 16384;
@@ -79,8 +79,9 @@ struct SocketRow : Row {
 struct Ended {
     Word closing{0}; // sockets whose addition here has begun; equals `sockets` when none is half added
     Word sockets{0};
-    Word upgraded{0};     // those of `sockets` that were upgraded
-    Word path_bytes[2]{}; // received, sent
+    Word upgraded{0};       // those of `sockets` that were upgraded
+    Word path_bytes[2]{};   // received, sent; without those to and from other hosts
+    Word fabric_bytes[2]{}; // by the preload library's path to other hosts
     Word kernel_bytes[2]{};
     Word calls[2]{};
     Word wakeups{0};

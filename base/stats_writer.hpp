@@ -99,6 +99,7 @@ inline void renew(Traffic& traffic) {
 }
 
 inline void renew(Row& row) {
+    row.path.store(0, std::memory_order_relaxed);
     row.sleeps.store(0, std::memory_order_relaxed);
     renew(row.in);
     renew(row.out);
@@ -115,8 +116,9 @@ class Ending {
 
     void count(const Row& row, uint32_t reason) {
         const Traffic* ways[] = {&row.in, &row.out};
+        const bool by_fabric = (row.path.load(std::memory_order_relaxed) & over_fabric) != 0;
         for (unsigned i = 0; i < 2; ++i) {
-            count(ended_.path_bytes[i], ways[i]->path_bytes);
+            count(by_fabric ? ended_.fabric_bytes[i] : ended_.path_bytes[i], ways[i]->path_bytes);
             count(ended_.kernel_bytes[i], ways[i]->kernel_bytes);
             count(ended_.calls[i], ways[i]->path_calls);
             count(ended_.calls[i], ways[i]->kernel_calls);

@@ -25,6 +25,8 @@ int main() {
     // Most connections carry small requests, or nothing for hours: their buffers, which are pinned, start small.
     setenv("RS_MEM_DEFAULT", "0", 0);
     setenv("RS_WMEM_DEFAULT", "0", 0);
+    // The provider's default has tcp as well, which listens for strangers and is for tests: it must be asked for.
+    setenv("FI_RSTREAM_CORE", "verbs", 0);
     // The dispositions and the mask that the program has set are not for the worker.
     for (int number = 1; number < NSIG; ++number) {
         signal(number, SIG_DFL);

@@ -152,15 +152,26 @@ bool Rules::add_rule(std::string_view text, Verdict verdict, const Place& place)
     return host.empty() ? add_parsed(rule, text, place) : add_host(rule, host, text, place);
 }
 
+void Rules::add_upgrade(std::string_view text, const Place& place) {
+    only_ = true; // even if it is invalid: a user who selects a few sockets must not get all
+    add_rule(text, Verdict::upgrade, place);
+}
+
 bool Rules::add_words(std::string_view words, const Report& report) {
     const Place place{"RSPRELOAD_RULES", 0, report};
     bool any = false;
     for (std::string_view word = next_word(words); !word.empty(); word = next_word(words)) {
         any = true;
-        add_rule(word, Verdict::upgrade, place);
+        const bool is_kernel = same(word, "kernel");
+        const std::string_view rule = is_kernel || same(word, "upgrade") ? next_word(words) : word;
+        if (rule.empty()) {
+            place.say(word, "a rule must follow", 0);
+        } else if (is_kernel) {
+            add_rule(rule, Verdict::kernel, place);
+        } else {
+            add_upgrade(rule, place);
+        }
     }
-    // Even if all are invalid: a user who selects a few sockets must not get all.
-    only_ = only_ || any;
     return any;
 }
 
@@ -186,18 +197,20 @@ void Rules::add_line(std::string_view line, std::string_view program, const Plac
     case 0:
         return;
     case 1:
-        only_ = add_rule(words[0], Verdict::upgrade, place) || only_;
+        add_upgrade(words[0], place);
         return;
     case 2:
-        if (same(words[0], "upgrade") || same(words[0], "carry")) { // the latter is an older name
-            only_ = add_rule(words[1], Verdict::upgrade, place) || only_;
+        if (same(words[0], "upgrade")) {
+            add_upgrade(words[1], place);
         } else if (same(words[0], "kernel")) {
             add_rule(words[1], Verdict::kernel, place);
         } else {
+            only_ = true;
             place.say(words[0], "neither upgrade nor kernel", 0);
         }
         return;
     case 3:
+        only_ = true;
         place.say("there are four columns, program domain type protocol, or a rule");
         return;
     default: // further words are ignored, as in rdma-core
@@ -206,6 +219,7 @@ void Rules::add_line(std::string_view line, std::string_view program, const Plac
 }
 
 void Rules::add_kind(const std::string_view* columns, std::string_view program, const Place& place) {
+    listed_ = true; // see add_upgrade()
     Kind kind;
     if (!look_up(domains, columns[1], kind.domain)) {
         place.say(columns[1], "not a domain: *, INET, INET6 or IB", 0);
@@ -219,7 +233,6 @@ void Rules::add_kind(const std::string_view* columns, std::string_view program, 
         place.say(columns[3], "not a protocol: *, TCP or UDP", 0);
         return;
     }
-    listed_ = true;
     // A prefix of the name is enough, case-insensitive, as in rdma-core.
     const std::string_view name = columns[0];
     if (!same(name, "*") &&
@@ -308,6 +321,7 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
     const long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         if (named || errno != ENOENT) {
+            only_ = true; // see add_upgrade()
             report_line(report, "%s cannot be opened: error %d", path, errno);
         }
         return;
@@ -321,6 +335,7 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
             continue;
         }
         if (got < 0) {
+            only_ = true;
             report_line(report, "%s cannot be read: error %d", path, errno);
         }
         if (got <= 0) {
@@ -330,10 +345,12 @@ void Rules::load_file(const char* path, bool named, const Report& report) {
     }
     syscall(SYS_close, fd);
     if (memory == MAP_FAILED) {
+        only_ = true;
         report_line(report, "%s is not read: there is no memory", path);
         return;
     }
     if (size == max_file) {
+        only_ = true;
         report_line(report, "%s is too large: what follows its first %zu bytes is left out", path, max_file);
     }
     add_lines({static_cast<const char*>(memory), size}, program(), path, report);

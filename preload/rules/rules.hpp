@@ -50,7 +50,8 @@ class Rules {
     // connecting end's peer, the accepting end's own.
     [[nodiscard]] Decision for_upgrade(const sockaddr* server, socklen_t length) const;
 
-    // Used by get(). Adds the rules of a RSPRELOAD_RULES; false if it has only blanks.
+    // Used by get(). Adds the rules of a RSPRELOAD_RULES, each of which may follow the word kernel or upgrade; false if
+    // it has only blanks.
     bool add_words(std::string_view words, const Report& report);
     // Adds the lines of a file for the sockets of `program`; source is the file's name in reports.
     void add_lines(std::string_view lines, std::string_view program, const char* source, const Report& report);
@@ -73,6 +74,7 @@ class Rules {
     void load_file(const char* path, bool named, const Report& report);
     void add_line(std::string_view line, std::string_view program, const struct Place& place);
     void add_kind(const std::string_view* columns, std::string_view program, const struct Place& place);
+    void add_upgrade(std::string_view text, const struct Place& place);
     bool add_rule(std::string_view text, Verdict verdict, const struct Place& place);
     bool add_parsed(const Rule& rule, std::string_view text, const struct Place& place);
     bool add_host(const Rule& rule, std::string_view host, std::string_view text, const struct Place& place);

@@ -200,7 +200,8 @@ void refresh_row(Row& row, const Connection& c, const ConnectionState& s) {
         const bool in = (s.in_epoch.load(std::memory_order_relaxed) & 1) != 0;
         const bool out = (s.out_epoch.load(std::memory_order_relaxed) & 1) != 0;
         row.path.store((in ? base::stats::receives_by_path : 0) | (out ? base::stats::sends_by_path : 0) |
-                           (c.mirrored.load(std::memory_order_relaxed) ? base::stats::over_fabric : 0),
+                           (c.mirrored.load(std::memory_order_relaxed) ? base::stats::over_fabric : 0) |
+                           (row.path.load(std::memory_order_relaxed) & base::stats::over_fabric),
                        std::memory_order_relaxed);
         row.reason.store(static_cast<uint32_t>(s.reason.load(std::memory_order_relaxed)), std::memory_order_relaxed);
         row.upgrades.store(s.upgrades.load(std::memory_order_relaxed), std::memory_order_relaxed);

@@ -134,7 +134,7 @@ std::string help_text(const std::string& program) {
         "                        and why not another; to FILE, separated by tabs\n"
         "      --log FILE        append errors and warnings to FILE\n"
         "      --path PATH       auto (default); memory: connections to other hosts stay kernel TCP; fabric:\n"
-        "                        an error if they could not move to the fabric from this machine\n"
+        "                        an error if what the fabric needs is not installed\n"
         "      --core NAMES      use the fabric, by these core providers in this order (default verbs,\n"
         "                        where an RDMA device has an active port)\n"
         "      --sndbuf BYTES    send buffer of each socket on the fabric, with an optional suffix K, M or G\n"

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "util/rsstat/formats.hpp"
 
+#include <algorithm>
 #include <functional>
 
 #include <fmt/format.h>
@@ -93,9 +94,17 @@ Json json_of(const Snapshot& now, const Snapshot* before, const ProcessView& pro
             {"sockets", sockets}};
 }
 
-// The path of bytes that do not go through the kernel's TCP.
-std::string own_path(const ProcessView& p) {
-    return p.page.library == base::stats::Library::preload ? "path=\"shm\"" : "path=\"fabric\"";
+// Puts a value for each path: of all, those not by the kernel's TCP, of which librsocket-ofi has only those of the
+// fabric.
+template <class Put>
+void put_by_path(const ProcessView& p, const std::string& labels, uint64_t all, uint64_t by_path, uint64_t by_fabric,
+                 Put&& put) {
+    const bool is_preload = p.page.library == base::stats::Library::preload;
+    if (is_preload) {
+        put(labels + "path=\"shm\"", by_path - std::min(by_fabric, by_path)); // a process may write anything
+    }
+    put(labels + "path=\"fabric\"", is_preload ? by_fabric : by_path);
+    put(labels + "path=\"kernel\"", all - by_path);
 }
 
 // Inside quotes, backslash, quote and newline must be escaped. Names contain printable characters only.
@@ -156,19 +165,14 @@ std::string prometheus_text(const Snapshot& now) {
     metrics.add("sockets", "gauge", "Open TCP connections, by path.",
                 [](const ProcessView& p, const Metrics::Put& put) {
                     const Totals t = totals_of(p);
-                    put(own_path(p), number(t.by_path - t.over_fabric));
-                    if (t.over_fabric != 0) {
-                        put("path=\"fabric\"", number(t.over_fabric));
-                    }
-                    put("path=\"kernel\"", number(t.open - t.by_path));
+                    put_by_path(p, "", t.open, t.by_path, t.over_fabric, put);
                 });
     metrics.add("bytes_total", "counter", "Bytes received and sent, by path.",
                 [](const ProcessView& p, const Metrics::Put& put) {
                     const Totals t = totals_of(p);
                     for (size_t i = 0; i < 2; ++i) {
-                        const std::string way = i == 0 ? "direction=\"received\"" : "direction=\"sent\"";
-                        put(way + "," + own_path(p), number(t.path_bytes[i]));
-                        put(way + ",path=\"kernel\"", number(t.bytes[i] - t.path_bytes[i]));
+                        put_by_path(p, i == 0 ? "direction=\"received\"," : "direction=\"sent\",", t.bytes[i],
+                                    t.path_bytes[i], t.fabric_bytes[i], put);
                     }
                 });
     metrics.add("calls_total", "counter", "Calls that moved bytes.", [](const ProcessView& p, const Metrics::Put& put) {

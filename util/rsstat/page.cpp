@@ -76,7 +76,7 @@ Seen read_row(const stats::Row& row, stats::Library library, Socket& out) {
         out.role =
             role <= static_cast<uint32_t>(stats::Role::inherited) ? static_cast<stats::Role>(role) : stats::Role::none;
         out.path = value_of(row.path) & (stats::receives_by_path | stats::sends_by_path);
-        out.over_fabric = out.path != 0 && (value_of(row.path) & stats::over_fabric) != 0;
+        out.over_fabric = (value_of(row.path) & stats::over_fabric) != 0;
         out.reason = value_of(row.reason) % stats::max_reasons;
         out.upgrades = value_of(row.upgrades);
         out.returns = value_of(row.returns);
@@ -104,7 +104,8 @@ Seen read_row(const stats::Row& row, stats::Library library, Socket& out) {
 
 void read_ended(const stats::Ended& from, stats::Library library, Ended& to) {
     for (size_t i = 0; i < 2; ++i) {
-        to.path_bytes[i] = value_of(from.path_bytes[i]);
+        to.fabric_bytes[i] = value_of(from.fabric_bytes[i]);
+        to.path_bytes[i] = sum_of(value_of(from.path_bytes[i]), to.fabric_bytes[i]);
         to.bytes[i] = sum_of(to.path_bytes[i], value_of(from.kernel_bytes[i]));
         to.calls[i] = value_of(from.calls[i]);
     }

@@ -30,7 +30,7 @@ struct Socket {
     int fd = -1;
     base::stats::Role role = base::stats::Role::none;
     uint32_t path = 0;        // base::stats::receives_by_path, sends_by_path
-    bool over_fabric = false; // the preload library's path to another host
+    bool over_fabric = false; // the preload library's path is, was or may become one to another host
     uint32_t reason = 0;
     uint32_t upgrades = 0;
     uint32_t returns = 0;
@@ -48,7 +48,8 @@ struct Ended {
     uint64_t sockets = 0;
     uint64_t upgraded = 0;
     std::array<uint64_t, 2> bytes{};
-    std::array<uint64_t, 2> path_bytes{};
+    std::array<uint64_t, 2> path_bytes{};   // part of bytes
+    std::array<uint64_t, 2> fabric_bytes{}; // part of path_bytes: by the preload library's path to other hosts
     std::array<uint64_t, 2> calls{};
     uint64_t wakeups = 0;
     uint64_t sleeps = 0;

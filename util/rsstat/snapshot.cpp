@@ -83,6 +83,7 @@ Totals totals_of(const ProcessView& process) {
     for (size_t i = 0; i < 2; ++i) {
         totals.bytes[i] = ended.bytes[i];
         totals.path_bytes[i] = ended.path_bytes[i];
+        totals.fabric_bytes[i] = ended.fabric_bytes[i];
         totals.calls[i] = ended.calls[i];
     }
     totals.wakeups = ended.wakeups;
@@ -96,11 +97,12 @@ Totals totals_of(const ProcessView& process) {
         }
         ++totals.open;
         totals.by_path += socket.path != 0 ? 1 : 0;
-        totals.over_fabric += socket.over_fabric ? 1 : 0;
+        totals.over_fabric += socket.path != 0 && socket.over_fabric ? 1 : 0;
         const Traffic* ways[] = {&socket.in, &socket.out};
         for (size_t i = 0; i < 2; ++i) {
             totals.bytes[i] += ways[i]->bytes;
             totals.path_bytes[i] += ways[i]->path_bytes;
+            totals.fabric_bytes[i] += socket.over_fabric ? ways[i]->path_bytes : 0;
             totals.calls[i] += ways[i]->calls;
             totals.wakeups += ways[i]->wakeups;
             totals.blocked += ways[i]->blocked;

@@ -50,8 +50,9 @@ struct Totals {
     uint64_t by_path = 0;
     uint64_t over_fabric = 0; // part of by_path
     uint64_t listeners = 0;
-    uint64_t bytes[2]{}; // received, sent
-    uint64_t path_bytes[2]{};
+    uint64_t bytes[2]{};        // received, sent
+    uint64_t path_bytes[2]{};   // part of bytes
+    uint64_t fabric_bytes[2]{}; // part of path_bytes
     uint64_t calls[2]{};
     uint64_t wakeups = 0;
     uint64_t blocked = 0; // sends that found no space; open sockets only

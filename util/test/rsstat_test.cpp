@@ -378,7 +378,11 @@ void test_formats_agree() {
     describe(page.row(0), 7, 1000);
     page.row(0).in.path_bytes = 4000;
     page.row(0).in.path_calls = 8;
+    describe(page.row(1), 8, 500);
+    page.row(1).path = stats::over_fabric; // with the kernel again
+    page.row(1).in.path_bytes = 20;
     page.header().ended.path_bytes[0] = 30;
+    page.header().ended.fabric_bytes[0] = 7;
     page.header().ended.kernel_bytes[0] = 100;
     page.header().ended.calls[0] = 5;
     page.header().ended.sockets = 2;
@@ -397,8 +401,9 @@ void test_formats_agree() {
     const std::string labels = "{pid=\"1\",program=\"a\\\"b\\\\c\",library=\"rspreload-ofi\",";
     EXPECT(util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"shm\"} 4030\n"));
     EXPECT(
-        util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"kernel\"} 1100\n"));
-    EXPECT(util_test::holds(metrics, "rstream_calls_total" + labels + "direction=\"received\"} 14\n"));
+        util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"kernel\"} 1600\n"));
+    EXPECT(util_test::holds(metrics, "rstream_bytes_total" + labels + "direction=\"received\",path=\"fabric\"} 27\n"));
+    EXPECT(util_test::holds(metrics, "rstream_calls_total" + labels + "direction=\"received\"} 15\n"));
     EXPECT(util_test::holds(reasons_text(snapshot), "run the program at the other end under rsrun, too"));
 }
 

@@ -251,7 +251,7 @@ void test_the_file_has_the_columns_of_rdma_core() {
 
 void test_the_first_rule_of_the_file_that_matches_decides() {
     const Made made =
-        file("kernel 10.0.0.0/24:22\ncarry 10.0.0.0/8\nUpgrade :6379   # everywhere\nkernel 10.0.0.0/8:80\n");
+        file("kernel 10.0.0.0/24:22\nupgrade 10.0.0.0/8\nUpgrade :6379   # everywhere\nkernel 10.0.0.0/8:80\n");
     EXPECT(made.complaints.empty());
     EXPECT(!made.upgrades("10.0.0.1", 22) && made.upgrades("10.0.1.1", 22) && made.upgrades("10.0.0.1", 80));
     EXPECT(made.upgrades("10.1.0.1", 6379) && made.upgrades("192.0.2.1", 6379) && !made.upgrades("192.0.2.1", 80));
@@ -269,7 +269,7 @@ void test_a_bad_line_of_the_file_is_left_out() {
                            "redis-server UNIX STREAM TCP\n"
                            "redis-server INET SEQPACKET TCP\n"
                            "redis-server INET STREAM SCTP\n"
-                           "carry every/thing\n"
+                           "upgrade every/thing\n"
                            "refuse 10.0.0.1\n"
                            "10.0.0.1/99\n"
                            "\xff\x01\x02\n");
@@ -278,7 +278,26 @@ void test_a_bad_line_of_the_file_is_left_out() {
         EXPECT(made.complaints[i].starts_with("preload_config:" + std::to_string(i + 1) + ": "));
     }
     EXPECT(made.complaints[7].find("'?\?\?'") != std::string::npos);
-    EXPECT(made.makes(AF_INET, SOCK_STREAM, 0) && made.upgrades("10.0.0.1", 80));
+    // Who selects, and errs, does not get all.
+    EXPECT(!made.makes(AF_INET, SOCK_STREAM, 0) && !made.upgrades("10.0.0.1", 80));
+    for (const char* line :
+         {"upgrade every/thing", "every/thing", "upgrde 80", "nginx INET STREAM", "nginx * * SCTP"}) {
+        EXPECT(file(line).complaints.size() == 1 && !file(line).upgrades("10.0.0.1", 80));
+        EXPECT(file(std::string(line) + "\n80").upgrades("10.0.0.1", 80) ==
+               (file(line).makes(AF_INET, SOCK_STREAM, 0)));
+    }
+    EXPECT(file("kernel every/thing").upgrades("10.0.0.1", 80));
+}
+
+void test_the_environment_has_exceptions_too() {
+    EXPECT(!rules("kernel 22").upgrades("10.0.0.1", 22) && rules("kernel 22").upgrades("10.0.0.1", 23));
+    const Made made = rules("kernel 10.0.0.1:80 UPGRADE 80 10.0.0.2");
+    EXPECT(made.complaints.empty() && !made.upgrades("10.0.0.1", 80) && made.upgrades("10.0.0.3", 80));
+    EXPECT(made.upgrades("10.0.0.2", 1) && !made.upgrades("10.0.0.3", 81));
+    const Made cut = rules("80 kernel");
+    EXPECT_EQ(cut.complaints.size(), 1U);
+    EXPECT_EQ(cut.complaints[0], "RSPRELOAD_RULES: 'kernel' is left out: a rule must follow (at character 1)");
+    EXPECT(cut.upgrades("10.0.0.1", 80) && !cut.upgrades("10.0.0.1", 81));
 }
 
 void test_there_is_room_for_256_rules() {
@@ -491,7 +510,7 @@ void test_the_log_names_each_fault_once() {
     EXPECT(folder.log().starts_with("rspreload["));
     EXPECT_EQ(folder.log().find('\n'), folder.log().size() - 1);
     unlink(log.c_str());
-    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", config + "-of-none"}, {"RSPRELOAD_LOG", log}}), "uuu");
+    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", config + "-of-none"}, {"RSPRELOAD_LOG", log}}), "kkk");
     EXPECT(folder.log().find("config-of-none cannot be opened") != std::string::npos);
 }
 
@@ -504,7 +523,7 @@ void test_a_file_that_is_too_large_counts_as_far_as_it_is_read() {
 
 void test_a_folder_or_a_pipe_is_no_file_to_wait_for() {
     const Folder folder;
-    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", folder.path}, {"RSPRELOAD_LOG", folder.path + "/log"}}), "uuu");
+    EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", folder.path}, {"RSPRELOAD_LOG", folder.path + "/log"}}), "kkk");
     EXPECT(folder.log().find("cannot be read") != std::string::npos);
     EXPECT(mkfifo((folder.path + "/config").c_str(), 0600) == 0);
     EXPECT_EQ(answers({{"RSPRELOAD_CONFIG", folder.path + "/config"}}), "uuu");
@@ -532,6 +551,7 @@ const CMUnitTest tests[] = {
     FABTEST(test_the_file_has_the_columns_of_rdma_core),
     FABTEST(test_the_first_rule_of_the_file_that_matches_decides),
     FABTEST(test_a_bad_line_of_the_file_is_left_out),
+    FABTEST(test_the_environment_has_exceptions_too),
     FABTEST(test_there_is_room_for_256_rules),
     FABTEST(test_what_is_no_address_stays_with_the_kernel),
     FABTEST(test_the_environment_outranks_the_file),

@@ -10,10 +10,16 @@ set -eu
 stage=${1:?the folder of the staged installation}/usr
 man=$stage/share/man
 find "$stage" -name '*.la' -delete
-for name in rping ucmatose rstream riostream; do
+# Pages refer to each other by these names.
+renamed='rping|ucmatose|rstream|riostream'
+sed -E -i -e "s/\\\\f\[B\]($renamed)\\\\f\[R\]\(1\)/\\\\f[B]\\1-ofi\\\\f[R](1)/g" \
+    -e 's/(\\f\[B\]fi_rstream\\f\[R\])\(7\)/\1(7rstream)/g' "$man"/man?/*.?
+for name in $(echo "$renamed" | tr '|' ' '); do
     mv "$stage/bin/$name" "$stage/bin/$name-ofi"
     title=$(echo "$name" | tr '[:lower:]' '[:upper:]')
-    sed "/^\.TH/s/\"$title\"/\"$title-OFI\"/" "$man/man1/$name.1" >"$man/man1/$name-ofi.1"
+    # The title, the name, the synopsis and the examples.
+    sed -E -e "/^\.TH/s/\"$title\"/\"$title-OFI\"/" -e "s/^$name( -|  +|$)/$name-ofi\1/" \
+        -e "s/^\\\\f\[B\]$name\\\\f\[R\]/\\\\f[B]$name-ofi\\\\f[R]/" "$man/man1/$name.1" >"$man/man1/$name-ofi.1"
     rm "$man/man1/$name.1"
 done
 sed '/^\.TH/s/"7"/"7rstream"/' "$man/man7/fi_rstream.7" >"$man/man7/fi_rstream.7rstream"

@@ -49,7 +49,6 @@ enum class Reason : uint8_t {
     sandboxed,      // the process has a seccomp filter
     no_memory,      // no memory, descriptors or thread
     self_connected, // both ends are one socket
-    peer_asked,     // the peer requested it
     broken,         // the peer violated the protocol
     failed,         // the peer's offer was invalid
     spliced,        // splice from or to something that cannot be copied

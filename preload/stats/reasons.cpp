@@ -9,7 +9,7 @@ const char* text_of(Reason reason) {
     case Reason::none:
         return "-";
     case Reason::young:
-        return "ended before it was worth it";
+        return "ended before an upgrade was due";
     case Reason::no_peer:
         return "the peer does not run under rsrun, or keeps to the kernel";
     case Reason::remote:
@@ -46,8 +46,6 @@ const char* text_of(Reason reason) {
         return "no memory, descriptor or thread";
     case Reason::self_connected:
         return "connected to itself";
-    case Reason::peer_asked:
-        return "the peer asked for it";
     case Reason::broken:
         return "the peer broke the protocol: reset";
     case Reason::failed:
@@ -57,7 +55,7 @@ const char* text_of(Reason reason) {
     case Reason::fabric_lost:
         return "the fabric has failed";
     case Reason::no_device:
-        return "to another host, and no RDMA device has the own address";
+        return "to another host, and no RDMA device has the local address";
     case Reason::port_taken:
         return "to another host, and its port is taken on the fabric";
     case Reason::unread:

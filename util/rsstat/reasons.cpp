@@ -23,7 +23,7 @@ struct Known {
 };
 
 constexpr Known known[] = {
-    {Reason::none, "none", "nothing: it was upgraded"},
+    {Reason::none, "none", "nothing"},
     {Reason::young, "young",
      "nothing; keep connections open (keep-alive, a pool), or lower RSPRELOAD_UPGRADE, 8 calls by default"},
     {Reason::no_peer, "no_peer", "run the program at the other end under rsrun, too"},
@@ -47,7 +47,6 @@ constexpr Known known[] = {
     {Reason::sandboxed, "sandboxed", "allow AF_UNIX and AF_NETLINK: RestrictAddressFamilies=, the seccomp filter"},
     {Reason::no_memory, "no_memory", "raise the limits of memory, descriptors (LimitNOFILE=) or threads (TasksMax=)"},
     {Reason::self_connected, "self_connected", "nothing"},
-    {Reason::peer_asked, "peer_asked", "look at the other end's reason"},
     {Reason::broken, "broken", "install the same version at both ends; if they are, please report it"},
     {Reason::failed, "failed", "install the same version at both ends; if they are, please report it"},
     {Reason::spliced, "spliced", "switch splice off in the program (haproxy: nosplice)"},

@@ -460,7 +460,7 @@ void test_explain_tells_of_each_socket_at_the_end() {
                  "sent, 20 received\n"));
     EXPECT(holds(ended.errors, "socket 4 listens on [::1]:90\n"));
     EXPECT(holds(ended.errors,
-                 "socket 5 accepted at [::1]:90 from [::1]:4001: kernel TCP (ended before it was worth it), 1 "
+                 "socket 5 accepted at [::1]:90 from [::1]:4001: kernel TCP (ended before an upgrade was due), 1 "
                  "bytes sent, 2 received\n"));
     EXPECT(ended.errors.ends_with("rsrun: 3 sockets, 1 upgraded\n"));
     const std::string file = (stage.path / "records").string();

@@ -3,7 +3,10 @@
 //
 // rsstat: its command line, what it reads of the kernel, and pages of counters, whatever is in them.
 #include <atomic>
+#include <cctype>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <random>
@@ -12,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "fabtests/common/test.hpp"
@@ -373,6 +377,27 @@ void test_every_reason_has_a_name_a_text_and_an_advice() {
     EXPECT_EQ(rsstat::name_of_reason(63), "reason_63");
 }
 
+void test_the_page_has_every_reason() {
+    const char* source = getenv("srcdir");
+    std::ifstream file((source != nullptr ? source : ".") + std::string("/man/rsstat.1.md"));
+    std::string page;
+    for (std::string word; file >> word;) { // wherever its lines end
+        page += word + " ";
+    }
+    EXPECT(!page.empty());
+    for (uint32_t i = 0; rsstat::name_of_reason(i) != fmt::format("reason_{}", i); ++i) {
+        const std::string entry = fmt::format("{} `{}` : ", i, rsstat::name_of_reason(i));
+        const size_t found = page.find(entry);
+        EXPECT(found != std::string::npos);
+        const auto is_there = [&](std::string text) {
+            text[0] = static_cast<char>(toupper(text[0]));
+            return page.find(text, found) < found + 250;
+        };
+        EXPECT(i == 0 || is_there(rsstat::text_of_reason(i)));
+        EXPECT(is_there(rsstat::advice_for(i)));
+    }
+}
+
 void test_formats_agree() {
     Made page;
     describe(page.row(0), 7, 1000);
@@ -436,6 +461,7 @@ int main() {
         FABTEST(test_options),
         FABTEST(test_numbers_are_short),
         FABTEST(test_every_reason_has_a_name_a_text_and_an_advice),
+        FABTEST(test_the_page_has_every_reason),
         FABTEST(test_formats_agree),
         FABTEST(test_the_program_runs),
     };

@@ -27,9 +27,9 @@ export ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS
 # Sanitizers slow a program down by a factor of up to ten: limits of time are for calls that never return.
 FABTESTS_PATIENCE=${FABTESTS_PATIENCE:-4}
 export FABTESTS_PATIENCE
-# A precompiled header is valid for one set of flags. That of the preload library, which is built, is not needed again.
-[ "$product" = "$tests" ] ||
-    rm -f base/precompiled.hpp.gch/library base/precompiled.hpp.gch/program util/precompiled.hpp.gch/*
-[ "$only" != build ] || exec make -s -j"$(nproc)" check TESTS= CFLAGS="$tests" CXXFLAGS="$tests"
+suffix=
+[ "$product" = "$tests" ] || suffix=-of-tests
+[ "$only" != build ] || set -- TESTS=
+[ "$only" = build ] || set --
 # Most tests wait more than they compute.
-exec make -s -j$(($(nproc) + 1)) check CFLAGS="$tests" CXXFLAGS="$tests"
+exec make -s -j$(($(nproc) + 1)) check CFLAGS="$tests" CXXFLAGS="$tests" precompiled_suffix="$suffix" "$@"

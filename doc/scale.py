@@ -20,7 +20,7 @@ INPUTS = (
     ("control", 16, "control messages in flight (wire/limits.hpp)"),
     ("message", 32, "bytes of a control message (wire/control.hpp)"),
     ("plugin", 4.4, "KiB of the plugin's own state for an idle end (measured: fi_stream_footprint, less -p tcp)"),
-    ("core", 519.6, "KiB of an endpoint and CQ of the core tcp (measured: fi_stream_footprint -p tcp)"),
+    ("core", 519.6, "KiB of an endpoint and CQ of the core provider tcp (measured: fi_stream_footprint -p tcp)"),
     ("descriptors", 4, "descriptors of an end (measured: fi_stream_footprint)"),
     ("sq-entry", 128, "bytes of an entry of a send queue (assumed; adapters: 64 to 256)"),
     ("rq-entry", 32, "bytes of an entry of a receive queue (assumed; adapters: 16 to 64)"),
@@ -60,8 +60,8 @@ def link_table(v):
         work = writes * v.message_work / 1e6
         rows.append((f"{size} B" if size < 1024 else f"{size >> 10} KiB", f"{writes / 1e6:.3g}", f"{work:.2g}",
                      f"{bytes_per_second / v.copy / 1e9:.2g}", f"{bytes_per_second / v.copy_cold / 1e9:.2g}"))
-    table((f"size of a write at {v.link:g} Gbit/s", "million writes/s", "cores for the writes", "cores for the copy, cached",
-           "cores for the copy, in memory"), rows)
+    table((f"size of a write at {v.link:g} Gbit/s", "million writes/s", "CPUs for the writes", "CPUs for the copy, cached",
+           "CPUs for the copy, in memory"), rows)
 
 
 def queue_entries(v):
@@ -87,7 +87,7 @@ def end_table(v):
            ("the same, all grown", f"{busy:.0f}", f"{busy * gib:.2f}"),
            ("queues of the QP and its CQ", f"{queues:.0f}", f"{queues * gib:.2f}"),
            ("state of the plugin", f"{v.plugin:.1f}", f"{v.plugin * gib:.2f}"),
-           ("beside it: endpoint and CQ of the core tcp", f"{v.core:.0f}", f"{v.core * gib:.2f}")))
+           ("beside it: endpoint and CQ of the core provider tcp", f"{v.core:.0f}", f"{v.core * gib:.2f}")))
     shared = v.shared * receives
     table(("of a host with these streams", "each stream its own", "shared"),
           (("QPs", f"{streams}", f"{streams}"),

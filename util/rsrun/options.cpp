@@ -132,7 +132,7 @@ std::string help_text(const std::string& program) {
         "      --config FILE     read rules from FILE instead of the administrator's file\n"
         "      --explain[=FILE]  when the program has ended, print a line for each of its sockets: its path,\n"
         "                        and why not another; to FILE, separated by tabs\n"
-        "      --log FILE        append errors and warnings to FILE\n"
+        "      --log FILE        append errors in rules and rule files to FILE\n"
         "      --path PATH       auto (default); memory: connections to other hosts stay kernel TCP; fabric:\n"
         "                        an error if what the fabric needs is not installed\n"
         "      --core NAMES      use the fabric, by these core providers in this order (default verbs,\n"

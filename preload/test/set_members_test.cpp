@@ -162,6 +162,73 @@ void test_a_member_has_the_data_of_one_that_was_removed() {
     }
 }
 
+// A thread that sleeps in a call on the set itself, while nothing in it is upgraded.
+template <class Call> void expect_added_member_found(Call&& wait, bool has_bytes) {
+    const Pair pair;
+    const auto send_one = [&] { EXPECT_EQ(send(pair.a, "x", 1, 0), 1); };
+    if (has_bytes) {
+        send_one();
+    }
+    const Set set;
+    const std::array<int, 2> pipe = [] {
+        std::array<int, 2> ends{};
+        EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+        return ends;
+    }();
+    set.add(pipe[0], some + 1); // a set without members would be the kernel's alone
+    std::promise<long> id;
+    int found = 0;
+    std::thread sleeper([&] {
+        id.set_value(syscall(SYS_gettid));
+        found = wait(set.fd());
+    });
+    await_thread_asleep(id.get_future().get());
+    const auto begin = fabtests::Clock::now();
+    set.add(pair.b, some);
+    if (!has_bytes) {
+        EXPECT_EQ(set.events(), 0);
+        send_one();
+    }
+    sleeper.join();
+    EXPECT_EQ(found, 1);
+    EXPECT(fabtests::milliseconds_since(begin) < long_time() / 2);
+    EXPECT_EQ(set.events(), 1);
+    EXPECT_EQ(preload_test::receive(pair.b, 1, 0), "x");
+    EXPECT_EQ(preload_test::path_of(pair.b), 3);
+    close(pipe[0]);
+    close(pipe[1]);
+}
+
+template <class Call> void expect_added_member_found(Call&& wait) {
+    expect_added_member_found(wait, true);
+    expect_added_member_found(wait, false);
+}
+
+void test_a_poll_of_a_set_hears_of_an_upgraded_member_that_is_added() {
+    expect_added_member_found([](int set) {
+        pollfd one{set, POLLIN, 0};
+        return poll(&one, 1, long_time());
+    });
+}
+
+void test_a_select_of_a_set_hears_of_an_upgraded_member_that_is_added() {
+    expect_added_member_found([](int set) {
+        fd_set in;
+        FD_ZERO(&in);
+        FD_SET(set, &in);
+        timeval time{long_time() / 1000, 0};
+        return select(set + 1, &in, nullptr, nullptr, &time);
+    });
+}
+
+void test_a_wait_in_an_outer_set_hears_of_an_upgraded_member_that_is_added() {
+    expect_added_member_found([](int set) {
+        const Set outer;
+        outer.add(set, some);
+        return outer.events(long_time());
+    });
+}
+
 } // namespace
 
 int main() {
@@ -170,6 +237,9 @@ int main() {
         FABTEST(test_the_end_of_one_member_is_not_that_of_another_one_with_the_same_data),
         FABTEST(test_a_nested_set_that_is_closed_is_no_member_any_more),
         FABTEST(test_a_member_has_the_data_of_one_that_was_removed),
+        FABTEST(test_a_poll_of_a_set_hears_of_an_upgraded_member_that_is_added),
+        FABTEST(test_a_select_of_a_set_hears_of_an_upgraded_member_that_is_added),
+        FABTEST(test_a_wait_in_an_outer_set_hears_of_an_upgraded_member_that_is_added),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

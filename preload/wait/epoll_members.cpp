@@ -294,6 +294,13 @@ void EpollSet::report_anew(Watch& watch) {
     watch.seen_blocked = watch.connection != nullptr ? watch.connection->state.load()->blocked.load() - 1 : 0;
 }
 
+// With the lock. The peer notifies threads that have not done so themselves.
+void EpollSet::arm_for_sleepers(const Watch& watch) {
+    if (watch.connection->segment.load() != nullptr) {
+        stream::arm(*watch.connection, static_cast<short>(watch.wanted.events), path::by_frame);
+    }
+}
+
 // With the lock. From now on the kernel's events of this member only cause a check of it. wakes: a thread may sleep in
 // the kernel's set. is_due: the program has not been told of an event since it requested one.
 void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_due) {
@@ -313,8 +320,12 @@ void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_due) {
     report_anew(watch); // the present state may not have been reported
     activate(watch);
     // A thread that sleeps has armed nothing at the peer, and has not checked the ring: the kernel's socket, which
-    // usually has space, wakes it.
-    const uint32_t space = wakes || is_asleep() ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
+    // usually has space, wakes it. Another thread may take that event, though, so what comes later is announced, too.
+    const bool woken = wakes || is_asleep();
+    if (woken) {
+        arm_for_sleepers(watch);
+    }
+    const uint32_t space = woken ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
     number = epfd;
     change_in_kernel(watch, is_several() ? reported_to_all : kernel_events_of(watch.wanted.events | space));
 }
@@ -421,6 +432,8 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
         // Before the call: a thread to which the kernel reports the member from now on must see that it has to check
         // memory.
         const bool is_due = c != nullptr && is_careful(*c);
+        // A thread in poll(2) or select(2) on the set counts as asleep in it only if it had such a member before.
+        const bool may_be_polled = !has_careful();
         converted_.fetch_add(is_due ? 1 : 0);
         result = static_cast<int>(sys::call(SYS_epoll_ctl, epfd, operation, fd, given));
         error = -result;
@@ -442,7 +455,14 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                 } else {
                     convert(*watch, epfd, is_asleep(), is_due);
                 }
-                if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && is_asleep()) {
+                const auto wakes = [&] {
+                    if (is_asleep() || may_be_polled) {
+                        arm_for_sleepers(*watch);
+                    }
+                    return is_asleep() || (may_be_polled && (event->events & (EPOLLIN | EPOLLRDNORM)) != 0 &&
+                                           stream::ring_has_bytes(*c));
+                };
+                if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && wakes()) {
                     // A thread that sleeps in the set already has armed nothing at the peer, and has not checked the
                     // ring: the kernel's socket, which usually has space, wakes it.
                     changed = *event;

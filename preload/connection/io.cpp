@@ -406,12 +406,17 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part, TimeLi
         }
         return n < 0 ? -errno : 0;
     }
-    const int n = cancellable([&] { return real::poll(&one, 1UL, limit); }, [&] { asleep.end(); });
+    // A full ring is left for the kernel by the service, but only a frame of the peer's wakes this thread, and the peer
+    // may be stopped.
+    constexpr int look_again_ms = 100;
+    const bool looks_again = (r.kernel & POLLOUT) == 0 && (limit < 0 || limit > look_again_ms);
+    const int n = cancellable([&] { return real::poll(&one, 1UL, looks_again ? look_again_ms : limit); },
+                              [&] { asleep.end(); });
     if (n < 0) {
         return -errno;
     }
     note_events(c, s, one.revents);
-    return n == 0 ? -EAGAIN : 0;
+    return n == 0 && !looks_again ? -EAGAIN : 0;
 }
 
 // A shutdown ends a call that sleeps, even if space has become available meanwhile. The kernel returns the error, and

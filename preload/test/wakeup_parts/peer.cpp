@@ -171,7 +171,7 @@ void Peer::serve(int control) {
             result = ::close(fd);
             break;
         case Do::wait:
-            result = eventually([] { return state_of(getppid()) == 'T'; }) ? 0 : -1;
+            result = eventually([] { return are_all_threads_stopped(getppid()); }) ? 0 : -1;
             break;
         case Do::die:
             raise(SIGKILL);

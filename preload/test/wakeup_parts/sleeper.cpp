@@ -57,6 +57,22 @@ char state_of(pid_t process_or_thread) {
     return end != std::string::npos && end + 2 < all.size() ? all[end + 2] : '?';
 }
 
+bool are_all_threads_stopped(pid_t process) {
+    int stopped = 0;
+    int all = 0;
+    DIR* tasks = opendir(("/proc/" + std::to_string(process) + "/task").c_str());
+    while (const dirent* entry = tasks != nullptr ? readdir(tasks) : nullptr) {
+        if (const pid_t tid = atoi(entry->d_name); tid > 0) {
+            ++all;
+            stopped += state_of(tid) == 'T' ? 1 : 0;
+        }
+    }
+    if (tasks != nullptr) {
+        closedir(tasks);
+    }
+    return all != 0 && stopped == all;
+}
+
 bool is_thread_asleep(pid_t tid) {
     constexpr std::array<long, 14> waits{SYS_read,       SYS_write,       SYS_recvfrom,     SYS_recvmsg, SYS_sendto,
                                          SYS_sendmsg,    SYS_poll,        SYS_ppoll,        SYS_select,  SYS_pselect6,

@@ -55,6 +55,8 @@ class Sleeper {
 
 // As /proc has it: 'S', asleep, 'T', stopped …
 char state_of(pid_t process_or_thread);
+// The library's thread, for example, may still be in a call when the main thread has stopped.
+bool are_all_threads_stopped(pid_t process);
 // Whether the thread of this process is asleep in one of the calls that wait for descriptors.
 bool is_thread_asleep(pid_t tid);
 // Whether all threads of this process but the calling one are, or in a timed sleep, as a sanitizer's.

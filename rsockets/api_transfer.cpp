@@ -76,6 +76,7 @@ constexpr size_t file_piece = 65536;
 // Sends a file from `at` on. The number of bytes sent, or -errno.
 ssize_t send_file(Socket& socket, int in_fd, off_t at, size_t count) {
     const std::unique_ptr<char[]> buffer(new char[file_piece]);
+    const uint64_t began = socket.disconnects();
     size_t sent = 0;
     while (sent < count) {
         const ssize_t n = pread(in_fd, buffer.get(), std::min(file_piece, count - sent), at + static_cast<off_t>(sent));
@@ -83,7 +84,7 @@ ssize_t send_file(Socket& socket, int in_fd, off_t at, size_t count) {
             return sent != 0 ? static_cast<ssize_t>(sent) : n < 0 ? -errno : 0;
         }
         const iovec iov{buffer.get(), static_cast<size_t>(n)};
-        const ssize_t taken = socket.send(&iov, 1, 0);
+        const ssize_t taken = socket.send(&iov, 1, 0, began);
         if (taken < 0) {
             if (sent != 0) {
                 socket.keep_for_next(taken);

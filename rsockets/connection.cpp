@@ -78,6 +78,8 @@ int Connection::make(Transport& transport, fi_info& info, EventHandler* handler,
         return ret;
     }
     connection->ep_.reset(ep);
+    out = std::move(connection);
+    Connection& made = *out;
     if ((ret = transport.attach(ep, handler)) != 0) {
         return ret;
     }
@@ -94,16 +96,15 @@ int Connection::make(Transport& transport, fi_info& info, EventHandler* handler,
     if ((ret = fi_open_ops(&ep->fid, FI_RSTREAM_MAP_OPS, 0, &ops, nullptr)) != 0) {
         return ret;
     }
-    connection->map_ops_ = static_cast<fi_ops_rstream_map*>(ops);
-    if ((ret = fi_enable(ep)) != 0 || (ret = fi_control(&ep->fid, FI_GETWAIT, &connection->wait_fd_)) != 0) {
+    made.map_ops_ = static_cast<fi_ops_rstream_map*>(ops);
+    if ((ret = fi_enable(ep)) != 0 || (ret = fi_control(&ep->fid, FI_GETWAIT, &made.wait_fd_)) != 0) {
         return ret;
     }
-    size_t length = sizeof(connection->user_timeout_);
-    (void)fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_USER_TIMEOUT, &connection->user_timeout_, &length);
-    const uint64_t core = connection->status().flags;
-    connection->by_calls_ = (core & FI_RSTREAM_MANUAL) != 0;
-    connection->kernel_ports_ = (core & FI_RSTREAM_KERNEL_PORTS) != 0;
-    out = std::move(connection);
+    size_t length = sizeof(made.user_timeout_);
+    (void)fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_USER_TIMEOUT, &made.user_timeout_, &length);
+    const uint64_t core = made.status().flags;
+    made.by_calls_ = (core & FI_RSTREAM_MANUAL) != 0;
+    made.kernel_ports_ = (core & FI_RSTREAM_KERNEL_PORTS) != 0;
     return 0;
 }
 

@@ -39,7 +39,8 @@ struct Keepalive {
 
 class Connection {
   public:
-    // Not yet connected. With the `info` of a request, the endpoint answers that request. 0 or -FI_E*.
+    // Not yet connected. With the `info` of a request, the endpoint answers that request. 0 or -FI_E*; after a failure
+    // `out` is set if it has the request, which is refused with it.
     static int open(Transport& transport, fi_info& info, EventHandler* handler, const Sizes& sizes,
                     std::unique_ptr<Connection>& out);
     Connection(const Connection&) = delete;

@@ -69,6 +69,19 @@ template <class One> class ConnectionsOf {
         const Guard lock(mutex_);
         return !any_connected_ && handling_.load() == 1 ? std::exchange(all_, List()) : List();
     }
+    // For the only call on the socket, after give_up: all that no later call can reach, which an unmap may the last.
+    [[nodiscard]] List take_unreachable() {
+        const Guard lock(mutex_);
+        List gone;
+        if (present() == nullptr && all_.size() > 1) {
+            List kept;
+            kept.push_back(nullptr); // first: it may throw
+            kept.back() = std::move(all_.back());
+            all_.pop_back();
+            gone = std::exchange(all_, std::move(kept));
+        }
+        return gone;
+    }
     // All, the last one at the end. No call may be using one.
     [[nodiscard]] List take_all() {
         const Guard lock(mutex_);

@@ -112,6 +112,8 @@ EpollSet::~EpollSet() {
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
             interest->socket_->wait_queue().remove(interest.get());
+        } else if (interest->watched_.load() >= 0) {
+            interest->nested_->outer_.fetch_sub(1);
         }
     }
 }
@@ -125,6 +127,8 @@ void EpollSet::hang_up() {
     for (const auto& [key, interest] : interests_) {
         if (interest->socket_ != nullptr) {
             interest->socket_->wait_queue().remove(interest.get());
+        } else if (interest->watched_.load() >= 0) {
+            interest->nested_->outer_.fetch_sub(1);
         }
     }
     candidates_.clear();
@@ -226,6 +230,7 @@ int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
     interest.id_ = next_id_++;
     interest.wanted_ = event;
     try {
+        reserve();
         by_id_[interest.id_] = &interest;
         if (interest.nested_ != nullptr) {
             epoll_event watch = watching_nested(interest.id_, event.events);
@@ -235,6 +240,7 @@ int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
                 return -error;
             }
             interest.watched_ = interest.nested_->wait_fd();
+            interest.nested_->outer_.fetch_add(1);
         }
         if (interest.socket_ != nullptr) {
             interest.socket_->wait_queue().add(&interest);
@@ -268,6 +274,9 @@ void EpollSet::erase(const Key& key) {
     if (interest.socket_ != nullptr) {
         interest.socket_->wait_queue().remove(&interest);
     } else {
+        if (interest.watched_.load() >= 0) {
+            interest.nested_->outer_.fetch_sub(1);
+        }
         interest.let_go();
     }
     std::erase(candidates_, &interest);
@@ -284,6 +293,20 @@ void EpollSet::drop_closed() {
         }
         at = next;
     }
+}
+
+// So that `notify`, which destructors call, and a wait that has found something allocate nothing.
+void EpollSet::reserve() {
+    const auto grow = [](auto& list, size_t wanted) {
+        if (list.capacity() < wanted) {
+            list.reserve(std::max(wanted, 2 * list.capacity()));
+        }
+    };
+    grow(candidates_, interests_.size());
+    grow(polled_, interests_.size());
+    const Guard lock(notified_mutex_);
+    grow(collected_, interests_.size() + notified_.size());
+    grow(notified_, interests_.size() + notified_.size());
 }
 
 void EpollSet::make_candidate(Interest& interest) {
@@ -314,6 +337,7 @@ void EpollSet::take_heard() {
                 erase({found->second->fd_, found->second->object_.get()});
             } else {
                 make_candidate(*found->second);
+                found->second->heard_ = true;
             }
         }
     }
@@ -329,7 +353,7 @@ uint32_t EpollSet::events_of(Interest& interest) {
         return 0;
     }
     if (interest.nested_ != nullptr) {
-        return !interest.object_->closed() && interest.nested_->ready((wanted & EPOLLET) != 0)
+        return !interest.object_->closed() && interest.nested_->ready(Caller::set, (wanted & EPOLLET) != 0)
                    ? wanted & (EPOLLIN | EPOLLRDNORM)
                    : 0;
     }
@@ -442,6 +466,7 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
             }
             make_candidate(interest); // a thread that waits in it may have used up what tells of its events
         }
+        const bool heard = std::exchange(interest.heard_, false);
         const uint32_t found = events_of(interest);
         if (edge(interest, found, true)) {
             events[count].events = found;
@@ -454,7 +479,7 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
             }
             if ((interest.wanted_.events & EPOLLET) == 0 || interest.disabled_) {
                 make_candidate(interest); // it may still be ready next time
-                if (others_wait && !interest.disabled_ && interest.watched_.load() < 0) {
+                if (others_wait && !interest.disabled_ && (heard || !interest.watched_by_kernel())) {
                     interest.notify(); // of a listener, for example; else the kernel goes on to report it
                 }
                 continue;
@@ -468,19 +493,26 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
     return count;
 }
 
-bool EpollSet::ready(bool all) {
+bool EpollSet::ready(Caller caller, bool all) {
     const Guard lock(mutex_);
+    // Not another set of a set: with edges, both would go on to wake each other.
+    const bool others_wait =
+        waiting_.load() > (caller == Caller::waiter ? 1 : 0) || (caller != Caller::set && outer_.load() != 0);
     take_heard();
     bool found = false;
     for (Interest* interest : std::vector(candidates_)) {
         const auto kept = keep_connection(*interest);
         if (edge(*interest, events_of(*interest), false)) {
             found = true;
+            if (others_wait && (interest->heard_ || !interest->watched_by_kernel())) {
+                interest->notify();
+            }
             if (!all) {
                 return true;
             }
             continue;
         }
+        interest->heard_ = false;
         if (interest->nested_ == nullptr && arm(*interest)) {
             interest->candidate_ = false;
             std::erase(candidates_, interest);
@@ -536,7 +568,7 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
             if (others >= 0 && part != 0) {
                 count = std::max(0, epoll_wait(others, events, part, 0));
             }
-            const bool others_wait = waiting_.load() > (waiting ? 1 : 0);
+            const bool others_wait = waiting_.load() > (waiting ? 1 : 0) || outer_.load() != 0;
             count += poll_candidates(events + count, most - count, others_wait, may_sleep);
             if (others >= 0 && part == 0 && count == 0) {
                 count = std::max(0, epoll_wait(others, events, most, 0));

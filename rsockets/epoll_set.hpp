@@ -40,7 +40,11 @@ class EpollSet final : public Object {
 
     // Whether `wait` would find events now, for threads that poll the set. It consumes none. all: each socket is polled
     // that may have something, so that `progress` knows of it.
-    bool ready(bool all = false);
+    enum class Caller : uint8_t { thread, waiter, set }; // a waiter is between `waiter_begins` and `waiter_ends`
+    bool ready(Caller caller, bool all = false);
+    // For a thread that polls the set, and may sleep until it has something.
+    void waiter_begins() { waiting_.fetch_add(1); }
+    void waiter_ends() { waiting_.fetch_sub(1); }
     // A number that changes with what happens to its sockets, for edges of a set that this one is nested in.
     uint64_t progress();
     bool has_others(); // descriptors that are not ours are, or were, members
@@ -56,6 +60,8 @@ class EpollSet final : public Object {
         Interest(EpollSet& set, int fd, const Ref<Object>& object);
         void notify() override;
         void let_go() override;
+        // By a descriptor that stays readable; that of a set is not, once it was polled.
+        [[nodiscard]] bool watched_by_kernel() const { return nested_ == nullptr && watched_.load() >= 0; }
 
         EpollSet& set_;
         const int fd_;
@@ -66,6 +72,7 @@ class EpollSet final : public Object {
         epoll_event wanted_{};
         bool notified_ = false;  // is in the set's `notified_`; guarded by `notified_mutex_`
         bool candidate_ = false; // must be polled
+        bool heard_ = false;     // its wait queue has told of it since the last poll, and no descriptor does
         bool disabled_ = false;  // EPOLLONESHOT has fired
         uint32_t reported_ = 0;  // EPOLLET: the events and the progress at the last poll; 0: the next ones are new
         Socket::Progress seen_{};
@@ -81,6 +88,7 @@ class EpollSet final : public Object {
     void erase(const Key& key) RSOCKET_REQUIRES(mutex_);
     void drop_closed() RSOCKET_REQUIRES(mutex_);
     void make_candidate(Interest& interest) RSOCKET_REQUIRES(mutex_);
+    void reserve() RSOCKET_REQUIRES(mutex_);
     void take_heard() RSOCKET_REQUIRES(mutex_);
     // Held while the socket is polled, since it may be closed at any moment.
     static std::shared_lock<std::shared_mutex> keep_connection(const Interest& interest);
@@ -108,7 +116,9 @@ class EpollSet final : public Object {
     uint64_t next_id_ RSOCKET_GUARDED_BY(mutex_) = 16;
     bool others_turn_ RSOCKET_GUARDED_BY(mutex_) = false; // to get the space, where it is for one event
 
+    // Those that must be told again if another one uses up what tells of an event.
     std::atomic<int> waiting_{0}; // threads that have found nothing, and may sleep
+    std::atomic<int> outer_{0};   // sets that this one is a member of, in which others may
 
     Mutex notified_mutex_; // a leaf: nothing else is locked under it
     std::vector<uint64_t> notified_ RSOCKET_GUARDED_BY(notified_mutex_);

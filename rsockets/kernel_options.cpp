@@ -126,19 +126,18 @@ void KernelOptions::read(int level, int name, void* out, size_t size) const {
 std::vector<char> KernelOptions::default_of(int level, int name) const {
     Memory& all = memory();
     const Guard lock(all.mutex);
-    const auto [at, added] = all.defaults.try_emplace(Question{family_, level, name, {}});
-    if (added) {
-        const base::Descriptor fresh(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        std::vector<char> value(largest_value);
-        socklen_t size = largest_value;
-        if (!fresh.open() || ::getsockopt(fresh.get(), level, name, value.data(), &size) != 0) {
-            all.defaults.erase(at);
-            return {};
-        }
-        value.resize(size);
-        at->second = std::move(value);
+    Question question{family_, level, name, {}};
+    if (const auto known = all.defaults.find(question); known != all.defaults.end()) {
+        return known->second;
     }
-    return at->second;
+    const base::Descriptor fresh(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    std::vector<char> value(largest_value);
+    socklen_t size = largest_value;
+    if (!fresh.open() || ::getsockopt(fresh.get(), level, name, value.data(), &size) != 0) {
+        return {};
+    }
+    value.resize(size);
+    return all.defaults.emplace(std::move(question), std::move(value)).first->second;
 }
 
 // Another thread may have held the mutex in the parent.

@@ -125,7 +125,7 @@ void Library::finish(bool alone) {
     deliver(deadline);
     for (Transport* transport : transports()) {
         if (alone) {
-            transport->finish();
+            transport->finish(deadline);
         }
     }
 }

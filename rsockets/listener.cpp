@@ -103,7 +103,7 @@ base::Info Listener::next_request() {
 
 void Listener::add(const Ref<Socket>& opening) { opening_.push_back(opening); }
 
-std::vector<Ref<Socket>>::iterator Listener::find(const Socket& child) {
+std::list<Ref<Socket>>::iterator Listener::find(const Socket& child) {
     return std::find_if(opening_.begin(), opening_.end(), [&](const Ref<Socket>& one) { return one.get() == &child; });
 }
 
@@ -112,8 +112,7 @@ bool Listener::make_ready(const Socket& child) {
     if (found == opening_.end()) {
         return false;
     }
-    ready_.push_back(std::move(*found));
-    opening_.erase(found);
+    ready_.splice(ready_.end(), opening_, found); // which needs no memory
     update_signal();
     return true;
 }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -61,21 +62,21 @@ class Listener {
     Ref<Socket> take();
     // Returns a taken socket to the head of the queue.
     void put_back(const Ref<Socket>& taken);
-    [[nodiscard]] const std::vector<Ref<Socket>>& opening() const { return opening_; }
-    [[nodiscard]] const std::deque<Ref<Socket>>& ready() const { return ready_; }
+    [[nodiscard]] const std::list<Ref<Socket>>& opening() const { return opening_; }
+    [[nodiscard]] const std::list<Ref<Socket>>& ready() const { return ready_; }
 
   private:
     explicit Listener(size_t limit);
     int open_endpoint(Library& library, const Address& address);
-    [[nodiscard]] std::vector<Ref<Socket>>::iterator find(const Socket& child);
+    [[nodiscard]] std::list<Ref<Socket>>::iterator find(const Socket& child);
     void update_signal();
 
     Transport* transport_ = nullptr;
     base::Owned<fid_pep> pep_;
     size_t limit_;
     std::deque<base::Info> requests_; // destroyed before the endpoint that they came to
-    std::vector<Ref<Socket>> opening_;
-    std::deque<Ref<Socket>> ready_;
+    std::list<Ref<Socket>> opening_;
+    std::list<Ref<Socket>> ready_;
     base::Descriptor signal_;
     bool signaled_ = false;
 };

@@ -33,37 +33,42 @@ class Object {
         }
     }
 
-    void number_given() { counts_.fetch_add(one_hold, std::memory_order_relaxed); }
-    void number_taken() {
-        if (holds(counts_.fetch_sub(one_hold, std::memory_order_acq_rel)) == 1) {
-            hang_up();
-        }
-    }
+    void number_given() { counts_.fetch_add(one_number, std::memory_order_relaxed); }
+    void number_taken() { drop(one_number); }
     // A call also holds a reference.
-    void call_begins() { counts_.fetch_add(one_use + one_hold, std::memory_order_relaxed); }
+    void call_begins() { counts_.fetch_add(one_use + one_call, std::memory_order_relaxed); }
     void call_ends() {
         uint64_t counts = counts_.load(std::memory_order_relaxed);
-        while (holds(counts) > 1) { // every other hold comes with a reference
-            if (counts_.compare_exchange_weak(counts, counts - one_use - one_hold, std::memory_order_acq_rel,
+        while (held(counts - one_call)) { // every other hold comes with a reference
+            if (counts_.compare_exchange_weak(counts, counts - one_use - one_call, std::memory_order_acq_rel,
                                               std::memory_order_relaxed)) {
                 return;
             }
         }
-        number_taken();
+        drop(one_call);
         release();
     }
+    // No other call than the caller's is in progress.
+    [[nodiscard]] bool only_call() const { return counts_.load(std::memory_order_acquire) / one_call == 1; }
     // No descriptor and no call is left.
-    [[nodiscard]] bool closed() const { return holds(counts_.load(std::memory_order_acquire)) == 0; }
+    [[nodiscard]] bool closed() const { return !held(counts_.load(std::memory_order_acquire)); }
 
   protected:
     virtual void hang_up() = 0;
 
   private:
-    // In one word, since every call changes both: uses are references, holds are descriptors and calls in progress.
+    void drop(uint64_t hold) {
+        if (!held(counts_.fetch_sub(hold, std::memory_order_acq_rel) - hold)) {
+            hang_up();
+        }
+    }
+
+    // In one word, since every call changes two: references, descriptors and calls in progress.
     static constexpr uint64_t one_use = 1;
-    static constexpr uint64_t one_hold = uint64_t{1} << 32;
-    static uint32_t uses(uint64_t counts) { return static_cast<uint32_t>(counts); }
-    static uint32_t holds(uint64_t counts) { return static_cast<uint32_t>(counts >> 32); }
+    static constexpr uint64_t one_number = uint64_t{1} << 24;
+    static constexpr uint64_t one_call = uint64_t{1} << 44;
+    static uint64_t uses(uint64_t counts) { return counts % one_number; }
+    static bool held(uint64_t counts) { return counts >= one_number; }
 
     std::atomic<uint64_t> counts_{one_use};
     const Kind kind_;

@@ -90,7 +90,7 @@ class Poll {
         for (nfds_t i = 0; i < count_; ++i) {
             const short wanted = shown(fds_[i].events);
             if (objects_[i]) {
-                const short found = of(*objects_[i].get(), fds_[i].events);
+                const short found = of(*objects_[i].get(), i);
                 hidden_[i] = (found & ~wanted & (POLLHUP | POLLERR)) != 0;
                 fds_[i].revents = static_cast<short>(found & wanted);
             } else if (of_kernel(i)) {
@@ -103,7 +103,23 @@ class Poll {
         return ready;
     }
 
+    Poll(const Poll&) = delete;
+    Poll& operator=(const Poll&) = delete;
+    ~Poll() {
+        for (nfds_t i = 0; listens_ && i < count_; ++i) {
+            if (auto* set = waited_set(i); set != nullptr) {
+                set->waiter_ends();
+            }
+        }
+    }
+
     void listen(Sleeper& sleeper) {
+        for (nfds_t i = 0; i < count_; ++i) {
+            if (auto* set = waited_set(i); set != nullptr) {
+                set->waiter_begins();
+            }
+        }
+        listens_ = true;
         for (const Use& object : objects_) {
             if (auto* socket = object.as<Socket>()) {
                 sleeper.wait_on(socket->wait_queue());
@@ -131,7 +147,7 @@ class Poll {
         for (nfds_t i = 0; i < count_; ++i) {
             if (auto* socket = objects_[i].as<Socket>(); socket != nullptr && socket->wait_fd() >= 0 && !hidden_[i]) {
                 waited_.push_back({socket->wait_fd(), POLLIN, 0});
-            } else if (auto* set = objects_[i].as<EpollSet>(); set != nullptr) {
+            } else if (auto* set = waited_set(i); set != nullptr) {
                 waited_.push_back({set->wait_fd(), POLLIN, 0});
             }
         }
@@ -148,12 +164,18 @@ class Poll {
         return static_cast<short>(wanted | POLLNVAL | ((wanted & read_events) != 0 ? POLLHUP | POLLERR : 0) |
                                   ((wanted & write_events) != 0 ? POLLERR : 0));
     }
-    static short of(Object& object, short wanted) {
+    // A set that this thread waits for.
+    [[nodiscard]] EpollSet* waited_set(nfds_t i) const {
+        return (fds_[i].events & read_events) != 0 ? objects_[i].as<EpollSet>() : nullptr;
+    }
+    short of(Object& object, nfds_t i) const {
+        const short wanted = fds_[i].events;
         int events = 0;
         if (auto* socket = as_kind<Socket>(&object)) {
             events = socket->events(wanted);
         } else if (auto* set = as_kind<EpollSet>(&object)) {
-            events = set->ready() ? POLLIN | POLLRDNORM : 0;
+            const auto caller = listens_ ? EpollSet::Caller::waiter : EpollSet::Caller::thread;
+            events = waited_set(i) != nullptr && set->ready(caller) ? POLLIN | POLLRDNORM : 0;
         } else {
             events = POLLIN | POLLRDNORM | POLLOUT | POLLWRNORM | POLLRDHUP | POLLERR | POLLHUP; // see Inherited
         }
@@ -169,6 +191,7 @@ class Poll {
     std::pmr::vector<pollfd> kernel_{&memory_}; // those that are not ours
     std::pmr::vector<pollfd> waited_{&memory_}; // kernel_, and descriptors that signal ours
     bool ours_ = false;
+    bool listens_ = false;
     std::pmr::vector<char> hidden_; // sockets that have ended, of which select(2) does not report that
 };
 
@@ -191,7 +214,7 @@ int poll(pollfd* fds, nfds_t count, Kind kind, const Deadline& deadline, const s
     int ready = poll.check();
     if (ready == 0 && mask != nullptr && deadline.passed()) { // signals that the mask unblocks are delivered even so
         constexpr timespec at_once{};
-        return ::ppoll(nullptr, 0, &at_once, mask) < 0 ? -errno : 0;
+        return sleep_at_once(nullptr, 0, &at_once, mask); // asleep: a handler may make calls
     }
     if (ready != 0 || deadline.passed()) {
         return ready;

@@ -115,11 +115,16 @@ void Service::serve(Socket& socket) {
     }
 }
 
-void Service::linger(std::unique_ptr<Connection> connection) {
-    connection->set_linger(std::chrono::seconds(0)); // closing it must not block the thread
+bool Service::linger(std::unique_ptr<Connection>& connection) {
     bool asleep = false;
     {
         const Guard lock(touched_mutex_);
+        try { // the caller is a destructor
+            lingering_.reserve(lingering_.size() + 1);
+        } catch (const std::bad_alloc&) {
+            return false;
+        }
+        connection->set_linger(std::chrono::seconds(0)); // closing it must not block the thread
         lingering_.push_back({std::move(connection), Deadline::in(longest_linger), SIZE_MAX});
         asleep = std::exchange(asleep_, false);
     }
@@ -127,6 +132,7 @@ void Service::linger(std::unique_ptr<Connection> connection) {
         wake();
     }
     rouse();
+    return true;
 }
 
 void Service::wait_for_lingering() { kept_.front().connection->wait_a_moment(); }
@@ -184,6 +190,7 @@ bool Service::tend() {
             tended_.push_back(std::exchange(touched_, std::move(next)));
         }
         touched_count_ = 0;
+        kept_.reserve(kept_.size() + lingering_.size()); // first: it may throw
         std::move(lingering_.begin(), lingering_.end(), std::back_inserter(kept_));
         lingering_.clear();
     }

@@ -46,7 +46,8 @@ class Service {
     void serve(Socket& socket);
 
     // Takes a closed connection with bytes that the peer has no space for yet, and keeps it until they are sent.
-    void linger(std::unique_ptr<Connection> connection);
+    // Out of memory, it is left to the caller: false.
+    bool linger(std::unique_ptr<Connection>& connection);
     // After the thread has stopped: polls all of these, and returns whether some are left; waits briefly for those.
     bool lingers() { return tend() && !kept_.empty(); }
     void wait_for_lingering();

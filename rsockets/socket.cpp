@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include <netinet/in.h>
+#include <sys/epoll.h>
 
 #include "rsockets/call.hpp"
 #include "rsockets/listener.hpp"
@@ -85,6 +86,9 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
     if (state() != State::closed || bound_.held()) {
         // For any address, the kernel's own order of checks comes first.
         const base::Descriptor scratch = options_.kernel().socket({{IPPROTO_IPV6, IPV6_V6ONLY}});
+        if (!scratch.open()) {
+            return -errno;
+        }
         if (::bind(scratch.get(), address, length) != 0 && errno != EADDRINUSE) {
             return -errno;
         }
@@ -245,7 +249,7 @@ void Socket::abort_given_up(Connection* given_up) {
 }
 
 // connect(2) to AF_UNSPEC: resets the socket, except for its options.
-int Socket::disconnect() {
+int Socket::disconnect(int fd) {
     if (state() == State::listening) {
         shut_listener();
         return 0;
@@ -256,6 +260,7 @@ int Socket::disconnect() {
     {
         const Guard lock(mutex_);
         if (state() == State::connected || state() == State::connecting) {
+            disconnects_.fetch_add(1);
             move_to(State::closed);
             ending_.error.store(ECONNRESET); // for calls that still use it
         }
@@ -265,6 +270,9 @@ int Socket::disconnect() {
     }
     // A core with its own port space cannot connect again from the port: the previous connection holds it there.
     const bool kernels_ports = given_up == nullptr || given_up->has_kernel_ports();
+    if (given_up != nullptr) { // nobody polls it any more, and it would stay readable
+        epoll_ctl(fd, EPOLL_CTL_DEL, given_up->wait_fd(), nullptr);
+    }
     abort_given_up(given_up);
     {
         const Guard lock(mutex_);
@@ -374,8 +382,7 @@ void Socket::close_connection() {
     }
     if (last.status().unsent != 0 && !last.has_maps()) { // iomap memory is the program's at the return
         last.forget_target();
-        library_.service().linger(std::move(closing.back()));
-        closing.pop_back();
+        (void)library_.service().linger(closing.back()); // else it is closed here, as the provider is configured
     }
 }
 

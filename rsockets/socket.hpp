@@ -82,7 +82,12 @@ class Socket final : public Object, private EventHandler {
     int connect(int fd, const sockaddr* address, socklen_t length);
 
     // socket_transfer.cpp
-    ssize_t send(const iovec* iov, size_t count, int flags);
+    ssize_t send(const iovec* iov, size_t count, int flags) { return send(iov, count, flags, disconnects()); }
+    // The same for part of a call that began when there had been so many disconnects.
+    ssize_t send(const iovec* iov, size_t count, int flags, uint64_t began);
+    // Times that a connection, or an attempt, was given up or followed by the next one: a call that began before does
+    // not go on behind that.
+    [[nodiscard]] uint64_t disconnects() const { return disconnects_.load(); }
     ssize_t recv(const iovec* iov, size_t count, int flags);
     void keep_for_next(ssize_t error);
 
@@ -149,7 +154,7 @@ class Socket final : public Object, private EventHandler {
     void abort_given_up(Connection* given_up);
     void fail(const ::fid* subject, int error);
     void close_connection();
-    int disconnect();
+    int disconnect(int fd);
 
     // event handlers
     void on_request(base::Info request) override;
@@ -161,6 +166,7 @@ class Socket final : public Object, private EventHandler {
     void stop_listening();
     void shut_listener();
     void open_request(base::Info request);
+    int open_child(const Ref<Socket>& child, fi_info& request, std::unique_ptr<Connection>& connection);
     // Not checked: no other thread can reach the socket yet. The listener's mutex is held.
     void begin_as_child_of(Socket& listener, const fi_info& request) RSOCKET_UNCHECKED;
     void serve_waiting();
@@ -177,13 +183,13 @@ class Socket final : public Object, private EventHandler {
     // Cap of the bytes that a call waits for: the receive buffer must be able to hold them.
     [[nodiscard]] size_t most_awaited() const { return connections_.receive_buffer() / 2; }
     [[nodiscard]] size_t low_water() const { return std::min(cached_.low_water.load(), most_awaited()); } // SO_RCVLOWAT
-    ssize_t recv_now(const iovec* iov, size_t count, int flags, size_t wanted);
+    ssize_t recv_now(const iovec* iov, size_t count, int flags, size_t wanted, uint64_t began);
     static ssize_t discard(Connection& from, size_t length);
     // Gives the connection to send on, or returns why there is none.
-    ssize_t sendable(Connection*& out);
+    ssize_t sendable(Connection*& out, uint64_t began);
     // Translates the provider's result for `length` bytes into the result of the call.
     ssize_t sending_result(Connection& present, ssize_t sent, size_t length);
-    ssize_t send_now(const iovec* iov, size_t count, bool more);
+    ssize_t send_now(const iovec* iov, size_t count, bool more, uint64_t began);
     void note_sent(size_t bytes);
     bool note_loss(const Connection& of, int error);
     ssize_t fail_with_loss(const Connection& of, int error);
@@ -235,7 +241,8 @@ class Socket final : public Object, private EventHandler {
     std::shared_mutex polling_; // shared by keep_connection(), exclusive to remove the connection
     mutable Mutex mutex_;
     std::atomic<State> state_{State::closed};
-    std::atomic<uint32_t> moves_{0}; // changes of state
+    std::atomic<uint32_t> moves_{0};       // changes of state
+    std::atomic<uint64_t> disconnects_{0}; // changes with `mutex_` held, before the state and the connection do
     WaitQueue wait_queue_;
     BoundAddress bound_ RSOCKET_GUARDED_BY(mutex_);
     Connections connections_;

@@ -5,6 +5,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <new>
+#include <shared_mutex>
 
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -57,10 +60,11 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
         return -EINVAL;
     }
     if (address->sa_family == AF_UNSPEC) {
-        return disconnect();
+        return disconnect(fd);
     }
     Address to(address, length);
     Connections::List failed; // of earlier attempts
+    Connections::List unreachable;
     const Connections::Handling handling(connections_);
     bool begins = false; // else it waits for the attempt of another thread
     uint64_t attempt = 0;
@@ -96,7 +100,12 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             ending_.error.store(0);
             (void)connections_.give_up();
             failed = connections_.take_failed();
+            if (const std::unique_lock alone(polling_, std::try_to_lock); alone.owns_lock() && only_call()) {
+                unreachable = connections_.take_unreachable();
+                wait_queue_.let_go();
+            }
             came_from_ = Address();
+            disconnects_.fetch_add(1);
             move_to(State::connecting);
             to = to.wildcard_as_loopback();
             if (const int error = options_.v6_only() && to.v4_mapped() ? ENETUNREACH : 0; error != 0) {
@@ -109,7 +118,12 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
         }
     }
     if (begins) {
-        if (const int error = start_connect(fd, to.unmapped(), attempt); error != 0) {
+        int error = ENOMEM;
+        try {
+            error = start_connect(fd, to.unmapped(), attempt);
+        } catch (const std::bad_alloc&) { // the attempt must not stay under way
+        }
+        if (error != 0) {
             library_.ways().forget(); // the cached result may be stale
             abandon(attempt);
             return -error;
@@ -130,17 +144,19 @@ bool Socket::under_way(uint64_t attempt) const { return state() == State::connec
 
 // Ends an attempt that could not begin, unless another thread has cancelled it and begun the next one.
 void Socket::abandon(uint64_t attempt) {
+    Connection* given_up = nullptr;
     {
         const Guard lock(mutex_);
         if (attempt_.number() != attempt) {
             return;
         }
-        if (state() == State::connecting) {
+        if (state() == State::connecting || state() == State::connected) { // the core may have gone on
             move_to(State::closed);
         }
-        (void)connections_.give_up();
+        given_up = connections_.give_up();
         attempt_.report();
     }
+    abort_given_up(given_up);
     wait_queue_.notify_all(); // another thread may wait for it
 }
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <sys/epoll.h>
@@ -131,6 +132,7 @@ void Socket::on_request(base::Info request) {
         }
     }
     open_request(std::move(request));
+    serve_waiting(); // others may have come while it took the space, and it may have failed
 }
 
 void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
@@ -143,39 +145,67 @@ void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
     library_.setup_begins();
 }
 
-// Accepts a request on a new socket, which inherits the listener's settings, except O_NONBLOCK.
+// Accepts a request on a new socket, which inherits the listener's settings, except O_NONBLOCK. One that cannot be
+// served is refused. The caller serves the next one: within this call, that could recur as often as there are requests.
 void Socket::open_request(base::Info request) {
-    Ref<Socket> child = Ref<Socket>::adopt(new Socket(library_, family_, false));
+    Ref<Socket> child;
+    std::unique_ptr<Connection> connection;
+    int ret = -FI_ENOMEM;
+    try {
+        child = Ref<Socket>::adopt(new Socket(library_, family_, false));
+        ret = open_child(child, *request, connection);
+    } catch (const std::bad_alloc&) {
+    }
+    if (ret == 0) {
+        return;
+    }
+    log(Level::warn, "a connection request cannot be served: %s", fi_strerror(-ret));
+    const bool taken = connection || (child && child->connection() != nullptr); // by an endpoint, which refuses it
+    Ref<Socket> gone;                                                           // released without our lock
+    {
+        const Guard lock(mutex_);
+        if (listener_ && child) {
+            gone = listener_->remove(*child);
+        }
+        if (listener_ && !taken) {
+            listener_->refuse(*request);
+        }
+    }
+    if (child) {
+        {
+            const Guard lock(child->mutex_);
+            child->parent_ = Ref<Socket>();
+        }
+        child->fail(nullptr, -ret);
+    }
+}
+
+int Socket::open_child(const Ref<Socket>& child, fi_info& request, std::unique_ptr<Connection>& connection) {
     Transport* transport = nullptr;
     {
         const Guard lock(mutex_);
         if (!listener_) {
-            return;
+            return 0;
         }
         transport = &listener_->transport();
-        child->begin_as_child_of(*this, *request);
+        child->begin_as_child_of(*this, request);
         listener_->add(child);
     }
-    std::unique_ptr<Connection> connection;
     Sizes wanted;
     {
         const Guard lock(child->mutex_);
         wanted = child->options_.sizes();
     }
-    int ret = Connection::open(*transport, *request, child.get(), wanted, connection);
-    if (ret == 0) {
-        Connection& opened = *connection;
-        {
-            const Guard lock(child->mutex_);
-            (void)child->apply_keepalive(opened);
-            child->connections_.add(std::move(connection));
-        }
-        ret = opened.accept();
+    if (const int ret = Connection::open(*transport, request, child.get(), wanted, connection); ret != 0) {
+        return ret;
     }
-    if (ret != 0) {
-        log(Level::warn, "a connection request cannot be served: %s", fi_strerror(-ret));
-        child->fail(nullptr, -ret);
+    Connection& opened = *connection;
+    {
+        const Guard lock(child->mutex_);
+        (void)child->apply_keepalive(opened);
+        child->connections_.add(std::move(connection));
     }
+    return opened.accept();
 }
 
 // Opens queued requests while the backlog has space.

@@ -63,13 +63,14 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
     }
     const bool more = (flags & MSG_MORE) != 0 || cached_.corked.load(std::memory_order_relaxed);
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
+    const uint64_t began = disconnects();
     size_t written = 0;
     SendSpaceWaiter waiter(send_space_, wait_queue_);
     const Sent noted(*this, written);
     const auto attempt = [&]() -> ssize_t {
         do {
             Connection* present = nullptr;
-            if (const ssize_t error = sendable(present); error != 0) {
+            if (const ssize_t error = sendable(present, began); error != 0) {
                 return error;
             }
             const size_t left = length - written;

@@ -86,8 +86,14 @@ void Socket::keep_for_next(ssize_t error) {
     }
 }
 
-ssize_t Socket::sendable(Connection*& out) {
-    switch (state()) {
+ssize_t Socket::sendable(Connection*& out, uint64_t began) {
+    const State now = state();
+    Connection* present = connection();
+    if (disconnects() != began) { // checked last: neither is of a later connection if it has not changed
+        const int error = now == State::closed ? ending_.take_error() : 0;
+        return error != 0 ? -error : -EPIPE;
+    }
+    switch (now) {
     case State::connecting:
         return -EAGAIN;
     case State::closed:
@@ -102,7 +108,7 @@ ssize_t Socket::sendable(Connection*& out) {
         const int error = ending_.take_error();
         return error != 0 ? -error : -EPIPE;
     }
-    out = connection();
+    out = present;
     return out != nullptr ? 0 : -EPIPE;
 }
 
@@ -135,9 +141,9 @@ ssize_t Socket::sending_result(Connection& present, ssize_t sent, size_t length)
 }
 
 // One attempt; -EAGAIN if there is no space.
-ssize_t Socket::send_now(const iovec* iov, size_t count, bool more) {
+ssize_t Socket::send_now(const iovec* iov, size_t count, bool more, uint64_t began) {
     Connection* present = nullptr;
-    if (const ssize_t error = sendable(present); error != 0 || present == nullptr) {
+    if (const ssize_t error = sendable(present, began); error != 0 || present == nullptr) {
         return error;
     }
     if (Call::exiting()) {
@@ -166,7 +172,7 @@ Socket::Sent::~Sent() {
     }
 }
 
-ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
+ssize_t Socket::send(const iovec* iov, size_t count, int flags, uint64_t began) {
     if ((flags & MSG_OOB) != 0) {
         return -EOPNOTSUPP;
     }
@@ -184,7 +190,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags) {
         do {
             const auto [part, parts] = segments.next();
             waiter.begin();
-            const ssize_t taken = send_now(part, parts, more);
+            const ssize_t taken = send_now(part, parts, more, began);
             waiter.end(taken);
             if (taken < 0) {
                 return taken;
@@ -220,8 +226,13 @@ ssize_t Socket::discard(Connection& from, size_t length) {
 }
 
 // One attempt. `wanted`: -EAGAIN while fewer bytes are available, unless no more will arrive.
-ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wanted) {
-    switch (state()) {
+ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wanted, uint64_t began) {
+    const State now = state();
+    Connection* present = connection();
+    if (disconnects() != began) { // checked last, as in `sendable`
+        return -EPIPE;            // as in the kernel, which leaves the error of the socket alone
+    }
+    switch (now) {
     case State::connecting:
         return -EAGAIN;
     case State::listening:
@@ -233,7 +244,6 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
     case State::connected:
         break;
     }
-    Connection* present = connection();
     if (present == nullptr) {
         return -ENOTCONN;
     }
@@ -282,6 +292,7 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     }
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     const bool peek = (flags & MSG_PEEK) != 0;
+    const uint64_t began = disconnects();
     Segments segments(iov, count);
     const size_t total = segments.left();
     const bool all = (flags & MSG_WAITALL) != 0;
@@ -289,15 +300,15 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     if (!all || !wait || peek) {
         const size_t least = all ? std::min(total, most_awaited()) : low_water();
         const size_t wanted = wait ? std::min(least, total) : 1;
-        const auto attempt = [&] { return recv_now(iov, count, flags, wanted); };
+        const auto attempt = [&] { return recv_now(iov, count, flags, wanted, began); };
         const auto has_part = [&] {
             Connection* present = established();
-            return wanted > 1 && present != nullptr && present->poll_bytes() > 0;
+            return wanted > 1 && present != nullptr && disconnects() == began && present->poll_bytes() > 0;
         };
         const ssize_t ret = repeat(wait, limit, attempt, has_part);
         // After the timeout, or a signal, the available bytes are returned.
         if ((ret == -EAGAIN || ret == -EINTR) && wanted > 1) {
-            const ssize_t part = recv_now(iov, count, flags, 1);
+            const ssize_t part = recv_now(iov, count, flags, 1, began);
             return part == -EAGAIN ? ret : part;
         }
         return ret;
@@ -305,7 +316,7 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     const auto attempt = [&]() -> ssize_t {
         do {
             const auto [part, parts] = segments.next();
-            const ssize_t n = recv_now(part, parts, flags, 1);
+            const ssize_t n = recv_now(part, parts, flags, 1, began);
             if (n <= 0) {
                 return n;
             }

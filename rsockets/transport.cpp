@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <ctime>
+
+#include <rdma/fi_ext_rstream.h>
 
 #include "rsockets/log.hpp"
 #include "rsockets/provider.hpp"
@@ -144,9 +147,13 @@ bool Transport::may_sleep(bool on_connections) {
     return fi_trywait(fabric_.get(), queues, on_connections ? 2 : 1) == 0;
 }
 
-void Transport::finish() {
+void Transport::finish(const Deadline& deadline) {
     const Guard lock(domains_mutex_);
     for (auto& [name, domain] : domains_) {
+        timespec storage{};
+        const timespec* left = deadline.left(storage);
+        size_t wait = left != nullptr ? static_cast<size_t>(left->tv_sec * 1000 + left->tv_nsec / 1000000) : 0;
+        (void)fi_control(&domain->fid, FI_OPT_RSTREAM_LINGER, &wait);
         // A domain that is still in use cannot be closed, and its connections were shut down by now.
         if (fi_close(&domain->fid) == -FI_EBUSY) {
             log(Level::debug, "domain %s is still in use", name.c_str());

@@ -14,6 +14,7 @@
 
 #include "base/owned_fid.hpp"
 #include "rsockets/mutex.hpp"
+#include "rsockets/wait_queue.hpp"
 
 namespace rsockets {
 
@@ -67,7 +68,7 @@ class Transport {
     [[nodiscard]] std::chrono::milliseconds turn_length() const { return turn_length_; }
 
     // Closes the domains, which waits for the pending data of closed connections, as the provider is configured.
-    void finish();
+    void finish(const Deadline& deadline);
 
   private:
     Transport() = default;

@@ -57,7 +57,8 @@ extern "C" {
  *     probed.
  *
  * FI_OPT_RSTREAM_LINGER   size_t; milliseconds, 0 to 3600000; FI_RSTREAM_LINGER by default. How long fi_close waits
- * until the core has all sent data. What is left then is sent in the background.
+ * until the core has all sent data. What is left then is sent in the background. Also a command of fi_control on a
+ * domain, whose fi_close then waits no longer than that, nor than FI_RSTREAM_LINGER. Thread safe.
  *
  * FI_OPT_RSTREAM_STATUS   struct fi_rstream_status; get only. The state of the connection at this moment. It makes no
  *                         progress and has no side effect, not even on the results of fi_trywait. Thread safe. On a

@@ -2,10 +2,12 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/domain.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 
+#include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/endpoint.hpp"
 #include "prov/rstream/log.hpp"
 #include "prov/rstream/stream/stream.hpp"
@@ -44,7 +46,21 @@ bool registrations_are_cached() {
 }
 } // namespace
 
-Domain::Domain(Fabric& fabric) : fid_domain{}, fabric_(fabric) {}
+Domain::Domain(Fabric& fabric) : fid_domain{}, linger_(fabric.params().linger), fabric_(fabric) {}
+
+int Domain::control(int command, const void* arg) {
+    if (command != FI_OPT_RSTREAM_LINGER) {
+        return -FI_ENOSYS;
+    }
+    constexpr size_t most_ms = 3600000;
+    const auto* ms = static_cast<const size_t*>(arg);
+    if (ms == nullptr || *ms > most_ms) {
+        return -FI_EINVAL;
+    }
+    linger_.store(std::min(*ms, fabric_.params().linger)); // what the administrator has set stays the limit
+    return 0;
+}
+
 Domain::~Domain() = default;
 
 int Domain::open(Fabric& fabric, const fi_info& info, void* context, fid_domain** out) {
@@ -141,7 +157,7 @@ void Domain::reap() {
 
 bool Domain::finish_lingering() {
     using Clock = std::chrono::steady_clock;
-    const auto deadline = Clock::now() + std::chrono::milliseconds(fabric_.params().linger);
+    const auto deadline = Clock::now() + std::chrono::milliseconds(linger_.load());
     for (;;) {
         reap();
         std::list<std::unique_ptr<Stream>> one; // no other thread ends it while this one waits
@@ -223,7 +239,9 @@ fi_ops domain_fid_ops = {
     .size = sizeof(fi_ops),
     .close = [](AnyFid* f) { return guarded([&] { return object_of<Domain, fid_domain>(f)->close(); }); },
     .bind = RSTREAM_REFUSE(fi_ops, bind),
-    .control = RSTREAM_REFUSE(fi_ops, control),
+    .control = [](AnyFid* f, int command, void* arg) -> int {
+        return object_of<Domain, fid_domain>(f)->control(command, arg);
+    },
     .ops_open = RSTREAM_REFUSE(fi_ops, ops_open),
     .tostr = nullptr,
     .ops_set = nullptr,

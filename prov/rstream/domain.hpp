@@ -39,6 +39,8 @@ class Domain : public fid_domain {
     // Takes over a connection whose endpoint is closed and that still has data in flight.
     void linger(std::unique_ptr<Stream> connection);
     void reap();
+    // FI_OPT_RSTREAM_LINGER: `close` waits no longer than that.
+    int control(int command, const void* arg);
     int close();
 
   private:
@@ -47,6 +49,7 @@ class Domain : public fid_domain {
     Domain(Fabric& fabric);
     ~Domain();
 
+    std::atomic<size_t> linger_; // milliseconds
     Fabric& fabric_;
     Info core_info_;
     CoreDomains cores_;

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/stream/transmit.hpp"
 
+#include <new>
 #include <algorithm>
 #include <utility>
 
@@ -110,8 +111,11 @@ void Transmit::note_needs() {
                       (link_.finishing() && !link_.end_posted()) || link_.control_due();
     flush_wanted_.store(left, std::memory_order_release);
     if (left != needs_progress_) {
-        needs_progress_ = left;
-        events_.on_needs_progress(left);
+        try {
+            events_.on_needs_progress(left);
+            needs_progress_ = left;
+        } catch (const std::bad_alloc&) { // what was posted stays posted; the next call tries again
+        }
     }
 }
 

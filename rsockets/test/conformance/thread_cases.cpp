@@ -547,3 +547,59 @@ CASE(a_signal_ends_a_close_that_lingers) {
     c.drain(pair.server, total); // in the background
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
+
+namespace {
+
+// Another thread disconnects the socket while `call` waits, and connects it again.
+template <class Call> void give_up_during(Case& c, bool again, bool full, const Call& call) {
+    const int listener = c.make_listener();
+    const sockaddr_storage to = c.address_of(listener);
+    const int fd = c.make_connected_to(listener);
+    c.accept_from(listener);
+    if (full) {
+        c.fill(fd);
+    }
+    std::atomic<int> id{0};
+    c.run([&] {
+        id = thread_id();
+        call(fd);
+    });
+    while (id == 0) {
+        usleep(1000);
+    }
+    await_sleep(id);
+    sockaddr none{};
+    none.sa_family = AF_UNSPEC;
+    c.s.connect(fd, &none, sizeof(none));
+    if (again) {
+        c.s.connect(fd, generic(to), length_of(to));
+        c.send_all(c.accept_from(listener), "next");
+    }
+    c.join();
+    int error = -1;
+    socklen_t length = sizeof(error);
+    c.s.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    c.note(std::to_string(error) + " is left");
+}
+
+} // namespace
+
+CASE(a_receive_does_not_go_on_on_the_next_connection) {
+    for (const bool again : {false, true}) {
+        give_up_during(c, again, false, [&](int fd) { SAY(c.s.recv(fd, c.buffer, 4, 0)); });
+        give_up_during(c, again, false, [&](int fd) { SAY(c.s.recv(fd, c.buffer, 4, MSG_WAITALL)); });
+    }
+}
+
+CASE(a_send_does_not_go_on_on_the_next_connection) {
+    for (const bool again : {false, true}) {
+        give_up_during(c, again, true, [&](int fd) { SAY(c.s.send(fd, "x", 1, MSG_NOSIGNAL)); });
+    }
+}
+
+CASE(a_poll_goes_on_on_the_next_connection) {
+    give_up_during(c, true, false, [&](int fd) {
+        pollfd one{fd, POLLIN, 0};
+        SAY(c.s.poll(&one, 1, 20000));
+    });
+}

@@ -410,8 +410,8 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part, TimeLi
     // may be stopped.
     constexpr int look_again_ms = 100;
     const bool looks_again = (r.kernel & POLLOUT) == 0 && (limit < 0 || limit > look_again_ms);
-    const int n = cancellable([&] { return real::poll(&one, 1UL, looks_again ? look_again_ms : limit); },
-                              [&] { asleep.end(); });
+    const int n =
+        cancellable([&] { return real::poll(&one, 1UL, looks_again ? look_again_ms : limit); }, [&] { asleep.end(); });
     if (n < 0) {
         return -errno;
     }

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "prov/rstream/stream/transmit.hpp"
 
-#include <new>
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/copy.hpp"

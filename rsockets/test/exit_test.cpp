@@ -9,6 +9,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -210,6 +211,78 @@ void test_what_was_sent_arrives_although_threads_wait() {
     close(pipe_ends[1]);
 }
 
+// A process that stops once it has received a byte on each of two connections.
+struct StoppedPeer {
+    StoppedPeer() {
+        EXPECT_EQ(pipe(ends), 0);
+        pid = fork(); // which has not used the library yet
+        EXPECT(pid >= 0);
+        if (pid == 0) {
+            alarm(static_cast<unsigned>(patience(60000) / 1000));
+            try {
+                const Number from = listener();
+                const uint16_t own = port_of(from);
+                EXPECT_EQ(write(ends[1], &own, sizeof(own)), sizeof(own));
+                const Number first(raccept(from, nullptr, nullptr));
+                const Number second(raccept(from, nullptr, nullptr));
+                EXPECT_EQ(received(first, 1) + received(second, 1), "xx");
+                (void)raise(SIGSTOP);
+            } catch (const std::exception&) {
+            }
+            _exit(1);
+        }
+        EXPECT_EQ(read(ends[0], &port, sizeof(port)), sizeof(port));
+    }
+    ~StoppedPeer() {
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, nullptr, 0);
+        close(ends[0]);
+        close(ends[1]);
+    }
+    StoppedPeer(const StoppedPeer&) = delete;
+    StoppedPeer& operator=(const StoppedPeer&) = delete;
+
+    // For a child of the same parent: the kernel says that it is stopped.
+    void await_stop() const {
+        const std::string path = "/proc/" + std::to_string(pid) + "/stat";
+        for (std::string text; text.find(") T ") == std::string::npos; usleep(1000)) { // nothing tells of it
+            std::ifstream file(path);
+            EXPECT(std::getline(file, text).good());
+        }
+    }
+
+    pid_t pid = -1;
+    uint16_t port = 0;
+    int ends[2]{};
+};
+
+// What an open socket and a closed one have sent is waited for together: the pages promise three seconds in all.
+void test_an_exit_waits_three_seconds_in_all_for_a_peer_that_is_stopped() {
+    const StoppedPeer peer;
+    int pipe_ends[2];
+    EXPECT_EQ(pipe(pipe_ends), 0);
+    const int status = status_of([&] {
+        auto* open = new Number(connected_to(peer.port)); // NOLINT(cppcoreguidelines-owning-memory): used to the end
+        Number closed = connected_to(peer.port);
+        send_all(*open, "x");
+        send_all(closed, "x");
+        peer.await_stop();
+        send_all(*open, std::string(1000, 'x'));
+        send_all(closed, std::string(1000, 'x'));
+        closed.close();
+        const auto now = Clock::now(); // the same clock in all processes
+        EXPECT_EQ(write(pipe_ends[1], &now, sizeof(now)), sizeof(now));
+        exit(status_of_child); // NOLINT(concurrency-mt-unsafe): that is what is tested
+    });
+    close(pipe_ends[1]);
+    Clock::time_point start;
+    const ssize_t got = read(pipe_ends[0], &start, sizeof(start));
+    close(pipe_ends[0]);
+    expect_ended(status);
+    EXPECT_EQ(got, sizeof(start));
+    EXPECT(milliseconds_since(start) < patience(5500));
+}
+
 } // namespace
 
 int main() {
@@ -217,6 +290,7 @@ int main() {
         FABTEST(test_a_process_ends_while_threads_use_sockets),
         FABTEST(test_a_static_object_joins_its_thread_at_exit),
         FABTEST(test_what_was_sent_arrives_although_threads_wait),
+        FABTEST(test_an_exit_waits_three_seconds_in_all_for_a_peer_that_is_stopped),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

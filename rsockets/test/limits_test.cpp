@@ -10,29 +10,12 @@
 #include <functional>
 #include <string>
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <rdma/fabric.h>
-#include <rdma/fi_domain.h>
-#include <rdma/fi_errno.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "rsockets/test/fabric_hook.hpp"
 #include "rsockets/test/sockets.hpp"
-
-// What the library calls, in place of libfabric's: memory cannot be pinned.
-extern "C" __attribute__((visibility("default"))) int fi_fabric(fi_fabric_attr* attr, fid_fabric** fabric,
-                                                                void* context) {
-    const auto real = reinterpret_cast<decltype(&fi_fabric)>(dlsym(RTLD_NEXT, "fi_fabric"));
-    const int ret = real(attr, fabric, context);
-    if (ret == 0 && std::string(attr->prov_name) == "rstream") {
-        static fi_ops_fabric refusing;
-        refusing = *(*fabric)->ops;
-        refusing.domain = [](fid_fabric*, fi_info*, fid_domain**, void*) -> int { return -FI_ENOMEM; };
-        (*fabric)->ops = &refusing;
-    }
-    return ret;
-}
 
 namespace {
 
@@ -94,6 +77,7 @@ void test_a_thread_with_too_little_stack_is_named() {
 
 void test_a_connection_without_memory_names_the_limit() {
     const std::string text = told([] {
+        fabric_hook.no_domains.store(true); // memory cannot be pinned
         const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
         const sockaddr_in to = loopback(1);
         EXPECT_EQ(rconnect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), -1);

@@ -20,10 +20,12 @@
 
 #include <fcntl.h>
 #include <rdma/rsocket.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/descriptor.hpp"
 #include "fabtests/common/child.hpp"
 #include "rsockets/test/asleep.hpp"
 #include "rsockets/test/fork.hpp"
@@ -350,6 +352,47 @@ void test_a_shutdown_while_a_connect_comes_to_its_end_is_not_lost() {
     }
 }
 
+// ---- a connection that was given up
+
+void test_a_socket_that_connects_a_hundred_times_keeps_no_descriptors() {
+    Peer peer;
+    const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
+    const auto connect_and_give_up = [&] {
+        EXPECT_EQ(begin_to_connect(fd, peer.port), 0);
+        give_up(fd);
+    };
+    connect_and_give_up();
+    const size_t before = open_fds();
+    for (int i = 0; i < 100; ++i) {
+        connect_and_give_up();
+    }
+    EXPECT(open_fds() < before + 50); // each connection has at least one
+}
+
+// The program may wait on the socket's descriptor in a kernel epoll. What the connection before left there would wake
+// it for ever.
+void test_a_socket_that_connects_again_is_not_readable_in_a_kernel_epoll() {
+    const Number from = listener();
+    const uint16_t port = port_of(from);
+    const Number fd = connected_to(port);
+    const Number before(raccept(from, nullptr, nullptr));
+    const base::Descriptor kernel(epoll_create1(EPOLL_CLOEXEC));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    EXPECT_EQ(epoll_ctl(kernel.get(), EPOLL_CTL_ADD, fd, &event), 0);
+    give_up(fd);
+    EXPECT_EQ(begin_to_connect(fd, port), 0);
+    const Number after(raccept(from, nullptr, nullptr));
+    const auto start = Clock::now();
+    while (epoll_wait(kernel.get(), &event, 1, 0) != 0) { // events of the new connection, until they are polled
+        EXPECT(milliseconds_since(start) < patience(10000));
+        pollfd one{fd, POLLIN, 0};
+        EXPECT_EQ(rpoll(&one, 1, 1), 0);
+    }
+    send_all(after, "x");
+    EXPECT_EQ(epoll_wait(kernel.get(), &event, 1, patience(10000)), 1);
+}
+
 // ---- a buffer that will be larger next time
 
 // The receiver's buffer is small, the low water mark is what it can hold if it were as large as it was set to since.
@@ -524,6 +567,8 @@ int main(int argc, char** argv) {
         FABTEST(test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole),
         FABTEST(test_a_connect_beside_one_that_is_given_up_ends),
         FABTEST(test_a_shutdown_while_a_connect_comes_to_its_end_is_not_lost),
+        FABTEST(test_a_socket_that_connects_a_hundred_times_keeps_no_descriptors),
+        FABTEST(test_a_socket_that_connects_again_is_not_readable_in_a_kernel_epoll),
         FABTEST(test_a_poll_wakes_with_a_low_water_mark_beyond_the_buffer),
         FABTEST(test_a_receive_ends_with_a_low_water_mark_beyond_the_buffer),
         FABTEST(test_a_child_does_not_sleep_on_what_its_parent_sleeps_on),

@@ -5,8 +5,11 @@
 // of what others have left.
 #include <atomic>
 #include <future>
+#include <span>
 
+#include <poll.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include "rsockets/test/asleep.hpp"
@@ -63,26 +66,47 @@ void test_two_threads_cannot_make_a_cycle() {
     EXPECT_EQ(neither, 0);
 }
 
-// One thread sleeps in the set, and this one waits there behind what happens. Who was not woken finds the event when
-// its time is over.
-template <class Happens> void expect_that_both_hear(int set, const Happens& happens) {
-    const auto time = patience(20000);
-    const auto hear = [&] {
+// Ways to wait for an event of a set; each gives the number of events.
+using Wait = int (*)(int set, int time);
+int wait_in(int set, int time) {
+    epoll_event event{};
+    return repoll_wait(set, &event, 1, time);
+}
+int poll_of(int set, int time) {
+    pollfd one{set, POLLIN, 0};
+    return rpoll(&one, 1, time);
+}
+
+// A thread waits for a set.
+struct Waiter {
+    Wait wait = nullptr;
+    int set = -1;
+
+    // A thread that was not woken finds the event when its time is over.
+    void expect_event() const {
+        const auto time = patience(20000);
         const auto begin = Clock::now();
-        epoll_event event{};
-        EXPECT_EQ(repoll_wait(set, &event, 1, time), 1);
+        EXPECT_EQ(wait(set, time), 1);
         EXPECT(milliseconds_since(begin) < time / 2);
-    };
+    }
+};
+
+// One thread sleeps when something happens, and this one begins to wait afterwards.
+template <class Happens> void expect_both_report(const Waiter& one, const Waiter& other, const Happens& happens) {
     std::promise<long> id;
     Threads threads;
     threads.start([&] {
         id.set_value(syscall(SYS_gettid));
-        hear();
+        one.expect_event();
     });
     await_thread_asleep(id.get_future().get());
     happens();
-    hear();
+    other.expect_event();
     threads.join();
+}
+
+template <class Happens> void expect_both_report(int set, const Happens& happens) {
+    expect_both_report({wait_in, set}, {wait_in, set}, happens);
 }
 
 // One of two threads takes what its array has space for; what tells of the rest must not be used up with that.
@@ -91,7 +115,7 @@ void test_what_one_thread_has_no_room_for_wakes_another_one() {
     const Ends other = connected();
     for (int i = 0; i < 200; ++i) {
         const Number set(repoll_create(0));
-        expect_that_both_hear(set, [&] {
+        expect_both_report(set, [&] {
             for (const int fd : {static_cast<int>(one.client), static_cast<int>(other.client)}) {
                 epoll_event event{};
                 event.events = EPOLLOUT | EPOLLONESHOT;
@@ -108,9 +132,60 @@ void test_what_one_thread_has_heard_of_wakes_another_one() {
         const Number set(repoll_create(0));
         EXPECT_EQ(put(from, set), 0);
         Number client;
-        expect_that_both_hear(set, [&] { client = connected_to(port_of(from)); });
+        expect_both_report(set, [&] { client = connected_to(port_of(from)); });
         EXPECT(Number(raccept(from, nullptr, nullptr)) >= 0);
     }
+}
+
+// Two ways to wait, for a set alone; or for an outer set, and for the inner one that has the member.
+struct Pair {
+    Wait first;
+    Wait second;
+    bool nested;
+};
+constexpr Pair of_one_set[] = {{wait_in, wait_in, false}, {wait_in, poll_of, false}, {poll_of, wait_in, false}};
+constexpr Pair of_nested_sets[] = {{wait_in, wait_in, true}, {wait_in, poll_of, true}, {poll_of, wait_in, true}};
+
+// swapped: the second one sleeps when it happens, else the first one.
+template <class Happens> void expect_pair_reports(const Pair& pair, bool swapped, int member, const Happens& happens) {
+    const Number outer(repoll_create(0));
+    const Number inner(repoll_create(0));
+    EXPECT_EQ(pair.nested ? put(inner, outer) : 0, 0);
+    EXPECT_EQ(member >= 0 ? put(member, inner) : 0, 0);
+    const Waiter first{pair.first, pair.nested ? outer : inner};
+    const Waiter second{pair.second, inner};
+    expect_both_report(swapped ? second : first, swapped ? first : second, [&] { happens(inner); });
+}
+
+// The event stays: nobody accepts.
+void expect_all_report_a_listener(std::span<const Pair> pairs) {
+    const Number from = listener();
+    const Number client = connected_to(port_of(from));
+    for (const Pair& pair : pairs) {
+        for (int i = 0; i < 40; ++i) {
+            expect_pair_reports(pair, i % 2 != 0, -1, [&](int inner) { EXPECT_EQ(put(from, inner), 0); });
+        }
+    }
+}
+
+void test_a_wait_in_a_set_and_a_poll_of_it_both_report_an_event() { expect_all_report_a_listener(of_one_set); }
+
+void test_waits_in_a_set_and_in_its_outer_set_both_report_an_event() { expect_all_report_a_listener(of_nested_sets); }
+
+void expect_all_report_a_shutdown(std::span<const Pair> pairs) {
+    const Number from = listener();
+    for (const Pair& pair : pairs) {
+        for (int i = 0; i < 20; ++i) {
+            const Number fd = connected_to(port_of(from));
+            const Number peer(raccept(from, nullptr, nullptr));
+            expect_pair_reports(pair, i % 2 != 0, fd, [&](int) { (void)rshutdown(fd, SHUT_RD); });
+        }
+    }
+}
+
+void test_waiting_threads_all_report_that_another_one_shut_down_reading() {
+    expect_all_report_a_shutdown(of_one_set);
+    expect_all_report_a_shutdown(of_nested_sets);
 }
 
 } // namespace
@@ -120,6 +195,9 @@ int main() {
         FABTEST(test_two_threads_cannot_make_a_cycle),
         FABTEST(test_what_one_thread_has_no_room_for_wakes_another_one),
         FABTEST(test_what_one_thread_has_heard_of_wakes_another_one),
+        FABTEST(test_a_wait_in_a_set_and_a_poll_of_it_both_report_an_event),
+        FABTEST(test_waits_in_a_set_and_in_its_outer_set_both_report_an_event),
+        FABTEST(test_waiting_threads_all_report_that_another_one_shut_down_reading),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

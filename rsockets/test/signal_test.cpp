@@ -289,6 +289,28 @@ void test_a_handler_of_sigpipe_may_call() {
     EXPECT_EQ(received(others.server, 1), "!");
 }
 
+// Which signals are delivered in a poll that does not sleep: its mask lets them in.
+void test_a_handler_in_a_ppoll_without_time_may_call() {
+    const Ends ends = connected();
+    handle(SIGUSR1, send_in_handler);
+    in_handler = {};
+    in_handler.waiting = ends.client;
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    sigset_t before;
+    EXPECT_EQ(pthread_sigmask(SIG_BLOCK, &blocked, &before), 0);
+    EXPECT_EQ(raise(SIGUSR1), 0);
+    pollfd one{ends.client, POLLIN, 0};
+    constexpr timespec at_once{};
+    const int ready = rppoll(&one, 1, &at_once, &before);
+    EXPECT_EQ(pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+    EXPECT(ready <= 0);
+    EXPECT_EQ(in_handler.calls, 1);
+    EXPECT_EQ(in_handler.refused + in_handler.failed, 0);
+    EXPECT_EQ(received(ends.server, 1), "!");
+}
+
 // ---- stack
 
 // Bytes of stack that a body takes, in a thread of its own.
@@ -433,6 +455,7 @@ int main() {
         FABTEST(test_a_handler_sends_while_its_thread_sleeps_in_a_call),
         FABTEST(test_calls_in_a_handler_never_wait_for_what_they_interrupt),
         FABTEST(test_a_handler_of_sigpipe_may_call),
+        FABTEST(test_a_handler_in_a_ppoll_without_time_may_call),
         FABTEST(test_calls_take_little_stack),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <string>
+#include <utility>
 
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/stream/test/parts_scene.hpp"
@@ -32,7 +34,12 @@ struct Scene final : PartsScene, Transmit::Events {
         transmit.start();
     }
     virtual ~Scene() = default;
-    void on_needs_progress(bool wanted) override { needs = wanted; }
+    void on_needs_progress(bool wanted) override {
+        if (std::exchange(no_memory, false)) {
+            throw std::bad_alloc();
+        }
+        needs = wanted;
+    }
     void on_post_error(int failure) override { post_error = failure; }
 
     ssize_t send(const std::string& bytes, bool more = false) {
@@ -73,6 +80,7 @@ struct Scene final : PartsScene, Transmit::Events {
     wire::Maps maps;
     Transmit::Leftover left;
     bool needs = false;
+    bool no_memory = false; // the next report of `needs` throws
     int post_error = 0;
     size_t completed = 0;
     size_t counted = 0;
@@ -202,6 +210,30 @@ void test_what_the_core_has_no_room_for_is_kept_in_order(void** state) {
     assert_string_equal(scene.core.last().bytes.c_str(), "one two");
     assert_false(scene.needs);
     assert_int_equal(scene.post_error, 0);
+}
+
+// The program's bytes are kept, so the call must not fail; that they need progress is to be reported all the same.
+void test_a_need_for_progress_without_memory_is_reported_by_the_next_call(void** state) {
+    Scene& scene = of(state);
+    scene.core.refusal = -FI_EAGAIN;
+    scene.no_memory = true;
+    bool thrown = false;
+    ssize_t sent = 0;
+    try {
+        sent = scene.send("one ");
+    } catch (const std::bad_alloc&) {
+        thrown = true;
+    }
+    assert_false(thrown);
+    assert_int_equal(sent, 4);
+    assert_false(scene.no_memory);
+    assert_false(scene.needs);
+    assert_int_equal(scene.send("two"), 3);
+    assert_true(scene.needs);
+    scene.core.refusal = 0;
+    scene.transmit.request_flush();
+    assert_string_equal(scene.core.last().bytes.c_str(), "one two");
+    assert_false(scene.needs);
 }
 
 void test_an_inject_that_is_refused_is_staged(void** state) {
@@ -465,6 +497,7 @@ int main() {
         test(test_small_sends_are_injected_where_the_core_can, set_up_inject),
         test(test_of_injected_sends_one_in_half_a_queue_asks_for_a_completion, set_up_inject),
         test(test_what_the_core_has_no_room_for_is_kept_in_order, set_up),
+        test(test_a_need_for_progress_without_memory_is_reported_by_the_next_call, set_up),
         test(test_an_inject_that_is_refused_is_staged, set_up_inject),
         test(test_a_full_staging_ring_blocks_until_a_completion, set_up),
         test(test_a_completion_of_something_else_frees_nothing, set_up),

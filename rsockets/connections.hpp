@@ -49,8 +49,8 @@ template <class One> class ConnectionsOf {
         return any_connected_ && !all_.empty() ? all_.back().get() : nullptr;
     }
 
-    // Makes it the current connection.
-    void add(std::unique_ptr<One> made) {
+    // Makes it the current connection. Out of memory, it is left to the caller, who may hold a lock that its end needs.
+    void add(std::unique_ptr<One>&& made) {
         receive_buffer_.store(made->sizes().recv_buffer, std::memory_order_relaxed);
         const Guard lock(mutex_);
         all_.push_back(std::move(made)); // first: it may throw

@@ -134,6 +134,10 @@ void EpollSet::hang_up() {
     candidates_.clear();
     by_id_.clear();
     gone.swap(interests_);
+    const Guard notified_lock(notified_mutex_); // nothing is left that a set around this one could report
+    notified_.clear();
+    uint64_t count = 0;
+    (void)!::read(wake_.get(), &count, sizeof(count));
 }
 
 int EpollSet::control(int set_fd, int operation, int fd, const epoll_event* event) {

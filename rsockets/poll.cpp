@@ -66,10 +66,12 @@ enum class Kind : uint8_t { poll, select };
 class Poll {
   public:
     Poll(pollfd* fds, nfds_t count, Kind kind)
-        : kind_(kind), fds_(fds), count_(count), objects_(count, &memory_), hidden_(count, &memory_) {
+        : kind_(kind), fds_(fds), count_(count), objects_(count, &memory_), reads_(count, &memory_),
+          hidden_(count, &memory_) {
         kernel_.reserve(count);
         for (nfds_t i = 0; i < count; ++i) {
             objects_[i] = fd_table::find(fds[i].fd);
+            reads_[i] = (fds[i].events & read_events) != 0;
             ours_ = ours_ || static_cast<bool>(objects_[i]);
             if (of_kernel(i)) {
                 kernel_.push_back(fds[i]);
@@ -165,9 +167,7 @@ class Poll {
                                   ((wanted & write_events) != 0 ? POLLERR : 0));
     }
     // A set that this thread waits for.
-    [[nodiscard]] EpollSet* waited_set(nfds_t i) const {
-        return (fds_[i].events & read_events) != 0 ? objects_[i].as<EpollSet>() : nullptr;
-    }
+    [[nodiscard]] EpollSet* waited_set(nfds_t i) const { return reads_[i] != 0 ? objects_[i].as<EpollSet>() : nullptr; }
     short of(Object& object, nfds_t i) const {
         const short wanted = fds_[i].events;
         int events = 0;
@@ -192,6 +192,7 @@ class Poll {
     std::pmr::vector<pollfd> waited_{&memory_}; // kernel_, and descriptors that signal ours
     bool ours_ = false;
     bool listens_ = false;
+    std::pmr::vector<char> reads_;  // asked for at the beginning: the program may change its array meanwhile
     std::pmr::vector<char> hidden_; // sockets that have ended, of which select(2) does not report that
 };
 

@@ -248,6 +248,13 @@ void Socket::abort_given_up(Connection* given_up) {
     }
 }
 
+// Nobody polls it any more, and the socket's descriptor would stay readable with it.
+void Socket::stop_watching(int fd, const Connection* given_up) {
+    if (given_up != nullptr) {
+        epoll_ctl(fd, EPOLL_CTL_DEL, given_up->wait_fd(), nullptr);
+    }
+}
+
 // connect(2) to AF_UNSPEC: resets the socket, except for its options.
 int Socket::disconnect(int fd) {
     if (state() == State::listening) {
@@ -270,9 +277,7 @@ int Socket::disconnect(int fd) {
     }
     // A core with its own port space cannot connect again from the port: the previous connection holds it there.
     const bool kernels_ports = given_up == nullptr || given_up->has_kernel_ports();
-    if (given_up != nullptr) { // nobody polls it any more, and it would stay readable
-        epoll_ctl(fd, EPOLL_CTL_DEL, given_up->wait_fd(), nullptr);
-    }
+    stop_watching(fd, given_up);
     abort_given_up(given_up);
     {
         const Guard lock(mutex_);

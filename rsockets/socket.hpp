@@ -176,7 +176,8 @@ class Socket final : public Object, private EventHandler {
     // socket_connect.cpp
     int start_connect(int fd, const Address& to, uint64_t attempt);
     [[nodiscard]] bool under_way(uint64_t attempt) const;
-    void abandon(uint64_t attempt);
+    void abandon(int fd, uint64_t attempt);
+    static void stop_watching(int fd, const Connection* given_up);
     int connect_result(uint64_t attempt);
 
     // socket_transfer.cpp

@@ -98,7 +98,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             }
             ending_.begin_anew();
             ending_.error.store(0);
-            (void)connections_.give_up();
+            stop_watching(fd, connections_.give_up());
             failed = connections_.take_failed();
             if (const std::unique_lock alone(polling_, std::try_to_lock); alone.owns_lock() && only_call()) {
                 unreachable = connections_.take_unreachable();
@@ -125,7 +125,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
         }
         if (error != 0) {
             library_.ways().forget(); // the cached result may be stale
-            abandon(attempt);
+            abandon(fd, attempt);
             return -error;
         }
         if (nonblocking()) {
@@ -143,7 +143,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
 bool Socket::under_way(uint64_t attempt) const { return state() == State::connecting && attempt_.number() == attempt; }
 
 // Ends an attempt that could not begin, unless another thread has cancelled it and begun the next one.
-void Socket::abandon(uint64_t attempt) {
+void Socket::abandon(int fd, uint64_t attempt) {
     Connection* given_up = nullptr;
     {
         const Guard lock(mutex_);
@@ -156,6 +156,7 @@ void Socket::abandon(uint64_t attempt) {
         given_up = connections_.give_up();
         attempt_.report();
     }
+    stop_watching(fd, given_up);
     abort_given_up(given_up);
     wait_queue_.notify_all(); // another thread may wait for it
 }

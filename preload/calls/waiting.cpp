@@ -10,7 +10,9 @@
 #include "preload/wait/epoll_set.hpp"
 #include "preload/wait/poll.hpp"
 
+#include <array>
 #include <climits>
+#include <optional>
 
 #include "preload/base/cancellation.hpp"
 #include "preload/base/system.hpp"
@@ -34,6 +36,32 @@ bool is_valid(const timespec* time) {
     return time == nullptr || (time->tv_sec >= 0 && time->tv_nsec >= 0 && time->tv_nsec < 1000000000);
 }
 
+EpollSet* set_of(int epfd) { return table::set(epfd); }
+
+// A thread that is about to poll sets without careful members: one that is added from then on wakes it.
+class AsleepInSets {
+  public:
+    void add(int fd) {
+        if (EpollSet* set = set_of(fd); set != nullptr && used_ < sets_.size()) {
+            sets_[used_++].emplace(*set);
+        }
+    }
+    [[nodiscard]] bool any() const { return used_ != 0; }
+    // The result of kernel().
+    template <class Kernel> int sleep(Kernel&& kernel) {
+        return any() ? cancellable(kernel, [this] { end(); }) : kernel();
+    }
+    void end() {
+        for (auto& one : sets_) {
+            one.reset();
+        }
+    }
+
+  private:
+    std::array<std::optional<EpollSet::Asleep>, 4> sets_;
+    size_t used_ = 0;
+};
+
 // kernel(): the original call. Its result is checked again if a connection has become careful meanwhile.
 template <class Kernel>
 int poll_any(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask, Kernel&& kernel) {
@@ -42,9 +70,15 @@ int poll_any(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask
     }
     const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
     if (!wait::any_careful(fds, count)) {
-        const int n = kernel();
-        if (n <= 0 || !wait::any_careful(fds, count)) {
-            return n;
+        AsleepInSets asleep;
+        for (nfds_t i = 0; timeout_ns != 0 && i < count; ++i) {
+            asleep.add(fds[i].fd);
+        }
+        if (!asleep.any() || !wait::any_careful(fds, count)) {
+            const int n = asleep.sleep(kernel);
+            if (n <= 0 || !wait::any_careful(fds, count)) {
+                return n;
+            }
         }
         if (timeout_ns > 0) {
             timeout_ns = std::max<int64_t>(timeout_ns - static_cast<int64_t>(sys::now_ns() - begin), 0);
@@ -64,8 +98,6 @@ template <class Kernel> bool sleep_in(EpollSet& set, Kernel&& kernel, int& resul
     result = cancellable(kernel, [&] { asleep.end(); });
     return true;
 }
-
-EpollSet* set_of(int epfd) { return table::set(epfd); }
 
 int64_t left_of(int64_t timeout_ns, uint64_t begin) {
     return timeout_ns <= 0 ? timeout_ns
@@ -198,7 +230,18 @@ int select_any(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeo
     }
     const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
     const Sets given(in, out, except);
-    const int said = kernel();
+    AsleepInSets asleep;
+    for (int fd = 0; timeout_ns != 0 && fd < count; ++fd) {
+        if (FD_ISSET(fd, &given.in) || FD_ISSET(fd, &given.out) || FD_ISSET(fd, &given.except)) {
+            asleep.add(fd);
+        }
+    }
+    // One may have been added before this thread counted as asleep.
+    if (const int late = asleep.any() ? wait::select(count, in, out, except, timeout_ns, mask) : -2; late != -2) {
+        return late;
+    }
+    const int said = asleep.sleep(kernel);
+    asleep.end();
     if (said <= 0) {
         return said;
     }

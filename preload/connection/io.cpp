@@ -332,6 +332,7 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
         OwnSleep own(c, s, by_ring);
         const stream::Readiness r = stream::check(c, fd, POLLIN, own.sleeper());
         if (r.only_soon(POLLIN)) {
+            own.give_up();
             asleep.end();
             if (const ssize_t paused = pause(limit, done != 0); paused < 0) {
                 return done != 0 ? done : paused;
@@ -379,6 +380,7 @@ ssize_t wait_to_send(Connection& c, int fd, bool& by_ring, bool has_part, TimeLi
     OwnSleep own(c, s, by_ring);
     const stream::Readiness r = stream::check(c, fd, POLLOUT, own.sleeper());
     if (r.only_soon(POLLOUT)) {
+        own.give_up();
         asleep.end();
         return pause(time_limit, has_part);
     }

@@ -165,6 +165,7 @@ bool Rules::add_words(std::string_view words, const Report& report) {
         const bool is_kernel = same(word, "kernel");
         const std::string_view rule = is_kernel || same(word, "upgrade") ? next_word(words) : word;
         if (rule.empty()) {
+            only_ = only_ || !is_kernel;
             place.say(word, "a rule must follow", 0);
         } else if (is_kernel) {
             add_rule(rule, Verdict::kernel, place);

@@ -184,6 +184,8 @@ template <class Call> void expect_added_member_found(Call&& wait, bool has_bytes
     });
     await_thread_asleep(id.get_future().get());
     const auto begin = fabtests::Clock::now();
+    const Pair idle;
+    set.add(idle.b, some + 2); // the first one that is upgraded
     set.add(pair.b, some);
     if (!has_bytes) {
         EXPECT_EQ(set.events(), 0);

@@ -296,8 +296,10 @@ void EpollSet::report_anew(Watch& watch) {
 
 // With the lock. The peer notifies threads that have not done so themselves.
 void EpollSet::arm_for_sleepers(const Watch& watch) {
-    if (watch.connection->segment.load() != nullptr) {
-        stream::arm(*watch.connection, static_cast<short>(watch.wanted.events), path::by_frame);
+    Connection& c = *watch.connection;
+    if (c.segment.load() != nullptr) {
+        stream::arm(c, static_cast<short>(watch.wanted.events),
+                    stream::takes_ids(c) ? sleeper_for(c) : uint64_t{path::by_frame});
     }
 }
 
@@ -321,12 +323,12 @@ void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_due) {
     activate(watch);
     // A thread that sleeps has armed nothing at the peer, and has not checked the ring: the kernel's socket, which
     // usually has space, wakes it. Another thread may take that event, though, so what comes later is announced, too.
+    number = epfd;
     const bool woken = wakes || is_asleep();
     if (woken) {
         arm_for_sleepers(watch);
     }
     const uint32_t space = woken ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
-    number = epfd;
     change_in_kernel(watch, is_several() ? reported_to_all : kernel_events_of(watch.wanted.events | space));
 }
 
@@ -432,8 +434,6 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
         // Before the call: a thread to which the kernel reports the member from now on must see that it has to check
         // memory.
         const bool is_due = c != nullptr && is_careful(*c);
-        // A thread in poll(2) or select(2) on the set counts as asleep in it only if it had such a member before.
-        const bool may_be_polled = !has_careful();
         converted_.fetch_add(is_due ? 1 : 0);
         result = static_cast<int>(sys::call(SYS_epoll_ctl, epfd, operation, fd, given));
         error = -result;
@@ -455,14 +455,8 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                 } else {
                     convert(*watch, epfd, is_asleep(), is_due);
                 }
-                const auto wakes = [&] {
-                    if (is_asleep() || may_be_polled) {
-                        arm_for_sleepers(*watch);
-                    }
-                    return is_asleep() || (may_be_polled && (event->events & (EPOLLIN | EPOLLRDNORM)) != 0 &&
-                                           stream::ring_has_bytes(*c));
-                };
-                if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && wakes()) {
+                if (watch->converted && c != nullptr && (event->events & EPOLLEXCLUSIVE) == 0 && is_asleep()) {
+                    arm_for_sleepers(*watch);
                     // A thread that sleeps in the set already has armed nothing at the peer, and has not checked the
                     // ring: the kernel's socket, which usually has space, wakes it.
                     changed = *event;

@@ -87,7 +87,7 @@ class EpollSet {
     // The reverse. False: it is not a member.
     bool note_disconnected(int fd);
     // is_due: see there.
-    static void arm_for_sleepers(const Watch& watch);
+    void arm_for_sleepers(const Watch& watch);
     void convert(Watch& watch, int epfd, bool wakes, bool is_due = false);
     void activate(Watch& watch);
     void renew_number(int fd); // its present state counts as new

@@ -298,6 +298,7 @@ void test_the_environment_has_exceptions_too() {
     EXPECT_EQ(cut.complaints.size(), 1U);
     EXPECT_EQ(cut.complaints[0], "RSPRELOAD_RULES: 'kernel' is left out: a rule must follow (at character 1)");
     EXPECT(cut.upgrades("10.0.0.1", 80) && !cut.upgrades("10.0.0.1", 81));
+    EXPECT(!rules("kernel 22 upgrade").upgrades("10.0.0.1", 80) && rules("kernel").upgrades("10.0.0.1", 80));
 }
 
 void test_there_is_room_for_256_rules() {

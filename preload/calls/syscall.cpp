@@ -269,6 +269,15 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
             lifecycle::leave_everything_to_the_kernel();
         }
         break;
+    case SYS_io_uring_setup: {
+        // A ring adds members to an epoll set, reads and writes, and the library does not see it (libuv from 1.45 on).
+        const long ring = real::syscall(number, a[0], a[1]);
+        if (ring >= 0) {
+            const sys::ErrnoKept kept;
+            lifecycle::leave_everything_to_the_kernel();
+        }
+        return ring;
+    }
     case SYS_exit: // see pthread_exit()
         if (service::own_name() != 0 && sys::call(SYS_gettid) == sys::call(SYS_getpid)) {
             lifecycle::leave_everything_to_the_kernel();

@@ -274,7 +274,7 @@ PRELOAD_EXPORT long syscall(long number, ...) noexcept {
         const long ring = real::syscall(number, a[0], a[1]);
         if (ring >= 0) {
             const sys::ErrnoKept kept;
-            lifecycle::leave_everything_to_the_kernel();
+            lifecycle::leave_everything_to_the_kernel(Reason::past_library);
         }
         return ring;
     }

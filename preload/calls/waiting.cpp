@@ -237,8 +237,12 @@ int select_any(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeo
         }
     }
     // One may have been added before this thread counted as asleep.
-    if (const int late = asleep.any() ? wait::select(count, in, out, except, timeout_ns, mask) : -2; late != -2) {
-        return late;
+    if (asleep.any() && wait::select(count, in, out, except, 0, nullptr) != -2) {
+        asleep.end(); // it counts itself, and a thread that is cancelled there must not count twice
+        given.restore(in, out, except);
+        if (const int late = wait::select(count, in, out, except, timeout_ns, mask); late != -2) {
+            return late;
+        }
     }
     const int said = asleep.sleep(kernel);
     asleep.end();

@@ -45,8 +45,9 @@ template <class Close> int close(int fd, Close&& close_number) {
 }
 
 // The process installs a seccomp filter, which may kill it for a call that the program itself does not make; or it can
-// have no thread of the library's any more. The library makes no further system calls of its own.
-void leave_everything_to_the_kernel();
+// have no thread of the library's any more, or it has an io_uring. The library makes no further system calls of its
+// own. reason: that of its connections from now on.
+void leave_everything_to_the_kernel(Reason reason = Reason::sandboxed);
 
 // A child is about to be made without pthread_atfork handlers.
 void note_unseen_child();

@@ -68,7 +68,7 @@ void hand_over_all(Reason reason) {
 
 } // namespace
 
-void leave_everything_to_the_kernel() {
+void leave_everything_to_the_kernel(Reason reason) {
     if (in_vfork_child() || leaving.exchange(true)) {
         return;
     }
@@ -87,10 +87,10 @@ void leave_everything_to_the_kernel() {
             (void)table::take(fd); // others may close it meanwhile
         }
     });
-    hand_over_all(Reason::sandboxed);
-    service::stop();                  // only now: it may serve the other end of a connection
-    hand_over_all(Reason::sandboxed); // what it has agreed on meanwhile
-    filtered = true;                  // other threads have used the table as always
+    hand_over_all(reason);
+    service::stop();       // only now: it may serve the other end of a connection
+    hand_over_all(reason); // what it has agreed on meanwhile
+    filtered = true;       // other threads have used the table as always
     table::for_each([](int fd, uintptr_t what) {
         if (what != table::internal) { // open as before, and not the program's
             (void)table::take(fd);

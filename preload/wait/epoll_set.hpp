@@ -86,8 +86,8 @@ class EpollSet {
     bool note_connected(int fd);
     // The reverse. False: it is not a member.
     bool note_disconnected(int fd);
-    // is_due: see there.
     void arm_for_sleepers(const Watch& watch);
+    // is_due: see there.
     void convert(Watch& watch, int epfd, bool wakes, bool is_due = false);
     void activate(Watch& watch);
     void renew_number(int fd); // its present state counts as new

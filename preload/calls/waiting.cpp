@@ -69,7 +69,7 @@ int poll_any(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* mask
         return kernel();
     }
     const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
-    if (!wait::any_careful(fds, count)) {
+    if (!wait::note_all(fds, count)) {
         AsleepInSets asleep;
         for (nfds_t i = 0; timeout_ns != 0 && i < count; ++i) {
             asleep.add(fds[i].fd);
@@ -112,6 +112,7 @@ int epoll_any(int epfd, epoll_event* events, int max, int64_t timeout_ns, const 
     }
     if (set != nullptr) {
         set->note_waiter();
+        set->note_waited();
     }
     if (set == nullptr || !set->has_careful()) {
         const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;

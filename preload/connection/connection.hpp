@@ -36,6 +36,8 @@ struct Connection {
     std::atomic<uint8_t> requested{0};
     std::atomic<bool> attached{false};  // upgraded in this process, after the last fork
     std::atomic<bool> used{false};      // this process moved bytes on it
+    std::atomic<bool> polled{false};    // see wait/seen.hpp, as refusals
+    std::atomic<uint32_t> refusals{0};  // consecutive calls that failed with EAGAIN
     std::atomic<bool> left{false};      // this process is about to close it, see ConnectionState::open
     std::atomic<bool> resets{false};    // the library has changed SO_LINGER, for a close that must reset
     linger linger_before{};             // the program's, then

@@ -229,8 +229,9 @@ void pin_for(Connection& c, int fd, Reason reason) {
     stream::pin(c, fd, reason);
 }
 
-void count(Connection& c, ConnectionState& s) {
+void count(Connection& c, ConnectionState& s, int flags) {
     c.used.store(true, std::memory_order_relaxed);
+    wait::note_moved(c);
     const uint32_t calls = s.calls.fetch_add(1, std::memory_order_relaxed) + 1;
     if (c.requested.load(std::memory_order_relaxed) || c.segment.load(std::memory_order_relaxed) != nullptr ||
         s.holders.load(std::memory_order_relaxed) > 1) { // the others would not have its memory, see attach()
@@ -245,6 +246,15 @@ void count(Connection& c, ConnectionState& s) {
             stream::pin(c, c.fd.load(), Reason::shared_set);
             return;
         }
+        Reason unseen = Reason::unseen_wait;
+        if (!wait::is_seen(c, flags)) {
+            s.worth_at.store(calls + std::max(calls / 2, 1U), std::memory_order_relaxed);
+            if (Reason none = Reason::none; s.reason.compare_exchange_strong(none, unseen)) {
+                stats::refresh(c);
+            }
+            return;
+        }
+        s.reason.compare_exchange_strong(unseen, Reason::none);
         service::request(c);
     }
 }

@@ -12,11 +12,12 @@
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/stats/page.hpp"
+#include "preload/wait/seen.hpp"
 
 namespace preload::io {
 
-// Counts a call that moved bytes; requests an upgrade when the connection is worth one.
-void count(Connection& c, ConnectionState& s);
+// Counts a call that moved bytes; requests an upgrade when the connection is worth one. flags: of the call.
+void count(Connection& c, ConnectionState& s, int flags);
 
 // Careful calls. Results are those of system calls, with -errno; gone: look fd up again; elsewhere: see foreign().
 ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags);
@@ -61,9 +62,12 @@ ssize_t move(Connection* c, int fd, int flags, Careful&& careful, Kernel&& kerne
                 (receives ? s.received : s.sent).fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
                 stats::moved_by_kernel(*c, s, receives, static_cast<uint64_t>(n));
             }
+            if (n < 0 && errno == EAGAIN) {
+                wait::note_refused(*c);
+            }
             gate::leave(*c, s, fd);
             if (n > 0) {
-                count(*c, s);
+                count(*c, s, flags);
             }
             return n;
         }

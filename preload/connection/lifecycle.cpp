@@ -145,6 +145,8 @@ Connection* began(int fd, Role role) {
     c->fd = fd;
     c->role = role;
     c->used = false;
+    c->polled = false;
+    c->refusals = 0;
     c->left = false;
     c->resets = false;
     c->forks = 0;

@@ -58,6 +58,7 @@ enum class Reason : uint8_t {
     port_taken,     // to another host, and another fabric socket uses the port at which both ends meet
     unread,         // a full ring was not read for long, again and again
     other_netns,    // it is not of the network namespace of the process
+    unseen_wait,    // the program does not wait for it by calls of the library, see wait/seen.hpp
 };
 
 // A process with a seccomp filter moves bytes past the library, which are not counted.

@@ -62,6 +62,8 @@ const char* text_of(Reason reason) {
         return "more was sent than a ring takes before the reader read, again and again";
     case Reason::other_netns:
         return "of another network namespace than the process";
+    case Reason::unseen_wait:
+        return "no call of libc's waited for it";
     case Reason::shared_set:
         return "in an epoll set in which several processes wait";
     }

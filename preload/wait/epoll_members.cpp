@@ -184,6 +184,9 @@ Watch* EpollSet::add(int fd) {
         ++nested_;
         nested_watches.fetch_add(1);
         converted_.fetch_add(1);
+        if (was_waited() && watch->inner != this) {
+            watch->inner->note_waited();
+        }
     }
     return watch;
 }
@@ -204,6 +207,21 @@ size_t EpollSet::add_nested(std::span<EpollSet*> sets) {
         }
     }
     return count;
+}
+
+void EpollSet::note_waited_slow() {
+    waited_ = true; // first: a nested set that is added from now on is told by add()
+    const LocalLock::Hold hold(lock_);
+    if (!hold || nested_ == 0) {
+        return;
+    }
+    for (Watch* bucket : table_) {
+        for (Watch* watch = bucket; watch != nullptr; watch = watch->next) {
+            if (watch->inner != nullptr && watch->inner != this) {
+                watch->inner->note_waited();
+            }
+        }
+    }
 }
 
 EpollSet::Asleep::Asleep(EpollSet& set) {

@@ -78,6 +78,13 @@ class EpollSet {
             note_waiter_slow();
         }
     }
+    // The program waits for its members, in epoll_wait, in poll on the set, or in a set around it.
+    void note_waited() {
+        if (!waited_.load(std::memory_order_relaxed)) [[unlikely]] {
+            note_waited_slow();
+        }
+    }
+    [[nodiscard]] bool was_waited() const { return waited_.load(std::memory_order_relaxed); }
     [[nodiscard]] bool is_several() const;
     void note_several(); // by the service: another process has begun to wait in it
     void leave_to_kernel();
@@ -152,6 +159,7 @@ class EpollSet {
     int put_back_own(epoll_event* events, int count) const;
     void give_up_wakeup(); // with the lock
     void note_waiter_slow();
+    void note_waited_slow();
     void change_in_kernel(Watch& watch, uint32_t events);
     void wake_another(); // its wake-up may cover several members, and this thread's array may not hold all of them
     // What the caller does if there are no events: check again; sleep in the set; sleep in another set or in poll,
@@ -195,6 +203,7 @@ class EpollSet {
     uint32_t nested_ = 0;              // nested sets among them
     uint32_t removed_ = 0;             // Watch::removed
     std::atomic<uint32_t> sleepers_{0};
+    std::atomic<bool> waited_{false};
     std::atomic<int> numbers_{0};
     bool by_level_ = false;           // one that the last collect() has returned remains for other threads as well
     bool soon_ = false;               // a member must be checked again, see stream::gives_back()

@@ -16,6 +16,7 @@
 #include "preload/connection/table.hpp"
 #include "preload/rules/decide.hpp"
 #include "preload/wait/epoll_set.hpp"
+#include "preload/wait/seen.hpp"
 #include "preload/wait/spin.hpp"
 #include "preload/wait/wakeup.hpp"
 
@@ -23,12 +24,13 @@ namespace preload::wait {
 
 namespace {
 
+bool is_careful(const Connection& c) {
+    return (c.state.load()->gate.load(std::memory_order_acquire) & gate::careful) != 0 && c.segment.load() != nullptr;
+}
+
 Connection* careful(int fd) {
     Connection* c = table::connection(fd);
-    return c != nullptr && (c->state.load()->gate.load(std::memory_order_acquire) & gate::careful) != 0 &&
-                   c->segment.load() != nullptr
-               ? c
-               : nullptr;
+    return c != nullptr && is_careful(*c) ? c : nullptr;
 }
 
 EpollSet* careful_set(int fd) {
@@ -357,7 +359,28 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
     }
 }
 
+// Notes that the program waits for it. True: it must be polled in memory.
+bool note(int fd, short events) {
+    if (Connection* c = table::connection(fd); c != nullptr) {
+        note_polled(*c, events);
+        return is_careful(*c);
+    }
+    EpollSet* set = table::set(fd);
+    if (set != nullptr) {
+        set->note_waited();
+    }
+    return set != nullptr && set->has_careful();
+}
+
 } // namespace
+
+bool note_all(const pollfd* fds, nfds_t count) {
+    bool any = false;
+    for (nfds_t i = 0; i < count; ++i) {
+        any = note(fds[i].fd, fds[i].events) || any;
+    }
+    return any;
+}
 
 bool any_careful(const pollfd* fds, nfds_t count) {
     return std::any_of(fds, fds + count,
@@ -405,7 +428,7 @@ int select(int count, fd_set* in, fd_set* out, fd_set* except, int64_t timeout_n
     for (int fd = 0; fd < count; ++fd) {
         if (has(in, fd) || has(out, fd) || has(except, fd)) {
             ++used;
-            any = any || careful(fd) != nullptr || careful_set(fd) != nullptr;
+            any = note(fd, static_cast<short>((has(in, fd) ? POLLIN : 0) | (has(out, fd) ? POLLOUT : 0))) || any;
         }
     }
     if (!any) {

@@ -13,6 +13,8 @@
 
 namespace preload::wait {
 
+// Notes that the program waits for these, see seen.hpp; returns any_careful().
+bool note_all(const pollfd* fds, nfds_t count);
 // Whether any of these must be polled in memory.
 bool any_careful(const pollfd* fds, nfds_t count);
 // ppoll(2). timeout_ns < 0: no timeout.

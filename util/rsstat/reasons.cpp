@@ -58,6 +58,8 @@ constexpr Known known[] = {
      "nothing: other connections have other ports; over the tcp core, close idle ones"},
     {Reason::other_netns, "other_netns",
      "nothing, or run the program within the network namespace of its connections (ip netns exec)"},
+    {Reason::unseen_wait, "unseen_wait",
+     "nothing: the program waits by system calls of its own, or has not waited yet"},
     {Reason::unread, "unread", "nothing, or let the reader read before it sends"},
 };
 

@@ -369,7 +369,7 @@ void test_numbers_are_short() {
 }
 
 void test_every_reason_has_a_name_a_text_and_an_advice() {
-    for (uint32_t i = 0; i <= static_cast<uint32_t>(preload::Reason::other_netns); ++i) {
+    for (uint32_t i = 0; i <= static_cast<uint32_t>(preload::Reason::unseen_wait); ++i) {
         EXPECT(!rsstat::name_of_reason(i).starts_with("reason_"));
         EXPECT(!rsstat::advice_for(i).empty());
         EXPECT(rsstat::text_of_reason(i) != "-");

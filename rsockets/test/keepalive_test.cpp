@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Keepalive and TCP_USER_TIMEOUT over the tcp core: what the kernel's socket below a connection is set to. Processes are
-// this program started anew in a role.
+// Keepalive and TCP_USER_TIMEOUT over the tcp core: what the kernel's socket below a connection is set to. Processes
+// are this program started anew in a role.
 #include <csignal>
 #include <cstdlib>
 #include <string>

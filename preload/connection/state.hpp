@@ -144,9 +144,16 @@ struct alignas(64) ConnectionState {
     uint64_t full_tail = 0;                 // the reader's position by then
     uint64_t stalled_ns = 0;                // when the ring was last left for that reason
     uint32_t stalls = 0;                    // consecutive
-    std::atomic<bool> wake_due{false};      // a frame for the peer's writer is due
-    std::atomic<bool> refused{false};       // a write found that the far end does not know the epoch yet
-    std::atomic<uint32_t> blocked{0};       // writes that found no space, or too little
+    // See stream_unread.cpp.
+    std::atomic<bool> unread_watched{false}; // the service watches
+    bool nudged = false;                     // the last step has sent a frame
+    uint64_t unread_tail = 0;                // the reader's position, since unread_since_ns
+    uint64_t unread_since_ns = 0;
+    uint64_t nudged_tail = UINT64_MAX; // for which a frame was sent
+    uint32_t woken_readers = 0;        // by such frames, consecutive
+    std::atomic<bool> wake_due{false}; // a frame for the peer's writer is due
+    std::atomic<bool> refused{false};  // a write found that the far end does not know the epoch yet
+    std::atomic<uint32_t> blocked{0};  // writes that found no space, or too little
     std::atomic<uint32_t> upgrades{0};
     std::atomic<uint32_t> returns{0};
     std::atomic<bool> hold{false}; // do not switch to the ring any more

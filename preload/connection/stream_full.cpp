@@ -56,9 +56,10 @@ void leave_ring(Connection& c, uint64_t now, uint64_t patience) {
     return_out(c, false);
 }
 
-// Else threads that sleep until a frame comes would not notice.
-void ask_for_frame(Connection& c, int fd) {
-    ConnectionState& s = *c.state.load();
+} // namespace
+
+void ask_for_return(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
     if (const ReadSection section(c, fd); section) {
         (void)request_return(c);
     }
@@ -66,9 +67,9 @@ void ask_for_frame(Connection& c, int fd) {
     if (c.segment.load() != nullptr && needs_frame(c) && !s.read_shut) {
         service::ask(c.shared(), 1 - c.out_index());
     }
+    wake_everybody(c);
+    stats::refresh(c);
 }
-
-} // namespace
 
 void note_full(Connection& c) {
     ConnectionState& s = *c.state.load();
@@ -118,9 +119,7 @@ bool leave_full_ring(Connection& c, int fd, uint64_t now) {
             wake_by_tcp(c, fd); // it has asked the parent's
         }
     }
-    ask_for_frame(c, fd);
-    wake_everybody(c);
-    stats::refresh(c);
+    ask_for_return(c, fd);
     return false;
 }
 

@@ -195,6 +195,16 @@ void space_made(Connection& c, int fd);
 // The ring is full, and the writer will wait: the service watches from now on, see leave_full_ring(). Under the write
 // lock.
 void note_full(Connection& c);
+// After return_out(), without the locks: requests the peer to return as well, with a frame for threads of this end that
+// sleep until one comes, and wakes those that sleep by an id.
+void ask_for_return(Connection& c, int fd);
+// Bytes were written: the service watches from now on whether they are read, see wake_reader(). Under the write lock.
+void watch_unread(Connection& c);
+inline void note_unread(Connection& c) {
+    if (!c.state.load()->unread_watched.load(std::memory_order_relaxed)) [[unlikely]] {
+        watch_unread(c);
+    }
+}
 // Whether threads sleep that only a frame wakes.
 bool needs_frame(const Connection& c);
 // Wakes waiters that sleep by an id, or in a set: something has changed that no frame reports.

@@ -354,16 +354,17 @@ uint64_t on_time(Connection& c, int fd, uint64_t now) {
     constexpr uint64_t max_pause_ns = 100000000U;
     constexpr uint64_t share = 8; // of the time so far: a peer that does not answer costs less and less
     ConnectionState& s = *c.state.load();
-    const uint64_t full = leave_full_ring(c, fd, now) ? now + full_ring_pause_ns : UINT64_MAX;
+    const uint64_t due =
+        std::min(leave_full_ring(c, fd, now) ? now + full_ring_pause_ns : UINT64_MAX, wake_reader(c, fd, now));
     if (!has_steps(s)) {
-        return full;
+        return due;
     }
     if (now >= s.next_step_ns) {
         const uint64_t since = std::min(s.steps_since_ns.load(), now);
         s.next_step_ns = now + std::clamp((now - since) / share, min_pause_ns, max_pause_ns);
         attend(c, fd);
     }
-    return has_steps(s) ? std::min(full, s.next_step_ns.load()) : full;
+    return has_steps(s) ? std::min(due, s.next_step_ns.load()) : due;
 }
 
 namespace {

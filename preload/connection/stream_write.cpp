@@ -96,6 +96,7 @@ ssize_t send_frame(Connection& c, int fd, Frame frame) {
 
 void data_written(Connection& c, int fd) {
     Direction& ring = c.out_ring();
+    note_unread(c);
     if (ring.wake.data_wanted.load() == path::nobody) [[likely]] {
         return;
     }

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
 
@@ -202,6 +203,60 @@ void test_tries_without_a_wait_let_it_upgrade() {
     });
 }
 
+// Each message waits until the peer's service has found that nobody reads it, until that returns the connection.
+void expect_return(int a, int b) {
+    constexpr int most = 60;
+    for (int i = 0; i < most && path_of(b) > 1; ++i) {
+        EXPECT_EQ(send(a, "x", 1, 0), 1);
+        poll_unseen(b, POLLIN);
+        EXPECT_EQ(preload_test::receive(b, 1), "x");
+        EXPECT_EQ(send(b, "y", 1, 0), 1);
+        EXPECT_EQ(preload_test::receive(a, 1), "y");
+    }
+    EXPECT(path_of(b) <= 1); // neither direction is in memory
+    EXPECT(path_of(a) <= 1);
+    for (int i = 0; i < messages; ++i) {
+        EXPECT_EQ(send(a, "x", 1, 0), 1);
+        poll_unseen(b, POLLIN);
+        EXPECT_EQ(preload_test::receive(b, 1), "x");
+    }
+}
+
+void test_a_blocking_socket_that_is_polled_unseen_returns_to_the_kernel() {
+    const preload_test::Pair pair;
+    expect_return(pair.a, pair.b);
+}
+
+void test_one_that_was_waited_for_before_returns_to_the_kernel() {
+    const HalfBlocking pair;
+    pair.expect_upgrade([&] { EXPECT_EQ(preload_test::events_of(pair.b, POLLIN), POLLIN); });
+    expect_return(pair.a, pair.b);
+}
+
+void test_a_reader_that_is_busy_gets_one_frame() {
+    const preload_test::Pair pair;
+    constexpr useconds_t pause = 100000;
+    constexpr int writes = 10;
+    for (int i = 0; i < writes; ++i) {
+        EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+        usleep(pause);
+    }
+    int unread = -1;
+    EXPECT_EQ(own_call(SYS_ioctl, pair.b, FIONREAD, reinterpret_cast<long>(&unread), 0, 0), 0);
+    EXPECT_EQ(unread, 1);
+    EXPECT_EQ(preload_test::receive(pair.b, writes), std::string(writes, 'x'));
+    pair.exchange();
+    EXPECT_EQ(path_of(pair.b), 3);
+}
+
+void test_bytes_are_not_answered_with_a_reset_after_shutdown_of_both() {
+    const preload_test::Pair pair;
+    EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+    EXPECT_EQ(shutdown(pair.b, SHUT_RDWR), 0);
+    usleep(500000); // longer than bytes are left unread
+    EXPECT_EQ(preload_test::receive(pair.a, 1), "");
+}
+
 } // namespace
 
 int main() {
@@ -218,6 +273,10 @@ int main() {
         FABTEST(test_a_poll_of_its_set_lets_it_upgrade),
         FABTEST(test_one_that_only_sends_is_upgraded_by_waits_for_space),
         FABTEST(test_tries_without_a_wait_let_it_upgrade),
+        FABTEST(test_a_blocking_socket_that_is_polled_unseen_returns_to_the_kernel),
+        FABTEST(test_one_that_was_waited_for_before_returns_to_the_kernel),
+        FABTEST(test_a_reader_that_is_busy_gets_one_frame),
+        FABTEST(test_bytes_are_not_answered_with_a_reset_after_shutdown_of_both),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

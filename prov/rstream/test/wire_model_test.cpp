@@ -601,6 +601,8 @@ class Model {
 
 #if defined(__SANITIZE_ADDRESS__)
 constexpr uint64_t runs = 24; // each takes some twenty times as long
+#elif !defined(__OPTIMIZE__)
+constexpr uint64_t runs = 40; // five times
 #else
 constexpr uint64_t runs = 150;
 #endif

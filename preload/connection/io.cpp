@@ -248,7 +248,8 @@ void count(Connection& c, ConnectionState& s, int flags) {
         }
         Reason unseen = Reason::unseen_wait;
         if (!wait::is_seen(c, flags)) {
-            s.worth_at.store(calls + std::max(calls / 2, 1U), std::memory_order_relaxed);
+            const uint64_t later = uint64_t{calls} + std::max(calls / 2, 1U);
+            s.worth_at.store(static_cast<uint32_t>(std::min<uint64_t>(later, UINT32_MAX)), std::memory_order_relaxed);
             if (Reason none = Reason::none; s.reason.compare_exchange_strong(none, unseen)) {
                 stats::refresh(c);
             }
@@ -539,8 +540,7 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
 bool foreign(Connection& c, int fd) {
     constexpr int rounds = 500;
     ConnectionState& s = *c.state.load();
-    Reason none = Reason::none;
-    s.reason.compare_exchange_strong(none, Reason::several);
+    give_reason(s, Reason::several);
     stats::refresh(c);
     s.hold = true;
     s.handed_over = true;

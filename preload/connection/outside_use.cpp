@@ -91,8 +91,7 @@ void note_number(Connection& c, int fd) {
     if (!is_standard(fd) || c.role == Role::listen || settings::stdio_is_unused()) {
         return;
     }
-    Reason none = Reason::none;
-    if (c.state.load()->reason.compare_exchange_strong(none, Reason::stdio)) {
+    if (give_reason(*c.state.load(), Reason::stdio)) {
         c.standard = true;
     }
     (void)stream::hand_over(c, fd, Reason::stdio);

@@ -144,12 +144,13 @@ struct alignas(64) ConnectionState {
     uint64_t full_tail = 0;                 // the reader's position by then
     uint64_t stalled_ns = 0;                // when the ring was last left for that reason
     uint32_t stalls = 0;                    // consecutive
-    // See stream_unread.cpp.
-    std::atomic<bool> unread_watched{false}; // the service watches
-    bool nudged = false;                     // the last step has sent a frame
-    uint64_t unread_tail = 0;                // the reader's position, since unread_since_ns
-    uint64_t unread_since_ns = 0;
-    uint64_t nudged_tail = UINT64_MAX; // for which a frame was sent
+    // See stream_unread.cpp. When the service looks next, 0: nobody watches; and which one that is.
+    std::atomic<uint64_t> unread_due_ns{0};
+    std::atomic<uint64_t> unread_watcher{0};
+    uint64_t unread_head = 0; // the positions of both ends, when the service looked last
+    uint64_t unread_tail = 0;
+    uint64_t nudged_ns = 0;            // when a frame was sent to it; 0: not since the last step
+    bool was_late = false;             // the last step came late
     uint32_t woken_readers = 0;        // by such frames, consecutive
     std::atomic<bool> wake_due{false}; // a frame for the peer's writer is due
     std::atomic<bool> refused{false};  // a write found that the far end does not know the epoch yet
@@ -190,6 +191,13 @@ struct alignas(64) ConnectionState {
     std::atomic<uint64_t> holder_service{0}; // of the process that has the memory
     std::atomic<uint32_t> out_direction{0};  // index of the direction that this end writes
 };
+
+// The first reason stays. A wait that was not seen yet gives way to any other.
+inline bool give_reason(ConnectionState& s, Reason reason) {
+    Reason before = Reason::none;
+    return s.reason.compare_exchange_strong(before, reason) ||
+           (before == Reason::unseen_wait && s.reason.compare_exchange_strong(before, reason));
+}
 
 // Makes a state that children share. Null: no memory, or a signal handler has interrupted this function.
 ConnectionState* new_state();

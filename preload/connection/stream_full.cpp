@@ -44,19 +44,28 @@ bool is_full(const Connection& c) {
 }
 
 // Under the write lock. Programs that exchange bytes like this do so again, and the wait is lost each time.
-void leave_ring(Connection& c, uint64_t now, uint64_t patience) {
-    ConnectionState& s = *c.state.load();
+void note_stall(ConnectionState& s, uint64_t now, uint64_t patience) {
     s.stalls = now - s.stalled_ns < row_ns + patience ? s.stalls + 1 : 1;
     s.stalled_ns = now;
     if (s.stalls >= max_stalls) {
-        Reason none = Reason::none;
-        s.reason.compare_exchange_strong(none, Reason::unread);
+        give_reason(s, Reason::unread);
         s.hold = true;
     }
-    return_out(c, false);
 }
 
 } // namespace
+
+void leave_ring(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
+    // The peer knows the service of the process that upgraded it: of this one's parent, which has closed it.
+    if (const uint64_t own = service::own_name(); own != 0 && s.holders.load() == 1) {
+        c.shared().service[c.out_index()].store(own);
+    }
+    return_out(c, false);
+    if (path::requests(c.out_ring().reader.request.load(), s.out_epoch.load() - 1, path::return_to_kernel)) {
+        wake_by_tcp(c, fd); // it has asked the parent's
+    }
+}
 
 void ask_for_return(Connection& c, int fd) {
     const ConnectionState& s = *c.state.load();
@@ -110,14 +119,8 @@ bool leave_full_ring(Connection& c, int fd, uint64_t now) {
             return true;
         }
         s.full_since_ns = 0;
-        // The peer knows the service of the process that upgraded it: of this one's parent, which has closed it.
-        if (const uint64_t own = service::own_name(); own != 0 && s.holders.load() == 1) {
-            c.shared().service[c.out_index()].store(own);
-        }
-        leave_ring(c, now, patience);
-        if (path::requests(c.out_ring().reader.request.load(), s.out_epoch.load() - 1, path::return_to_kernel)) {
-            wake_by_tcp(c, fd); // it has asked the parent's
-        }
+        note_stall(s, now, patience);
+        leave_ring(c, fd);
     }
     ask_for_return(c, fd);
     return false;

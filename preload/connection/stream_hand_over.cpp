@@ -523,8 +523,7 @@ ssize_t keep_last_bytes(Connection& c, int fd, ssize_t step) {
 // `last_bytes`: as keep_last_bytes(); else -errno, and it was reset.
 ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool goes_on) {
     ConnectionState& s = *c.state.load();
-    Reason none = Reason::none;
-    s.reason.compare_exchange_strong(none, reason);
+    give_reason(s, reason);
     stats::refresh(c);
     if (gate::pin(s)) {
         return 0;

@@ -23,7 +23,7 @@ class Section {
     [[nodiscard]] int error() const { return error_; }
 
   protected:
-    Section(Connection& c, int fd, OwnerLock& lock);
+    Section(Connection& c, int fd, OwnerLock& lock, bool waits = true);
     ~Section() = default;
     Connection& c_;
     const int fd_;
@@ -43,7 +43,7 @@ class ReadSection : public Section {
 
 class WriteSection : public Section {
   public:
-    WriteSection(Connection& c, int fd) : Section(c, fd, c.state.load()->write_lock) {}
+    WriteSection(Connection& c, int fd, bool waits = true) : Section(c, fd, c.state.load()->write_lock, waits) {}
     ~WriteSection() {
         if (error_ == 0) {
             release_write(c_, fd_);
@@ -195,16 +195,13 @@ void space_made(Connection& c, int fd);
 // The ring is full, and the writer will wait: the service watches from now on, see leave_full_ring(). Under the write
 // lock.
 void note_full(Connection& c);
-// After return_out(), without the locks: requests the peer to return as well, with a frame for threads of this end that
+// return_out() by the service, under the write lock; ask_for_return() follows.
+void leave_ring(Connection& c, int fd);
+// Without the locks: requests the peer to return as well, with a frame for threads of this end that
 // sleep until one comes, and wakes those that sleep by an id.
 void ask_for_return(Connection& c, int fd);
 // Bytes were written: the service watches from now on whether they are read, see wake_reader(). Under the write lock.
 void watch_unread(Connection& c);
-inline void note_unread(Connection& c) {
-    if (!c.state.load()->unread_watched.load(std::memory_order_relaxed)) [[unlikely]] {
-        watch_unread(c);
-    }
-}
 // Whether threads sleep that only a frame wakes.
 bool needs_frame(const Connection& c);
 // Wakes waiters that sleep by an id, or in a set: something has changed that no frame reports.

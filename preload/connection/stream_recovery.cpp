@@ -156,8 +156,7 @@ void begin_recovery(Connection& c) {
     if (s.recovered || !s.recovery.compare_exchange_strong(none, Recovery::begun)) {
         return;
     }
-    Reason no_reason = Reason::none;
-    s.reason.compare_exchange_strong(no_reason, Reason::fabric_lost);
+    give_reason(s, Reason::fabric_lost);
     s.hold = true;
     c.shared().mirror.stage.store(MirrorFields::lost); // the far end may have detected it first
     changed(c);

@@ -13,101 +13,133 @@
 #include "preload/base/system.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
-#include "preload/stats/page.hpp"
 
 namespace preload::stream {
 
 namespace {
 
 constexpr uint64_t patience_ns = 200000000U;
-constexpr uint64_t soon_ns = 5000000U; // the reader has waited for the frame if it reads so soon after it
-constexpr uint32_t max_woken = 3;      // in a row
+constexpr uint64_t grid_ns = 100000000U; // the service looks at many connections at once, and seldom
+constexpr uint64_t late_ns = 100000000U;
+constexpr uint64_t soon_ns = 5000000U;     // the reader has waited for the frame if it reads so soon after it
+constexpr uint64_t stale_ns = 1000000000U; // the process that watched has ended, or has closed the connection
+constexpr uint32_t max_woken = 3;          // in a row
+constexpr uint64_t never = 0;
+constexpr uint64_t leave = UINT64_MAX;
 
-bool ends(int fd) {
+uint64_t later(uint64_t now) { return (now + patience_ns) / grid_ns * grid_ns + grid_ns; }
+
+// An end that has shut down both directions answers a frame with a reset, which loses what it has still to send.
+bool ends(const Connection& c, int fd) {
     pollfd one{fd, POLLRDHUP, 0};
-    return sys::poll(&one, 1, 0) != 0;
+    return c.in_ring().writer.ends.load() != path::no_end || sys::poll(&one, 1, 0) != 0;
 }
 
-enum class Step : uint8_t { done, again, leave };
-
-// Under the write lock. again: after `pause`.
-Step step(Connection& c, int fd, uint64_t now, uint64_t& pause) {
+// Under the write lock. Returns when the next step is due, or `never`, or `leave`. due: when this one was.
+uint64_t step(Connection& c, int fd, uint64_t now, uint64_t due) {
     ConnectionState& s = *c.state.load();
+    const bool in_ring = (s.out_epoch.load() & 1) != 0;
+    const uint64_t nudged_ns = std::exchange(s.nudged_ns, 0);
+    const uint64_t head = s.out.position;
     const uint64_t tail = c.out_ring().reader.tail.load();
-    const bool moved = tail != s.unread_tail;
-    if (std::exchange(s.nudged, false)) {
-        s.woken_readers = moved ? s.woken_readers + 1 : 0;
-        if (s.woken_readers >= max_woken) {
-            return Step::leave;
-        }
+    // Frame::resume, too, announces what is left in the ring, and waits for a next byte that may never come.
+    if (s.broken || s.ended || is_recovering(c) || (!in_ring && (!s.resume_due || head == tail))) {
+        return never;
     }
-    if ((s.out_epoch.load() & 1) == 0 || s.broken || s.ended || is_recovering(c) || tail == s.out.position) {
-        return Step::done;
+    const bool was_unread = s.unread_head != s.unread_tail;
+    const bool wrote = std::exchange(s.unread_head, head) != head;
+    const bool read = std::exchange(s.unread_tail, tail) != tail;
+    if (nudged_ns != 0 && now > nudged_ns + 4 * soon_ns) {
+        // too late to tell
+    } else if (nudged_ns != 0 && read) {
+        ++s.woken_readers;
+    } else if (nudged_ns != 0 || read) {
+        s.woken_readers = 0;
     }
-    if (c.out_ring().wake.data_wanted.load() != path::nobody) {
+    if (in_ring && s.woken_readers >= max_woken) {
+        return leave;
+    }
+    if (head == tail) {
+        return wrote ? later(now) : never; // else each further write would begin a watch
+    }
+    // After a pause of both processes, or of the whole system, the reader has its turn first.
+    const bool late = !std::exchange(s.was_late, now > due + late_ns) && s.was_late;
+    if (!was_unread || read || late) {
+        return later(now);
+    }
+    if (ends(c, fd)) {
+        return never;
+    }
+    if (in_ring && c.out_ring().wake.data_wanted.load() != path::nobody) {
         data_written(c, fd);
-        return Step::done;
+        return later(now);
     }
-    if (moved) {
-        s.unread_tail = tail;
-        s.unread_since_ns = now;
-    }
-    const uint64_t since = now - s.unread_since_ns;
-    if (since < patience_ns) {
-        pause = patience_ns - since;
-        return Step::again;
-    }
-    // One frame for the same bytes. An end that has shut down both directions would answer it with a reset.
-    if (tail == s.nudged_tail || ends(fd)) {
-        return Step::done;
+    const uint64_t sent = s.sent.load();
+    if (c.out_ring().reader.received.load() != sent) {
+        return never; // TCP has something for it to read
     }
     wake_by_tcp(c, fd);
-    s.nudged_tail = tail;
-    s.nudged = true;
-    pause = soon_ns;
-    return Step::again;
+    if (!in_ring || s.sent.load() == sent) {
+        return never;
+    }
+    s.nudged_ns = now;
+    return now + soon_ns;
 }
 
 } // namespace
 
 void watch_unread(Connection& c) {
     ConnectionState& s = *c.state.load();
-    s.unread_watched = true;
-    if (c.mirrored || policy::test_patient()) {
+    const uint64_t own = service::own_name();
+    if (own == 0 || c.mirrored || policy::test_patient()) {
         return;
     }
     const uint64_t now = sys::now_ns();
+    if (const uint64_t due = s.unread_due_ns.load(); due != 0 && now < due + stale_ns) {
+        return; // another process watches
+    }
+    s.unread_head = s.out.position;
     s.unread_tail = c.out_ring().reader.tail.load();
-    s.unread_since_ns = now;
-    (void)service::take_steps_at(now + patience_ns);
+    s.nudged_ns = 0;
+    s.was_late = false;
+    s.unread_watcher = own;
+    s.unread_due_ns = later(now);
+    if (!service::take_steps_at(s.unread_due_ns)) {
+        s.unread_due_ns = 0;
+    }
 }
 
 uint64_t wake_reader(Connection& c, int fd, uint64_t now) {
     ConnectionState& s = *c.state.load();
-    if (!s.unread_watched.load(std::memory_order_relaxed) || c.mirrored || policy::test_patient()) {
+    const uint64_t due = s.unread_due_ns.load(std::memory_order_relaxed);
+    if (due == 0 || s.unread_watcher.load(std::memory_order_relaxed) != service::own_name()) {
         return UINT64_MAX;
     }
-    {
-        const WriteSection section(c, fd);
-        uint64_t pause = 0;
-        const Step what = section ? step(c, fd, now, pause) : Step::done;
-        if (what == Step::again) {
-            return now + pause;
-        }
-        s.unread_watched = false;
-        if (what == Step::done) {
-            return UINT64_MAX;
-        }
-        Reason none = Reason::none;
-        s.reason.compare_exchange_strong(none, Reason::unseen_wait);
-        s.hold = true;
-        return_out(c, false);
-        if (c.out_ring().reader.tail.load() != s.out.position && !ends(fd)) { // of what is left in the ring, too
-            wake_by_tcp(c, fd);
-        }
+    if (now < due) {
+        return due;
     }
-    ask_for_return(c, fd);
-    return UINT64_MAX;
+    uint64_t next = never;
+    {
+        const WriteSection section(c, fd, false);
+        if (section) {
+            next = step(c, fd, now, due);
+            if (next == leave) {
+                give_reason(s, Reason::unseen_wait);
+                s.hold = true;
+                leave_ring(c, fd);
+                if (s.resume_due && c.out_ring().reader.tail.load() != s.out.position && !ends(c, fd)) {
+                    wake_by_tcp(c, fd);
+                }
+            }
+        } else if (section.error() == interrupted) { // a writer is at work
+            next = later(now);
+        }
+        s.unread_due_ns = next == leave ? 0 : next;
+    }
+    if (next == leave) {
+        ask_for_return(c, fd);
+    }
+    return next == never || next == leave ? UINT64_MAX : next;
 }
 
 } // namespace preload::stream

@@ -405,8 +405,7 @@ void pin(Connection& c, int fd, Reason reason) {
         return; // it is the kernel's in any case, and its options are checked again for each accepted socket
     }
     ConnectionState& s = *c.state.load();
-    Reason none = Reason::none;
-    s.reason.compare_exchange_strong(none, reason);
+    give_reason(s, reason);
     if (!gate::pin(s)) { // it is careful
         s.hold = true;
         if (reason == Reason::option) {

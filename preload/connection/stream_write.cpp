@@ -16,8 +16,8 @@ using path::Consent;
 using path::Direction;
 using path::Frame;
 
-Section::Section(Connection& c, int fd, OwnerLock& lock) : c_(c), fd_(fd), lock_(lock) {
-    if (!lock.acquire()) {
+Section::Section(Connection& c, int fd, OwnerLock& lock, bool waits) : c_(c), fd_(fd), lock_(lock) {
+    if (!(waits ? lock.acquire() : lock.try_acquire())) {
         error_ = interrupted;
         return;
     }
@@ -92,14 +92,8 @@ ssize_t send_frame(Connection& c, int fd, Frame frame) {
     return n;
 }
 
-} // namespace
-
-void data_written(Connection& c, int fd) {
+void wake_armed(Connection& c, int fd) {
     Direction& ring = c.out_ring();
-    note_unread(c);
-    if (ring.wake.data_wanted.load() == path::nobody) [[likely]] {
-        return;
-    }
     const uint64_t sleeper = ring.wake.data_wanted.exchange(path::nobody);
     if (sleeper == path::nobody) {
         return;
@@ -109,6 +103,20 @@ void data_written(Connection& c, int fd) {
     if (!wake_by_id(c, sleeper) && (c.mirrored || send_frame(c, fd, Frame::wake) == -EAGAIN)) {
         // Bytes from before the switch fill the kernel's queue: the reader has those to read, and is awake.
         want_frame(ring.wake.data_wanted);
+    }
+}
+
+} // namespace
+
+void data_written(Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
+    if (c.out_ring().wake.data_wanted.load() != path::nobody) {
+        wake_armed(c, fd);
+    }
+    // Who armed an id may not sleep on it any more.
+    if (s.unread_due_ns.load(std::memory_order_relaxed) == 0 ||
+        s.unread_watcher.load(std::memory_order_relaxed) != service::own_name()) [[unlikely]] {
+        watch_unread(c);
     }
 }
 

@@ -183,8 +183,8 @@ bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token,
             s.peer_gone = false;
             s.peer_closed_ns = s.peer_asked_ns = 0;
             s.taken = s.taken_read = 0;
-            s.unread_watched = s.nudged = false;
-            s.nudged_tail = UINT64_MAX;
+            s.unread_due_ns = 0;
+            s.nudged_ns = 0;
             s.woken_readers = 0;
             for (uint8_t*& area : c.give_back) {
                 path::unmap_give_back(std::exchange(area, nullptr));

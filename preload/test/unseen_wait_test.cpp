@@ -3,8 +3,10 @@
 //
 // Programs that move bytes by libc's calls, but wait by system calls of their own: their connections stay with the
 // kernel until a wait is seen. unseen_wait_test.sh runs it under the preload library.
+#include <atomic>
 #include <cerrno>
-#include <cstdio>
+#include <string>
+#include <thread>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -157,6 +159,16 @@ void test_a_wait_in_its_set_lets_it_upgrade() {
     pair.expect_upgrade([&] { set.wait(); });
 }
 
+void test_a_member_that_is_removed_before_it_is_read_may_upgrade() {
+    const HalfBlocking pair;
+    const Set set;
+    pair.expect_upgrade([&] {
+        set.add(pair.b);
+        set.wait();
+        EXPECT_EQ(epoll_ctl(set.fd(), EPOLL_CTL_DEL, pair.b, nullptr), 0);
+    });
+}
+
 void test_a_wait_in_a_set_around_its_set_lets_it_upgrade() {
     for (const bool added_late : {false, true}) {
         const HalfBlocking pair;
@@ -233,9 +245,34 @@ void test_one_that_was_waited_for_before_returns_to_the_kernel() {
     expect_return(pair.a, pair.b);
 }
 
+void test_it_returns_beside_a_busy_connection() {
+    const preload_test::Pair pair;
+    const preload_test::Pair busy;
+    std::atomic<bool> done{false};
+    std::thread other([&] {
+        while (!done) {
+            busy.exchange();
+            usleep(1000);
+        }
+    });
+    expect_return(pair.a, pair.b);
+    done = true;
+    other.join();
+    EXPECT_EQ(path_of(busy.b), 3);
+}
+
+void test_what_is_left_in_memory_behind_a_return_is_announced() {
+    const preload_test::Pair pair;
+    EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+    const int least = 2;
+    EXPECT_EQ(setsockopt(pair.a, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least)), 0); // only the kernel has it
+    poll_unseen(pair.b, POLLIN);
+    EXPECT_EQ(preload_test::receive(pair.b, 1), "x");
+}
+
 void test_a_reader_that_is_busy_gets_one_frame() {
     const preload_test::Pair pair;
-    constexpr useconds_t pause = 100000;
+    constexpr useconds_t pause = 150000;
     constexpr int writes = 10;
     for (int i = 0; i < writes; ++i) {
         EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
@@ -253,7 +290,7 @@ void test_bytes_are_not_answered_with_a_reset_after_shutdown_of_both() {
     const preload_test::Pair pair;
     EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
     EXPECT_EQ(shutdown(pair.b, SHUT_RDWR), 0);
-    usleep(500000); // longer than bytes are left unread
+    usleep(700000); // longer than bytes are left unread
     EXPECT_EQ(preload_test::receive(pair.a, 1), "");
 }
 
@@ -269,12 +306,15 @@ int main() {
         FABTEST(test_a_poll_of_libc_lets_it_upgrade),
         FABTEST(test_a_select_of_libc_lets_it_upgrade),
         FABTEST(test_a_wait_in_its_set_lets_it_upgrade),
+        FABTEST(test_a_member_that_is_removed_before_it_is_read_may_upgrade),
         FABTEST(test_a_wait_in_a_set_around_its_set_lets_it_upgrade),
         FABTEST(test_a_poll_of_its_set_lets_it_upgrade),
         FABTEST(test_one_that_only_sends_is_upgraded_by_waits_for_space),
         FABTEST(test_tries_without_a_wait_let_it_upgrade),
         FABTEST(test_a_blocking_socket_that_is_polled_unseen_returns_to_the_kernel),
         FABTEST(test_one_that_was_waited_for_before_returns_to_the_kernel),
+        FABTEST(test_it_returns_beside_a_busy_connection),
+        FABTEST(test_what_is_left_in_memory_behind_a_return_is_announced),
         FABTEST(test_a_reader_that_is_busy_gets_one_frame),
         FABTEST(test_bytes_are_not_answered_with_a_reset_after_shutdown_of_both),
     };

@@ -261,6 +261,9 @@ void EpollSet::set_wanted(Watch& watch, const epoll_event& event) {
 }
 
 void EpollSet::remove(Watch* watch) {
+    if (was_waited() && watch->connection != nullptr) {
+        watch->connection->polled = true; // programs remove a member before they read, see seen.hpp
+    }
     unlink_data(*watch);
     for (Watch** at = &table_[static_cast<size_t>(watch->fd) % buckets]; *at != nullptr; at = &(*at)->next) {
         if (*at == watch) {

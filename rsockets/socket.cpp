@@ -104,7 +104,7 @@ void Socket::shut_listener() {
     const bool named = name(kept.get(), &kept.length) == 0;
     stop_listening();
     const Guard lock(mutex_);
-    if (bound_.asked().set() && named && !bound_.held()) {
+    if (state() == State::closed && bound_.asked().set() && named && !bound_.held()) { // else another thread uses it
         (void)bound_.hold_again(options_.kernel(), kept);
     }
 }
@@ -181,6 +181,18 @@ bool Socket::left_behind(Connection& present) {
            (ending_.send_shut.load() && (present.status().flags & FI_RSTREAM_PEER_FINISHED) != 0);
 }
 
+// Marks directions as shut, and returns what the connection has to be told. Nothing is marked if another thread has
+// changed the state or the connection since the caller read them: the socket may be connected again.
+Socket::Shut Socket::mark_shut(State in, const Connection* present, bool receive, bool send) {
+    const Guard lock(mutex_);
+    if (state() != in || (present != nullptr && connection() != present)) {
+        return Shut::nothing;
+    }
+    ending_.receive_shut.store(ending_.receive_shut.load() || receive);
+    const bool first = send && !ending_.send_shut.exchange(true);
+    return ending_.receive_shut.load() && ending_.send_shut.load() ? Shut::both : first ? Shut::sending : Shut::nothing;
+}
+
 int Socket::shutdown(int how) {
     if (how < SHUT_RD || how > SHUT_RDWR) {
         return -EINVAL;
@@ -190,8 +202,7 @@ int Socket::shutdown(int how) {
     int ret = 0;
     switch (state()) {
     case State::closed:
-        ending_.receive_shut.store(ending_.receive_shut.load() || receive);
-        ending_.send_shut.store(ending_.send_shut.load() || send);
+        (void)mark_shut(State::closed, nullptr, receive, send);
         ret = -ENOTCONN;
         break;
     case State::listening:
@@ -225,11 +236,10 @@ int Socket::shutdown(int how) {
             ret = -ENOTCONN;
             break;
         }
-        ending_.receive_shut.store(ending_.receive_shut.load() || receive);
-        const bool first = send && !ending_.send_shut.exchange(true);
-        if (ending_.receive_shut.load() && ending_.send_shut.load()) {
+        const Shut shut = mark_shut(State::connected, present, receive, send);
+        if (shut == Shut::both) {
             (void)present->end_both(); // what the peer sends from now on is refused
-        } else if (first) {
+        } else if (shut == Shut::sending) {
             (void)present->end_sending();
         }
         break;

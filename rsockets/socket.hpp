@@ -89,7 +89,9 @@ class Socket final : public Object, private EventHandler {
     // not go on behind that.
     [[nodiscard]] uint64_t disconnects() const { return disconnects_.load(); }
     ssize_t recv(const iovec* iov, size_t count, int flags);
-    void keep_for_next(ssize_t error);
+    // For a call that began when there had been so many disconnects, and returns what it has moved instead of the
+    // error.
+    void keep_for_next(ssize_t error, uint64_t began);
 
     // socket_map.cpp
     int64_t map(void* buffer, size_t length, int prot, int64_t offset);
@@ -151,6 +153,8 @@ class Socket final : public Object, private EventHandler {
     Address peer_name(const Connection& present) const RSOCKET_REQUIRES(mutex_);
     void show() RSOCKET_REQUIRES(mutex_);
     bool left_behind(Connection& present);
+    enum class Shut : uint8_t { nothing, sending, both };
+    Shut mark_shut(State in, const Connection* present, bool receive, bool send);
     void abort_given_up(Connection* given_up);
     void fail(const ::fid* subject, int error);
     void close_connection();

@@ -25,6 +25,7 @@ constexpr int max_polls = 64;
 
 short Socket::events(short interest) {
     int found = 0;
+    const uint64_t attempt = attempt_.number();
     switch (state()) {
     case State::connecting:
         return 0;
@@ -49,7 +50,9 @@ short Socket::events(short interest) {
     }
     if (attempt_.shown()) { // the caller learns the result of the connect
         const Guard lock(mutex_);
-        attempt_.seen();
+        if (attempt_.number() == attempt) { // else another thread has begun the next one
+            attempt_.seen();
+        }
     }
     return static_cast<short>(found);
 }

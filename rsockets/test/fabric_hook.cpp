@@ -12,6 +12,8 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 
+#include "include/rdma/fi_ext_rstream.h"
+
 namespace rsocket_test {
 
 FabricHook fabric_hook;
@@ -39,9 +41,24 @@ template <class Ops> class Table {
 Table<fi_ops_fabric> fabrics;
 Table<fi_ops_domain> domains;
 Table<fi_ops_eq> queues;
+Table<fi_ops_ep> endpoints;
+
+int get_option(fid* endpoint, int level, int name, void* value, size_t* length) {
+    if (const auto hook = fabric_hook.before_status.load(); hook != nullptr && name == FI_OPT_RSTREAM_STATUS) {
+        hook();
+    }
+    return endpoints.real().getopt(endpoint, level, name, value, length);
+}
 
 int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** out, void* context) {
-    return fabric_hook.no_endpoints.load() ? -FI_ENOMEM : domains.real().endpoint(domain, info, out, context);
+    if (fabric_hook.no_endpoints.load()) {
+        return -FI_ENOMEM;
+    }
+    const int ret = domains.real().endpoint(domain, info, out, context);
+    if (ret == 0) {
+        endpoints.put_in((*out)->ops, [](fi_ops_ep& ops) { ops.getopt = get_option; });
+    }
+    return ret;
 }
 
 int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** out, void* context) {

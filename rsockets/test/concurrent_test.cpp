@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Calls of several threads on one descriptor at the same moment: each takes effect before the other, or after it.
+#include <atomic>
+#include <cerrno>
+#include <functional>
+#include <semaphore>
+#include <utility>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "rsockets/test/fabric_hook.hpp"
+#include "rsockets/test/sockets.hpp"
+
+namespace {
+
+using namespace fabtests;
+using namespace rsocket_test;
+
+int connect(int fd, uint16_t port) {
+    const sockaddr_in to = loopback(port);
+    return rconnect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 ? 0 : errno;
+}
+
+void disconnect(int fd) {
+    sockaddr none{};
+    none.sa_family = AF_UNSPEC;
+    EXPECT_EQ(rconnect(fd, &none, sizeof(none)), 0);
+}
+
+// ---- a call on a connection that another thread replaces
+
+// Holds up a thread where its call asks for the status of a connection, for the first time.
+thread_local bool held_up = false;
+std::binary_semaphore reached{0};
+std::binary_semaphore goes_on{0};
+
+void hold_up() {
+    if (std::exchange(held_up, false)) {
+        reached.release();
+        goes_on.acquire();
+    }
+}
+
+// One thread is within `call` on a connection when `happens` is run.
+void during(const std::function<void()>& call, const std::function<void()>& happens) {
+    fabric_hook.before_status.store(hold_up);
+    Threads threads;
+    threads.start([&] {
+        held_up = true;
+        call();
+        EXPECT(!held_up);
+    });
+    reached.acquire();
+    happens();
+    goes_on.release();
+    threads.join();
+    fabric_hook.before_status.store(nullptr);
+}
+
+void test_a_shutdown_of_a_connection_does_not_shut_the_next_one() {
+    const Number from = listener();
+    for (const int how : {SHUT_RD, SHUT_WR, SHUT_RDWR}) {
+        const Number fd = connected_to(port_of(from));
+        const Number before(raccept(from, nullptr, nullptr));
+        during([&] { (void)rshutdown(fd, how); },
+               [&] {
+                   disconnect(fd);
+                   EXPECT_EQ(connect(fd, port_of(from)), 0);
+               });
+        const Number after(raccept(from, nullptr, nullptr));
+        send_all(fd, "x");
+        EXPECT_EQ(received(after, 1), "x");
+        pollfd one{fd, POLLIN | POLLRDHUP, 0};
+        EXPECT_EQ(rpoll(&one, 1, 0), 0);
+        send_all(after, "y");
+        EXPECT_EQ(received(fd, 1), "y");
+    }
+}
+
+// The kernel's descriptor of the socket becomes readable with the result of a connect, until a call has reported it.
+void test_a_poll_of_a_connection_does_not_use_up_the_result_of_the_next_connect() {
+    const Number from = listener();
+    const Number fd = connected_to(port_of(from));
+    const Number before(raccept(from, nullptr, nullptr));
+    EXPECT_EQ(rfcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    during(
+        [&] {
+            pollfd one{fd, POLLIN, 0};
+            (void)rpoll(&one, 1, 0);
+        },
+        [&] {
+            disconnect(fd);
+            EXPECT_EQ(connect(fd, port_of(from)), EINPROGRESS);
+        });
+    const Number after(raccept(from, nullptr, nullptr));
+    pollfd kernel{fd, POLLIN, 0};
+    EXPECT_EQ(::poll(&kernel, 1, patience(10000)), 1);
+    pollfd one{fd, POLLOUT, 0};
+    EXPECT_EQ(rpoll(&one, 1, patience(10000)), 1);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_a_shutdown_of_a_connection_does_not_shut_the_next_one),
+        FABTEST(test_a_poll_of_a_connection_does_not_use_up_the_result_of_the_next_connect),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

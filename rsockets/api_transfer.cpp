@@ -87,7 +87,7 @@ ssize_t send_file(Socket& socket, int in_fd, off_t at, size_t count) {
         const ssize_t taken = socket.send(&iov, 1, 0, began);
         if (taken < 0) {
             if (sent != 0) {
-                socket.keep_for_next(taken);
+                socket.keep_for_next(taken, began);
             }
             return sent != 0 ? static_cast<ssize_t>(sent) : taken;
         }

@@ -92,7 +92,7 @@ ssize_t Socket::write_map(const void* buffer, size_t length, int64_t offset, int
     };
     const ssize_t ret = repeat(wait, Nanoseconds(cached_.send_timeout.load()), attempt);
     if (written != 0) {
-        keep_for_next(ret);
+        keep_for_next(ret, began);
         return static_cast<ssize_t>(written);
     }
     return ret;

@@ -79,9 +79,15 @@ ssize_t Socket::fail_with_loss(const Connection& of, int error) {
     return -ending_.take_error();
 }
 
-// A call that has moved some bytes does not report the loss that ended it: the next one does.
-void Socket::keep_for_next(ssize_t error) {
-    if (error < 0 && error != -EAGAIN && error != -EINTR && error != -EPIPE && ending_.lost.load()) {
+// A call that has moved some bytes does not report what ended it, a loss or another thread's disconnect: the next one
+// does, unless the next connect has begun.
+void Socket::keep_for_next(ssize_t error, uint64_t began) {
+    if (error >= 0 || error == -EAGAIN || error == -EINTR || error == -EPIPE) {
+        return;
+    }
+    const Guard lock(mutex_);
+    const uint64_t since = disconnects() - began;
+    if (since == 0 ? ending_.lost.load() : since == 1 && state() == State::closed) {
         ending_.error.store(static_cast<int>(-error));
     }
 }
@@ -205,7 +211,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags, uint64_t began) 
         ret = repeat(true, Nanoseconds(cached_.send_timeout.load()), attempt, [&] { return sent != 0; });
     }
     if (sent != 0) {
-        keep_for_next(ret);
+        keep_for_next(ret, began);
         return static_cast<ssize_t>(sent);
     }
     return ret;
@@ -329,7 +335,7 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     if (got == 0) {
         return ret;
     }
-    keep_for_next(ret);
+    keep_for_next(ret, began);
     return static_cast<ssize_t>(got);
 }
 

@@ -5,13 +5,17 @@
 #include <atomic>
 #include <cerrno>
 #include <functional>
+#include <future>
 #include <semaphore>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
+#include "rsockets/test/asleep.hpp"
 #include "rsockets/test/fabric_hook.hpp"
 #include "rsockets/test/sockets.hpp"
 
@@ -29,6 +33,12 @@ void disconnect(int fd) {
     sockaddr none{};
     none.sa_family = AF_UNSPEC;
     EXPECT_EQ(rconnect(fd, &none, sizeof(none)), 0);
+}
+
+int option(int fd, int name) {
+    int value = 0;
+    socklen_t length = sizeof(value);
+    return rgetsockopt(fd, SOL_SOCKET, name, &value, &length) == 0 ? value : -errno;
 }
 
 // ---- a call on a connection that another thread replaces
@@ -103,12 +113,38 @@ void test_a_poll_of_a_connection_does_not_use_up_the_result_of_the_next_connect(
     EXPECT_EQ(rpoll(&one, 1, patience(10000)), 1);
 }
 
+// Of a send that has sent a part, another thread's disconnect is the next call's to report.
+void test_a_send_that_returns_a_part_leaves_the_error_to_the_next_call() {
+    const Number from = listener();
+    for (const bool again : {false, true}) {
+        const Number fd = connected_to(port_of(from));
+        const Number before(raccept(from, nullptr, nullptr));
+        const std::vector<char> much(size_t{50} << 20);
+        std::promise<long> id;
+        ssize_t sent = 0;
+        Threads threads;
+        threads.start([&] {
+            id.set_value(syscall(SYS_gettid));
+            sent = rsend(fd, much.data(), much.size(), MSG_NOSIGNAL);
+        });
+        await_thread_asleep(id.get_future().get());
+        disconnect(fd);
+        EXPECT_EQ(again ? connect(fd, port_of(from)) : 0, 0);
+        threads.join();
+        EXPECT(sent > 0);
+        EXPECT(sent < static_cast<ssize_t>(much.size()));
+        EXPECT_EQ(option(fd, SO_ERROR), again ? 0 : ECONNRESET);
+        EXPECT_EQ(option(fd, SO_ERROR), 0);
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_a_shutdown_of_a_connection_does_not_shut_the_next_one),
         FABTEST(test_a_poll_of_a_connection_does_not_use_up_the_result_of_the_next_connect),
+        FABTEST(test_a_send_that_returns_a_part_leaves_the_error_to_the_next_call),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

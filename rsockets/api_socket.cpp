@@ -187,8 +187,7 @@ RSOCKET_API int ofi_rdup2(int fd, int onto) {
         if (fd == onto) {
             return onto;
         }
-        const Use replaced = fd_table::take(onto);
-        return share(use.ref(), dup2(fd, onto));
+        return share(use.ref(), dup2(fd, onto)); // `onto` is one object or the other at any time, or stays what it is
     });
 }
 

@@ -14,8 +14,9 @@ namespace rsockets::fd_table {
 // The object behind a descriptor; empty if the descriptor is not ours.
 Use find(int fd);
 
-// Assigns an open descriptor of the kernel to an object. If the descriptor was closed without rclose, its old object
-// loses it. False if out of memory, or if the descriptor is beyond the capacity.
+// Assigns an open descriptor of the kernel to an object. If the descriptor was closed without rclose, or replaced, its
+// old object loses it, and hangs up if that was its last. False if out of memory, or if the descriptor is beyond the
+// capacity.
 bool put(int fd, const Ref<Object>& object);
 
 // Removes the descriptor. If it was the object's last, the object hangs up when the result is destroyed. Empty if the

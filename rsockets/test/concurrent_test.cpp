@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -138,6 +139,48 @@ void test_a_send_that_returns_a_part_leaves_the_error_to_the_next_call() {
     }
 }
 
+// ---- duplicates
+
+void test_dup2_that_fails_leaves_the_descriptor_as_it_was() {
+    const Ends ends = connected();
+    const Number high(rfcntl(ends.client, F_DUPFD, 500));
+    rlimit limit{};
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    rlimit low = limit;
+    low.rlim_cur = static_cast<rlim_t>(high);
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+    const int ret = rdup2(ends.server, high);
+    const int error = errno;
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    EXPECT_EQ(ret, -1);
+    EXPECT_EQ(error, EBADF);
+    send_all(high, "x");
+    EXPECT_EQ(received(ends.server, 1), "x");
+}
+
+// Programs replace a descriptor while other threads use it: these find either socket.
+void test_a_descriptor_is_a_socket_while_dup2_replaces_it() {
+    const Number one(rsocket(AF_INET, SOCK_STREAM, 0));
+    const Number other(rsocket(AF_INET, SOCK_STREAM, 0));
+    const Number replaced(rdup(one));
+    std::atomic<bool> stop{false};
+    std::atomic<int> uses{0};
+    std::atomic<int> failures{0};
+    Threads threads;
+    threads.start([&] {
+        while (!stop.load()) {
+            failures += option(replaced, SO_TYPE) == SOCK_STREAM ? 0 : 1;
+            ++uses;
+        }
+    });
+    for (int i = 0; i < 20000 || uses.load() < 20000; ++i) {
+        EXPECT_EQ(rdup2(i % 2 == 0 ? other : one, replaced), static_cast<int>(replaced));
+    }
+    stop.store(true);
+    threads.join();
+    EXPECT_EQ(failures.load(), 0);
+}
+
 } // namespace
 
 int main() {
@@ -145,6 +188,8 @@ int main() {
         FABTEST(test_a_shutdown_of_a_connection_does_not_shut_the_next_one),
         FABTEST(test_a_poll_of_a_connection_does_not_use_up_the_result_of_the_next_connect),
         FABTEST(test_a_send_that_returns_a_part_leaves_the_error_to_the_next_call),
+        FABTEST(test_dup2_that_fails_leaves_the_descriptor_as_it_was),
+        FABTEST(test_a_descriptor_is_a_socket_while_dup2_replaces_it),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

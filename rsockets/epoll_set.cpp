@@ -71,6 +71,11 @@ EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
       nested_(as_kind<EpollSet>(object.get())) {}
 
 void EpollSet::Interest::notify() {
+    queue();
+    set_.outer_.notify_all();
+}
+
+void EpollSet::Interest::queue() {
     const Guard lock(set_.notified_mutex_);
     if (notified_) {
         return; // queued already
@@ -108,13 +113,11 @@ Ref<EpollSet> EpollSet::make(int flags, int& fd) {
     return set;
 }
 
+WaitQueue& EpollSet::Interest::wait_queue() { return socket_ != nullptr ? socket_->wait_queue() : nested_->outer_; }
+
 EpollSet::~EpollSet() {
     for (const auto& [key, interest] : interests_) {
-        if (interest->socket_ != nullptr) {
-            interest->socket_->wait_queue().remove(interest.get());
-        } else if (interest->watched_.load() >= 0) {
-            interest->nested_->outer_.fetch_sub(1);
-        }
+        interest->wait_queue().remove(interest.get());
     }
 }
 
@@ -125,11 +128,7 @@ void EpollSet::hang_up() {
     const Guard lock(mutex_);
     others_ = base::Descriptor(); // a set that this one is nested in still refers to this one
     for (const auto& [key, interest] : interests_) {
-        if (interest->socket_ != nullptr) {
-            interest->socket_->wait_queue().remove(interest.get());
-        } else if (interest->watched_.load() >= 0) {
-            interest->nested_->outer_.fetch_sub(1);
-        }
+        interest->wait_queue().remove(interest.get());
     }
     candidates_.clear();
     by_id_.clear();
@@ -244,11 +243,8 @@ int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
                 return -error;
             }
             interest.watched_ = interest.nested_->wait_fd();
-            interest.nested_->outer_.fetch_add(1);
         }
-        if (interest.socket_ != nullptr) {
-            interest.socket_->wait_queue().add(&interest);
-        }
+        interest.wait_queue().add(&interest);
         interest.notify(); // waiters must poll it
     } catch (...) {        // no memory
         erase(key);
@@ -275,14 +271,8 @@ int EpollSet::modify(Interest& interest, const epoll_event& event) {
 void EpollSet::erase(const Key& key) {
     const auto found = interests_.find(key);
     Interest& interest = *found->second;
-    if (interest.socket_ != nullptr) {
-        interest.socket_->wait_queue().remove(&interest);
-    } else {
-        if (interest.watched_.load() >= 0) {
-            interest.nested_->outer_.fetch_sub(1);
-        }
-        interest.let_go();
-    }
+    interest.wait_queue().remove(&interest);
+    interest.let_go(); // it was not in the queue if memory was lacking
     std::erase(candidates_, &interest);
     by_id_.erase(interest.id_);
     interests_.erase(found);
@@ -357,7 +347,7 @@ uint32_t EpollSet::events_of(Interest& interest) {
         return 0;
     }
     if (interest.nested_ != nullptr) {
-        return !interest.object_->closed() && interest.nested_->ready(Caller::set, (wanted & EPOLLET) != 0)
+        return !interest.object_->closed() && interest.nested_->ready(Caller::thread, (wanted & EPOLLET) != 0)
                    ? wanted & (EPOLLIN | EPOLLRDNORM)
                    : 0;
     }
@@ -458,7 +448,7 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
         if (count == most) {
             candidates_.insert(candidates_.begin(), polled_.begin() + static_cast<ptrdiff_t>(i), polled_.end());
             if (others_wait) {
-                interest.notify();
+                interest.queue();
             }
             break; // the rest comes first next time
         }
@@ -484,7 +474,7 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
             if ((interest.wanted_.events & EPOLLET) == 0 || interest.disabled_) {
                 make_candidate(interest); // it may still be ready next time
                 if (others_wait && !interest.disabled_ && (heard || !interest.watched_by_kernel())) {
-                    interest.notify(); // of a listener, for example; else the kernel goes on to report it
+                    interest.queue(); // of a listener, for example; else the kernel goes on to report it
                 }
                 continue;
             }
@@ -499,9 +489,7 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
 
 bool EpollSet::ready(Caller caller, bool all) {
     const Guard lock(mutex_);
-    // Not another set of a set: with edges, both would go on to wake each other.
-    const bool others_wait =
-        waiting_.load() > (caller == Caller::waiter ? 1 : 0) || (caller != Caller::set && outer_.load() != 0);
+    const bool others_wait = waiting_.load() > (caller == Caller::waiter ? 1 : 0);
     take_heard();
     bool found = false;
     for (Interest* interest : std::vector(candidates_)) {
@@ -509,7 +497,7 @@ bool EpollSet::ready(Caller caller, bool all) {
         if (edge(*interest, events_of(*interest), false)) {
             found = true;
             if (others_wait && (interest->heard_ || !interest->watched_by_kernel())) {
-                interest->notify();
+                interest->queue();
             }
             if (!all) {
                 return true;
@@ -572,7 +560,7 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
             if (others >= 0 && part != 0) {
                 count = std::max(0, epoll_wait(others, events, part, 0));
             }
-            const bool others_wait = waiting_.load() > (waiting ? 1 : 0) || outer_.load() != 0;
+            const bool others_wait = waiting_.load() > (waiting ? 1 : 0);
             count += poll_candidates(events + count, most - count, others_wait, may_sleep);
             if (others >= 0 && part == 0 && count == 0) {
                 count = std::max(0, epoll_wait(others, events, most, 0));

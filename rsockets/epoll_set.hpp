@@ -40,7 +40,7 @@ class EpollSet final : public Object {
 
     // Whether `wait` would find events now, for threads that poll the set. It consumes none. all: each socket is polled
     // that may have something, so that `progress` knows of it.
-    enum class Caller : uint8_t { thread, waiter, set }; // a waiter is between `waiter_begins` and `waiter_ends`
+    enum class Caller : uint8_t { thread, waiter }; // a waiter is between `waiter_begins` and `waiter_ends`
     bool ready(Caller caller, bool all = false);
     // For a thread that polls the set, and may sleep until it has something.
     void waiter_begins() { waiting_.fetch_add(1); }
@@ -58,8 +58,10 @@ class EpollSet final : public Object {
     // A socket or nested set under one descriptor.
     struct Interest final : public Waiter {
         Interest(EpollSet& set, int fd, const Ref<Object>& object);
-        void notify() override;
+        void notify() override; // the set and, in turn, the sets around it
+        void queue();           // the set alone
         void let_go() override;
+        WaitQueue& wait_queue(); // of the socket or set
         // By a descriptor that stays readable; that of a set is not, once it was polled.
         [[nodiscard]] bool watched_by_kernel() const { return nested_ == nullptr && watched_.load() >= 0; }
 
@@ -116,9 +118,12 @@ class EpollSet final : public Object {
     uint64_t next_id_ RSOCKET_GUARDED_BY(mutex_) = 16;
     bool others_turn_ RSOCKET_GUARDED_BY(mutex_) = false; // to get the space, where it is for one event
 
-    // Those that must be told again if another one uses up what tells of an event.
-    std::atomic<int> waiting_{0}; // threads that have found nothing, and may sleep
-    std::atomic<int> outer_{0};   // sets that this one is a member of, in which others may
+    // Threads that have found nothing, and may sleep: they must be told again if another one uses up what tells of an
+    // event.
+    std::atomic<int> waiting_{0};
+    // Interests in this set. Each set around this one is told of an event by a `wake_` of its own: they all poll this
+    // set, and the first one that does uses up this set's. Locked after `mutex_`, and notified without it.
+    WaitQueue outer_;
 
     Mutex notified_mutex_; // a leaf: nothing else is locked under it
     std::vector<uint64_t> notified_ RSOCKET_GUARDED_BY(notified_mutex_);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <future>
 #include <span>
+#include <vector>
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -188,6 +189,44 @@ void test_waiting_threads_all_report_that_another_one_shut_down_reading() {
     expect_all_report_a_shutdown(of_nested_sets);
 }
 
+// Threads that sleep in different sets around the same one: none uses up what wakes the others.
+template <class Happens> void expect_all_wake(std::span<const Waiter> waiters, const Happens& happens) {
+    Threads threads;
+    std::vector<std::promise<long>> ids(waiters.size());
+    for (size_t i = 0; i < waiters.size(); ++i) {
+        threads.start([&, i] {
+            ids[i].set_value(syscall(SYS_gettid));
+            waiters[i].expect_event();
+        });
+    }
+    for (auto& id : ids) {
+        await_thread_asleep(id.get_future().get());
+    }
+    happens();
+    threads.join();
+}
+
+void test_waits_in_all_sets_around_one_report_its_event() {
+    const Number from = listener();
+    for (const Wait wait : {wait_in, poll_of}) {
+        for (int i = 0; i < 20; ++i) {
+            const Number inner(repoll_create(0));
+            const Number one(repoll_create(0));
+            const Number other(repoll_create(0));
+            const Number around_other(repoll_create(0));
+            EXPECT_EQ(put(inner, one), 0);
+            EXPECT_EQ(put(inner, other), 0);
+            EXPECT_EQ(put(other, around_other), 0);
+            EXPECT_EQ(put(from, inner), 0);
+            const Waiter waiters[] = {{wait, one}, {wait_in, other}, {wait, around_other}, {wait_in, inner}};
+            Number client;
+            expect_all_wake(std::span(waiters).first(i % 2 == 0 ? 2 : 4),
+                            [&] { client = connected_to(port_of(from)); });
+            EXPECT(Number(raccept(from, nullptr, nullptr)) >= 0);
+        }
+    }
+}
+
 } // namespace
 
 int main() {
@@ -198,6 +237,7 @@ int main() {
         FABTEST(test_a_wait_in_a_set_and_a_poll_of_it_both_report_an_event),
         FABTEST(test_waits_in_a_set_and_in_its_outer_set_both_report_an_event),
         FABTEST(test_waiting_threads_all_report_that_another_one_shut_down_reading),
+        FABTEST(test_waits_in_all_sets_around_one_report_its_event),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -7,6 +7,8 @@
 #include <map>
 #include <mutex>
 
+#include <netinet/in.h>
+
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
 
@@ -259,6 +261,39 @@ void test_shutdown_and_abort_by_another_thread() {
     }
 }
 
+// The core's endpoint of a connect that fails at once is closed: the next connect makes another one.
+void test_names_can_be_queried_while_connects_fail() {
+    Host host(here());
+    const Stream stream(host);
+    check("fi_enable", fi_enable(stream.get()));
+    sockaddr_in nowhere{};
+    nowhere.sin_family = AF_INET;
+    nowhere.sin_port = htons(1);
+    nowhere.sin_addr.s_addr = htonl(INADDR_ALLHOSTS_GROUP);
+    if (fi_connect(stream.get(), &nowhere, nullptr, 0) == 0) {
+        throw Skip("the core reports that by an event");
+    }
+    std::atomic<bool> over{false};
+    std::atomic<int> queries{0};
+    Threads threads;
+    threads.start([&] {
+        while (!over) {
+            sockaddr_storage name{};
+            size_t length = sizeof(name);
+            const int ret = fi_getname(&stream.ep->fid, &name, &length);
+            EXPECT(ret == 0 || ret == -FI_EBADF); // tcp closes the socket of its endpoint first
+            length = sizeof(name);
+            EXPECT_ERROR(fi_getpeer(stream.get(), &name, &length));
+            ++queries;
+        }
+    });
+    for (int i = 0; i < 500 || queries < 500; ++i) {
+        EXPECT_ERROR(fi_connect(stream.get(), &nowhere, nullptr, 0));
+    }
+    over = true;
+    threads.join();
+}
+
 } // namespace
 
 int main() {
@@ -270,6 +305,7 @@ int main() {
         FABTEST(test_many_threads_read_one_queue_and_each_event_comes_once),
         FABTEST(test_a_reader_of_the_queue_does_not_disturb_the_streams),
         FABTEST(test_shutdown_and_abort_by_another_thread),
+        FABTEST(test_names_can_be_queried_while_connects_fail),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -149,18 +149,16 @@ int Endpoint::get_name(void* addr, size_t* length) {
     if (length == nullptr || (addr == nullptr && *length != 0)) {
         return -FI_EINVAL;
     }
-    if (connection_ && connection_->core() != nullptr) {
-        return core_address(fi_getname, &connection_->core()->fid, addr, length);
-    }
-    return give_address(info_->src_addr, info_->src_addrlen, addr, length);
+    const int ret = connection_ ? connection_->name(addr, length) : -FI_EOPBADSTATE;
+    return ret != -FI_EOPBADSTATE ? ret : give_address(info_->src_addr, info_->src_addrlen, addr, length);
 }
 
 int Endpoint::get_peer(void* addr, size_t* length) {
     if (length == nullptr || (addr == nullptr && *length != 0)) {
         return -FI_EINVAL;
     }
-    return connection_ && connection_->core() != nullptr ? core_address(fi_getpeer, connection_->core(), addr, length)
-                                                         : -FI_ENOTCONN;
+    const int ret = connection_ ? connection_->peer(addr, length) : -FI_EOPBADSTATE;
+    return ret != -FI_EOPBADSTATE ? ret : -FI_ENOTCONN;
 }
 
 int Endpoint::connect(const void* addr, std::span<const std::byte> data) {

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <utility>
 
 #include <sys/random.h>
 
@@ -53,7 +54,10 @@ int CoreEndpoint::open(fid_eq* events, void* context) {
     if (ret != 0) {
         return ret;
     }
-    ep_.reset(ep);
+    {
+        const base::Guard lock(naming_);
+        ep_.reset(ep);
+    }
     request_used_ = info_->handle != nullptr;
     if (!properties_.queue_shows_end) {
         fi_eq_attr attr{};
@@ -79,9 +83,24 @@ int CoreEndpoint::enable() {
 }
 
 void CoreEndpoint::close() {
-    ep_.reset();
+    Owned<fid_ep> gone;
+    {
+        const base::Guard lock(naming_);
+        gone = std::move(ep_);
+    }
+    gone.reset();
     events_.reset();
     events_fd_ = -1;
+}
+
+int CoreEndpoint::name(void* address, size_t* length) const {
+    const base::Guard lock(naming_);
+    return ep_ ? core_address(fi_getname, &ep_->fid, address, length) : -FI_EOPBADSTATE;
+}
+
+int CoreEndpoint::peer(void* address, size_t* length) const {
+    const base::Guard lock(naming_);
+    return ep_ ? core_address(fi_getpeer, ep_.get(), address, length) : -FI_EOPBADSTATE;
 }
 
 int CoreEndpoint::try_wait(bool completions) {

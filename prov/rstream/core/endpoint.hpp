@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/mutex.hpp"
 #include "prov/rstream/core.hpp"
 #include "prov/rstream/core/domains.hpp"
 #include "prov/rstream/core/properties.hpp"
@@ -42,6 +43,9 @@ class CoreEndpoint {
     [[nodiscard]] bool request_used() const { return request_used_; }
 
     [[nodiscard]] fid_ep* get() const { return ep_.get(); } // null while there is none
+    // fi_getname and fi_getpeer of it, also while another thread closes it. -FI_EOPBADSTATE: there is none.
+    int name(void* address, size_t* length) const;
+    int peer(void* address, size_t* length) const;
     [[nodiscard]] fid_cq* completions() const { return completions_.get(); }
     [[nodiscard]] int completions_fd() const { return completions_fd_; }
     // Null and -1 unless it has an event queue of its own.
@@ -62,6 +66,7 @@ class CoreEndpoint {
     const CoreProperties properties_;
     CoreDomains::Place domain_; // of all members below
     Info info_;
+    mutable base::Mutex naming_; // a leaf: while it is held, `ep_` is neither set nor reset
     // Destroyed in reverse order: the endpoint before the objects that it uses.
     Owned<fid_cq> completions_;
     Owned<fid_eq> events_;

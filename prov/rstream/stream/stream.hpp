@@ -111,8 +111,13 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     // Takes effect at once, or when the connection is established.
     int set_keepalive(const KeepaliveSettings& settings);
 
-    // Null before it is connected or accepted.
-    [[nodiscard]] fid_ep* core() const { return lifecycle_.state() > State::preparing ? core_.get() : nullptr; }
+    // As fi_cm(3). -FI_EOPBADSTATE before it is connected or accepted.
+    int name(void* address, size_t* length) const {
+        return lifecycle_.state() > State::preparing ? core_.name(address, length) : -FI_EOPBADSTATE;
+    }
+    int peer(void* address, size_t* length) const {
+        return lifecycle_.state() > State::preparing ? core_.peer(address, length) : -FI_EOPBADSTATE;
+    }
 
     // A core endpoint was created from the request that was accepted.
     [[nodiscard]] bool request_used() const { return core_.request_used(); }

@@ -12,7 +12,9 @@ class LocalLock {
   public:
     class Hold {
       public:
-        explicit Hold(LocalLock& lock) : lock_(lock), held_(lock.lock_.acquire()) {}
+        // waits: else it fails also while another thread has the lock.
+        explicit Hold(LocalLock& lock, bool waits = true)
+            : lock_(lock), held_(waits ? lock.lock_.acquire() : lock.lock_.try_acquire()) {}
         Hold(const Hold&) = delete;
         Hold& operator=(const Hold&) = delete;
         ~Hold() {

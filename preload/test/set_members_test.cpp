@@ -4,6 +4,8 @@
 // Members of an epoll set that are closed, removed, or not alone with their data, and two threads that wait for one of
 // them: what the kernel reports, and no more. set_members_test.sh runs it under the preload library.
 #include <array>
+#include <atomic>
+#include <csignal>
 #include <future>
 #include <thread>
 
@@ -141,6 +143,72 @@ void test_a_nested_set_that_is_closed_is_no_member_any_more() {
     }
 }
 
+std::atomic<int> to_close{-1};
+void close_it(int /*number*/) {
+    if (const int fd = to_close.exchange(-1); fd >= 0) {
+        close(fd);
+    }
+}
+
+// At any moment of a wait in the set around it.
+void test_a_nested_set_that_a_signal_handler_closes_is_no_member_any_more() {
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = close_it;
+    EXPECT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+    const Pair pair;
+    pair.exchange();
+    const pthread_t self = pthread_self();
+    for (int i = 0; i < 300; ++i) {
+        const Set outer;
+        const int inner = epoll_create1(EPOLL_CLOEXEC);
+        outer.add(inner, some);
+        epoll_event event{};
+        event.events = EPOLLIN;
+        EXPECT_EQ(epoll_ctl(inner, EPOLL_CTL_ADD, pair.b, &event), 0);
+        to_close.store(inner);
+        std::thread other([&] {
+            usleep(static_cast<useconds_t>(i % 50));
+            pthread_kill(self, SIGUSR1);
+        });
+        while (to_close.load() >= 0) {
+            EXPECT_EQ(outer.events(), 0);
+        }
+        other.join();
+        EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+        const Set another;
+        another.add(pair.b, some + 1);
+        EXPECT_EQ(another.events(long_time()), 1);
+        EXPECT_EQ(outer.events(), 0);
+        const Set third;
+        third.add(pair.b, some + 2);
+        EXPECT_EQ(third.events(long_time()), 1);
+        EXPECT_EQ(outer.events(), 0);
+        EXPECT_EQ(preload_test::receive(pair.b, 1, 0), "x");
+    }
+    EXPECT_EQ(preload_test::path_of(pair.b), 3);
+    EXPECT_EQ(sigaction(SIGUSR1, &before, nullptr), 0);
+}
+
+void test_threads_in_all_sets_around_one_hear_of_its_event() {
+    const Pair pair;
+    for (int i = 0; i < 30; ++i) {
+        const Set inner;
+        const Set one;
+        const Set other;
+        inner.add(pair.b, some);
+        one.add(inner.fd(), some);
+        other.add(inner.fd(), some);
+        Waiter first(one);
+        Waiter second(other);
+        EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+        EXPECT_EQ(first.found(), 1);
+        EXPECT_EQ(second.found(), 1);
+        EXPECT_EQ(preload_test::receive(pair.b, 1, 0), "x");
+    }
+    EXPECT_EQ(preload_test::path_of(pair.b), 3);
+}
+
 void test_a_member_has_the_data_of_one_that_was_removed() {
     for (const uint32_t events : {uint32_t{EPOLLIN}, uint32_t{EPOLLIN | EPOLLET}}) {
         const Pair pair;
@@ -238,6 +306,8 @@ int main() {
         FABTEST(test_two_threads_hear_of_an_event_by_level),
         FABTEST(test_the_end_of_one_member_is_not_that_of_another_one_with_the_same_data),
         FABTEST(test_a_nested_set_that_is_closed_is_no_member_any_more),
+        FABTEST(test_a_nested_set_that_a_signal_handler_closes_is_no_member_any_more),
+        FABTEST(test_threads_in_all_sets_around_one_hear_of_its_event),
         FABTEST(test_a_member_has_the_data_of_one_that_was_removed),
         FABTEST(test_a_poll_of_a_set_hears_of_an_upgraded_member_that_is_added),
         FABTEST(test_a_select_of_a_set_hears_of_an_upgraded_member_that_is_added),

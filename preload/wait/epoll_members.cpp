@@ -29,6 +29,8 @@ namespace {
 constinit LocalLock pool_lock;
 constinit Watch* unused_watches = nullptr;
 constinit EpollSet* unused_sets = nullptr;
+// Closed, but some lists still have them: see EpollSet::leave.
+constinit std::atomic<EpollSet*> unfinished_sets{nullptr};
 constinit std::atomic<uint32_t> nested_watches{0}; // of all sets
 // Guards Connection::watches.
 constinit LocalLock list_lock;
@@ -99,6 +101,7 @@ uint32_t kernel_events_of(uint32_t wanted) {
 } // namespace
 
 EpollSet* EpollSet::make() {
+    finish_closed();
     const LocalLock::Hold hold(pool_lock);
     if (!hold) {
         return nullptr;
@@ -118,11 +121,17 @@ EpollSet* EpollSet::make() {
 }
 
 void EpollSet::drop_number() {
-    if (numbers_.fetch_sub(1) != 1) {
-        return;
+    if (numbers_.fetch_sub(1) == 1 && !leave(true)) {
+        finish_later();
     }
-    {
-        const LocalLock::Hold hold(lock_);
+}
+
+// Leaves the sets that contain it, and its members. False: a signal handler closes it that has interrupted a section of
+// it, or of another set. It counts as closed, and is not reused until the rest is done.
+bool EpollSet::leave(bool waits) {
+    bool left = false;
+    if (const LocalLock::Hold hold(lock_, waits); hold) {
+        left = true;
         for (Watch*& bucket : table_) {
             while (bucket != nullptr) {
                 remove(bucket);
@@ -134,17 +143,41 @@ void EpollSet::drop_number() {
         }
     }
     if (nested_watches.load() != 0) { // the kernel has removed it from the sets that contain it
-        table::for_each_set([this](int, EpollSet& outer) { outer.remove_nested(*this); });
+        table::for_each_set([&](int, EpollSet& outer) { left = outer.remove_nested(*this, waits) && left; });
     }
-    const LocalLock::Hold hold(pool_lock);
+    const LocalLock::Hold hold(pool_lock, waits);
+    if (!left || !hold) {
+        return false;
+    }
     next_unused_ = unused_sets;
     unused_sets = this;
+    return true;
 }
 
-void EpollSet::remove_nested(const EpollSet& inner) {
-    const LocalLock::Hold hold(lock_);
-    if (!hold || nested_ == 0) {
+void EpollSet::finish_later() {
+    next_unused_ = unfinished_sets.load();
+    while (!unfinished_sets.compare_exchange_weak(next_unused_, this)) {
+    }
+}
+
+void EpollSet::finish_closed() {
+    if (unfinished_sets.load(std::memory_order_relaxed) == nullptr) [[likely]] {
         return;
+    }
+    for (EpollSet* set = unfinished_sets.exchange(nullptr); set != nullptr;) {
+        EpollSet* next = set->next_unused_;
+        if (!set->leave(false)) { // the handler may wait for this thread
+            set->finish_later();
+        }
+        set = next;
+    }
+}
+
+// False: the lock cannot be taken.
+bool EpollSet::remove_nested(const EpollSet& inner, bool waits) {
+    const LocalLock::Hold hold(lock_, waits);
+    if (!hold || nested_ == 0) {
+        return static_cast<bool>(hold);
     }
     for (Watch* bucket : table_) {
         for (Watch* watch = bucket; watch != nullptr;) {
@@ -155,6 +188,7 @@ void EpollSet::remove_nested(const EpollSet& inner) {
             watch = next;
         }
     }
+    return true;
 }
 
 Watch* EpollSet::find(int fd) {
@@ -288,9 +322,11 @@ void EpollSet::remove(Watch* watch) {
         converted_.fetch_sub(1);
     }
     members_.fetch_sub(1);
-    const LocalLock::Hold hold(pool_lock);
-    watch->next = unused_watches;
-    unused_watches = watch;
+    // Else a signal handler has interrupted the owner, and the place is lost.
+    if (const LocalLock::Hold hold(pool_lock); hold) {
+        watch->next = unused_watches;
+        unused_watches = watch;
+    }
 }
 
 void EpollSet::activate(Watch& watch) {

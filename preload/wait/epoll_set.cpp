@@ -142,10 +142,10 @@ bool EpollSet::check(Watch& watch, Next next, uint32_t& events) {
 // By edge: if something has arrived since the last report, or the kernel reports a member whose bytes it moves. An
 // event too many is better than one too few.
 bool EpollSet::check_nested(Watch& watch, bool to_sleep, uint32_t& events) {
-    if (watch.disabled || watch.removed) {
+    EpollSet& inner = *watch.inner;
+    if (watch.disabled || watch.removed || inner.is_closed()) {
         return false;
     }
-    EpollSet& inner = *watch.inner;
     const bool edge = (watch.wanted.events & EPOLLET) != 0;
     uint64_t now =
         edge ? inner.progress() : 0; // before the check: what comes meanwhile is reported now or the next time
@@ -353,6 +353,7 @@ int EpollSet::ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout
 }
 
 int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask) {
+    finish_closed();
     const uint64_t begin = timeout_ns > 0 ? sys::now_ns() : 0;
     int64_t left = timeout_ns;
     bool may_spin = timeout_ns != 0;

@@ -104,6 +104,7 @@ class EpollSet {
     void note_missed() { missed_.store(true); }
     [[nodiscard]] bool has_wakeup() const { return wakeup_.load() != 0; }
     void wake() const; // the lock is not needed
+    [[nodiscard]] bool is_closed() const { return numbers_.load(std::memory_order_relaxed) == 0; }
     [[nodiscard]] bool has_careful() const { return converted_.load() != 0; }
 
     // Counts the calling thread as a sleeper of a set and of the sets nested in it.
@@ -130,6 +131,8 @@ class EpollSet {
     static EpollSet* make();
     void add_number() { numbers_.fetch_add(1); }
     void drop_number(); // the last one frees it
+    // Frees sets that were closed in a signal handler which had interrupted a section of such a lock.
+    static void finish_closed();
     void after_fork();
     [[nodiscard]] LocalLock& lock() { return lock_; }
     int number = -1; // one of its fds
@@ -140,7 +143,9 @@ class EpollSet {
     Watch* find(int fd);
     Watch* add(int fd);
     void remove(Watch* watch);
-    void remove_nested(const EpollSet& inner);
+    bool remove_nested(const EpollSet& inner, bool waits);
+    bool leave(bool waits);
+    void finish_later();
     size_t add_nested(std::span<EpollSet*> sets);
     bool change_in_memory(Watch& watch, int operation, const epoll_event* event);
     void flush_removed();

@@ -167,7 +167,7 @@ class Socket final : public Object, private EventHandler {
     void on_shutdown() override;
 
     // socket_listen.cpp
-    void stop_listening();
+    void stop_listening(const Listener* only = nullptr); // only: unless another thread has begun anew since
     void shut_listener();
     void open_request(base::Info request);
     int open_child(const Ref<Socket>& child, fi_info& request, std::unique_ptr<Connection>& connection);

@@ -77,7 +77,7 @@ int Socket::listen(int fd, int backlog) {
         return -EINVAL;
     }
     if (const int ret = made->listen(); ret != 0) {
-        stop_listening();
+        stop_listening(made.get());
         return ret;
     }
     const Guard lock(mutex_);
@@ -93,11 +93,11 @@ int Socket::listen(int fd, int backlog) {
     return 0;
 }
 
-void Socket::stop_listening() {
+void Socket::stop_listening(const Listener* only) {
     std::shared_ptr<Listener> gone;
     {
         const Guard lock(mutex_);
-        if (!listener_) {
+        if (!listener_ || (only != nullptr && listener_.get() != only)) {
             return;
         }
         gone = std::move(listener_);

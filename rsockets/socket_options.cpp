@@ -138,6 +138,9 @@ int Socket::get_tcp_info(void* value, socklen_t* length) {
 }
 
 int Socket::get_state(const Option& option, void* value, socklen_t* length) {
+    if (static_cast<int>(*length) < 0) {
+        return -EINVAL; // first: an error is reported once
+    }
     if (option.level == IPPROTO_TCP) {
         return get_tcp_info(value, length);
     }

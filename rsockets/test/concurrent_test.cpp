@@ -44,7 +44,7 @@ int option(int fd, int name) {
 
 // ---- a call on a connection that another thread replaces
 
-// Holds up a thread where its call asks for the status of a connection, for the first time.
+// Holds up a thread where its call asks for the status of a connection, or listens, for the first time.
 thread_local bool held_up = false;
 std::binary_semaphore reached{0};
 std::binary_semaphore goes_on{0};
@@ -56,9 +56,10 @@ void hold_up() {
     }
 }
 
-// One thread is within `call` on a connection when `happens` is run.
+// One thread is within `call` when `happens` is run.
 void during(const std::function<void()>& call, const std::function<void()>& happens) {
     fabric_hook.before_status.store(hold_up);
+    fabric_hook.before_listen.store(hold_up);
     Threads threads;
     threads.start([&] {
         held_up = true;
@@ -70,6 +71,7 @@ void during(const std::function<void()>& call, const std::function<void()>& happ
     goes_on.release();
     threads.join();
     fabric_hook.before_status.store(nullptr);
+    fabric_hook.before_listen.store(nullptr);
 }
 
 void test_a_shutdown_of_a_connection_does_not_shut_the_next_one() {
@@ -139,6 +141,21 @@ void test_a_send_that_returns_a_part_leaves_the_error_to_the_next_call() {
     }
 }
 
+// The first call finds its address in use by the second one.
+void test_a_listen_that_fails_does_not_stop_what_another_thread_listens_on_since() {
+    const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
+    const sockaddr_in any = loopback(0);
+    EXPECT_EQ(rbind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof(any)), 0);
+    const uint16_t port = port_of(fd);
+    during([&] { (void)rlisten(fd, 1); },
+           [&] {
+               EXPECT_EQ(rshutdown(fd, SHUT_RDWR), 0);
+               EXPECT_EQ(rlisten(fd, 1), 0);
+           });
+    const Number client = connected_to(port);
+    EXPECT(Number(raccept(fd, nullptr, nullptr)) >= 0);
+}
+
 // ---- duplicates
 
 void test_dup2_that_fails_leaves_the_descriptor_as_it_was() {
@@ -188,6 +205,7 @@ int main() {
         FABTEST(test_a_shutdown_of_a_connection_does_not_shut_the_next_one),
         FABTEST(test_a_poll_of_a_connection_does_not_use_up_the_result_of_the_next_connect),
         FABTEST(test_a_send_that_returns_a_part_leaves_the_error_to_the_next_call),
+        FABTEST(test_a_listen_that_fails_does_not_stop_what_another_thread_listens_on_since),
         FABTEST(test_dup2_that_fails_leaves_the_descriptor_as_it_was),
         FABTEST(test_a_descriptor_is_a_socket_while_dup2_replaces_it),
     };

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_eq.h>
@@ -42,6 +43,7 @@ Table<fi_ops_fabric> fabrics;
 Table<fi_ops_domain> domains;
 Table<fi_ops_eq> queues;
 Table<fi_ops_ep> endpoints;
+Table<fi_ops_cm> passive_endpoints;
 
 int get_option(fid* endpoint, int level, int name, void* value, size_t* length) {
     if (const auto hook = fabric_hook.before_status.load(); hook != nullptr && name == FI_OPT_RSTREAM_STATUS) {
@@ -57,6 +59,21 @@ int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** out, void* context
     const int ret = domains.real().endpoint(domain, info, out, context);
     if (ret == 0) {
         endpoints.put_in((*out)->ops, [](fi_ops_ep& ops) { ops.getopt = get_option; });
+    }
+    return ret;
+}
+
+int listen(fid_pep* endpoint) {
+    if (const auto hook = fabric_hook.before_listen.load(); hook != nullptr) {
+        hook();
+    }
+    return passive_endpoints.real().listen(endpoint);
+}
+
+int open_passive(fid_fabric* fabric, fi_info* info, fid_pep** out, void* context) {
+    const int ret = fabrics.real().passive_ep(fabric, info, out, context);
+    if (ret == 0) {
+        passive_endpoints.put_in((*out)->cm, [](fi_ops_cm& ops) { ops.listen = listen; });
     }
     return ret;
 }
@@ -107,6 +124,7 @@ extern "C" __attribute__((visibility("default"))) int fi_fabric(fi_fabric_attr* 
         fabrics.put_in((*fabric)->ops, [](fi_ops_fabric& ops) {
             ops.domain = open_domain;
             ops.eq_open = open_queue;
+            ops.passive_ep = open_passive;
         });
     }
     return ret;

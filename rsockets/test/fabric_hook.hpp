@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // What the library calls in place of libfabric's functions. A test can make the opening of domains and endpoints fail,
-// hold up a call where it asks for the status of a connection, and wait until the library has handled connection
-// requests.
+// hold up a call where it asks for the status of a connection or begins to listen, and wait until the library has
+// handled connection requests.
 #pragma once
 
 #include <atomic>
@@ -14,6 +14,7 @@ struct FabricHook {
     std::atomic<bool> no_domains{false};
     std::atomic<bool> no_endpoints{false};
     std::atomic<void (*)()> before_status{nullptr}; // called where a call of the library asks for a status
+    std::atomic<void (*)()> before_listen{nullptr}; // or calls fi_listen
     std::atomic<int> requests{0};                   // handled by the library: queued, or answered
 };
 extern FabricHook fabric_hook;

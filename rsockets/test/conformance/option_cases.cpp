@@ -54,6 +54,17 @@ CASE(so_domain) { try_option(c, SOL_SOCKET, SO_DOMAIN, {1}); }
 CASE(so_domain_of_ipv6) { try_option(c, SOL_SOCKET, SO_DOMAIN, {}, AF_INET6); }
 CASE(so_protocol) { try_option(c, SOL_SOCKET, SO_PROTOCOL, {1}); }
 CASE(so_error) { try_option(c, SOL_SOCKET, SO_ERROR, {1}); }
+
+CASE(a_query_that_is_refused_leaves_the_error) {
+    const sockaddr_in to = loopback(closed_port());
+    const int fd = c.make_socket(AF_INET, SOCK_NONBLOCK);
+    SAY(c.s.connect(fd, generic(to), sizeof(to)));
+    c.await(fd, POLLERR);
+    int error = -1;
+    auto length = static_cast<socklen_t>(-1);
+    SAY(c.s.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length));
+    note_value(c, fd, SOL_SOCKET, SO_ERROR);
+}
 CASE(so_acceptconn) { try_option(c, SOL_SOCKET, SO_ACCEPTCONN, {1}); }
 CASE(tcp_nodelay) { try_option(c, IPPROTO_TCP, TCP_NODELAY, {1, 7, 0}); }
 CASE(tcp_cork) { try_option(c, IPPROTO_TCP, TCP_CORK, {1, 0}); }

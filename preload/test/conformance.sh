@@ -25,7 +25,7 @@ fabric*)
     # A minute and a half for both.
     [ -n "${FABRIC_LONG:-}" ] || { echo "1..0 # SKIP in ./quickstart check-long torture"; exit 0; }
     [ -z "$sanitizer" ] || { echo "1..0 # SKIP the worker has no sanitizer"; exit 77; }
-    export CONFORMANCE_OWN_PORTS=1
+    export CONFORMANCE_OWN_PORTS=1 CONFORMANCE_SPACE_LATER=1
     export FI_PROVIDER_PATH="$builddir/.libs" FI_RSTREAM_CORE=tcp RSPRELOAD_FABRIC_WORKER="$builddir/.libs/rspreload-fabric"
     # The worker has the connection as well, so that close(2) returns before the kernel's has ended; and the kernel sets
     # TCP_QUICKACK anew with each frame that comes.

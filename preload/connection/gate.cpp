@@ -18,6 +18,14 @@ namespace preload::gate {
 
 namespace {
 
+// What others have moved is not the program's.
+void set_positions(ConnectionState& s, uint64_t received, uint64_t sent) {
+    s.kernel_more_in -= received - s.received;
+    s.kernel_more_out -= sent - s.sent;
+    s.received = received;
+    s.sent = sent;
+}
+
 // Whether all bytes so far went through calls of the library, in any process: then its counts are the positions.
 bool counts_agree(ConnectionState& s, int fd, Reason& reason) {
     Positions kernel;
@@ -30,8 +38,7 @@ bool counts_agree(ConnectionState& s, int fd, Reason& reason) {
     }
     const uint64_t syn = s.connected_out.load();
     if (s.uncounted == Uncounted::before) {
-        s.received = kernel.received;
-        s.sent = kernel.sent - syn;
+        set_positions(s, kernel.received, kernel.sent - syn);
         s.uncounted = Uncounted::no;
         s.adopted = false;
         return true;
@@ -46,8 +53,7 @@ bool counts_agree(ConnectionState& s, int fd, Reason& reason) {
             reason = Reason::past_library;
             return false;
         }
-        s.received = kernel.received;
-        s.sent = kernel.sent - syn;
+        set_positions(s, kernel.received, kernel.sent - syn);
         s.adopted = false;
         return true;
     }

@@ -60,7 +60,7 @@ ssize_t move(Connection* c, int fd, int flags, Careful&& careful, Kernel&& kerne
             const ssize_t n = cancellable(kernel, [&] { gate::leave(*c, s, fd); });
             if (n > 0 && (!receives || (flags & MSG_PEEK) == 0)) {
                 (receives ? s.received : s.sent).fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
-                stats::moved_by_kernel(*c, s, receives, static_cast<uint64_t>(n));
+                stats::moved_plain(*c, s, receives, static_cast<uint64_t>(n));
             }
             if (n < 0 && errno == EAGAIN) {
                 wait::note_refused(*c);

@@ -84,8 +84,12 @@ struct alignas(64) ConnectionState {
     std::atomic<uint64_t> sent{0};     // the same: bytes written to the kernel
     uint64_t received_base = 0;        // where counting began, for a descriptor from exec or SCM_RIGHTS
     uint64_t sent_base = 0;
-    std::atomic<uint64_t> bytes_in{0}; // by the ring, for statistics
+    // For statistics: the program's bytes by the ring; and what makes its bytes by the kernel of `received` and `sent`,
+    // modulo 2^64: less frames, the library's reads, and what was sent twice; more of what pinned calls have moved.
+    std::atomic<uint64_t> bytes_in{0};
     std::atomic<uint64_t> bytes_out{0};
+    std::atomic<uint64_t> kernel_more_in{0};
+    std::atomic<uint64_t> kernel_more_out{0};
     std::atomic<uint8_t> connected_out{0}; // 1: this end called connect, so its SYN counts as an acknowledged byte
     std::atomic<bool> adopted{false};      // it existed before the library tracked it
     std::atomic<Uncounted> uncounted{Uncounted::no};

@@ -423,7 +423,7 @@ ssize_t read_once(Connection& c, int fd, Parts& parts, int flags, bool will_slee
         follow(c, fd, false);
         return ring_has_bytes(c) ? 0 : sys::recv(fd, &none, 0, MSG_DONTWAIT);
     }
-    const ConnectionState& s = *c.state.load();
+    ConnectionState& s = *c.state.load();
     const uint64_t before = s.bytes_in.load(std::memory_order_relaxed);
     const ssize_t n = read_locked(c, fd, parts, flags, will_sleep);
     if (n > 0 && (flags & MSG_PEEK) == 0) {

@@ -58,7 +58,9 @@ void wake_again(Connection& c) {
 }
 
 void count_received(Connection& c, uint64_t n) {
-    const uint64_t before = c.state.load()->received.fetch_add(n, std::memory_order_relaxed);
+    ConnectionState& s = *c.state.load();
+    const uint64_t before = s.received.fetch_add(n, std::memory_order_relaxed);
+    s.kernel_more_in.fetch_sub(n, std::memory_order_relaxed); // the call that returns them counts them
     c.in_ring().reader.received.store(before + n, std::memory_order_release);
 }
 

@@ -36,7 +36,9 @@ Section::Section(Connection& c, int fd, OwnerLock& lock, bool waits) : c_(c), fd
 
 // Counts bytes given to the kernel. After a reset, the count shows the peer whether it has received all of them.
 void count_sent(Connection& c, uint64_t n) {
-    const uint64_t before = c.state.load()->sent.fetch_add(n, std::memory_order_relaxed);
+    ConnectionState& s = *c.state.load();
+    const uint64_t before = s.sent.fetch_add(n, std::memory_order_relaxed);
+    s.kernel_more_out.fetch_sub(n, std::memory_order_relaxed); // the call that returns them counts them
     c.out_ring().writer.sent.store(before + n, std::memory_order_relaxed);
 }
 

@@ -127,11 +127,8 @@ void record(Connection& c, int fd) {
         snprintf(when.data(), when.size(), "%llu",
                  static_cast<unsigned long long>((s.upgraded_ns.load() - s.began_ns) / 1000000));
     }
-    // Frames are not the program's bytes.
-    const uint64_t frames_out = c.segment.load() != nullptr ? c.out_ring().writer.frames.load() : 0;
-    const unsigned long long sent = s.sent.load() - std::min<uint64_t>(frames_out, s.sent) + s.bytes_out.load();
-    const unsigned long long received =
-        s.received.load() - std::min<uint64_t>(s.frames_seen, s.received) + s.bytes_in.load();
+    const unsigned long long sent = s.sent.load() + s.kernel_more_out.load() + s.bytes_out.load();
+    const unsigned long long received = s.received.load() + s.kernel_more_in.load() + s.bytes_in.load();
     const bool in_ring = (s.out_epoch.load() & 1) != 0 || (s.in_epoch.load() & 1) != 0;
     std::array<char, 512> line{};
     const int length =

@@ -173,14 +173,15 @@ void compare(Row& row, const Connection& c, const ConnectionState& s) {
     }
 }
 
-void moved_rare_case(Connection& c, const ConnectionState& s, bool received, uint64_t n, uint64_t by_path,
+void moved_rare_case(Connection& c, ConnectionState& s, bool received, uint64_t n, uint64_t by_path,
                      uint32_t buffer) {
+    by_path = std::min(by_path, n); // the state is another's if another thread has disconnected the socket
+    (received ? s.kernel_more_in : s.kernel_more_out).fetch_add(n - by_path, std::memory_order_relaxed);
     Row* row = row_of(c);
     if (row == nullptr) {
         return;
     }
     base::stats::Traffic& traffic = received ? row->in : row->out;
-    by_path = std::min(by_path, n); // the state is another's if another thread has disconnected the socket
     traffic.kernel_bytes.fetch_add(n - by_path, std::memory_order_relaxed);
     if (by_path == 0) {
         traffic.kernel_calls.fetch_add(1, std::memory_order_relaxed);

@@ -51,13 +51,13 @@ void compare(Row& row, const Connection& c, const ConnectionState& s);
 inline bool is_to_compare(uint64_t calls) { return calls % 64 == 0; }
 
 // Not in a row yet, or not all of it by the path.
-void moved_rare_case(Connection& c, const ConnectionState& s, bool received, uint64_t n, uint64_t by_path,
+void moved_rare_case(Connection& c, ConnectionState& s, bool received, uint64_t n, uint64_t by_path,
                      uint32_t buffer);
 
 } // namespace detail
 
-// n bytes moved by the kernel in one call.
-inline void moved_by_kernel(Connection& c, const ConnectionState& s, bool received, uint64_t n) {
+// n bytes moved by the kernel in one call, which ConnectionState::received or sent has.
+inline void moved_plain(Connection& c, const ConnectionState& s, bool received, uint64_t n) {
     if (Row* row = detail::row_of(c); row != nullptr) {
         base::stats::Traffic& traffic = received ? row->in : row->out;
         traffic.kernel_bytes.fetch_add(n, std::memory_order_relaxed);
@@ -67,9 +67,15 @@ inline void moved_by_kernel(Connection& c, const ConnectionState& s, bool receiv
     }
 }
 
+// The same, without these: it is pinned, or the bytes are counted as a position of TCP.
+inline void moved_by_kernel(Connection& c, ConnectionState& s, bool received, uint64_t n) {
+    (received ? s.kernel_more_in : s.kernel_more_out).fetch_add(n, std::memory_order_relaxed);
+    moved_plain(c, s, received, n);
+}
+
 // n bytes moved in one call with the lock of the direction held, by_path of them by the path; buffer: the size of its
 // buffer in bytes.
-[[gnu::always_inline]] inline void moved_locked(Connection& c, const ConnectionState& s, bool received, uint64_t n,
+[[gnu::always_inline]] inline void moved_locked(Connection& c, ConnectionState& s, bool received, uint64_t n,
                                                 uint64_t by_path, uint32_t buffer) {
     Row* row = c.row.load(std::memory_order_relaxed);
     if (row == nullptr || by_path != n) [[unlikely]] {

@@ -84,7 +84,7 @@ namespace stats {
 void refresh(Connection&) {}
 namespace detail {
 void compare(base::stats::Row&, const Connection&, const ConnectionState&) {}
-void moved_rare_case(Connection&, const ConnectionState&, bool, uint64_t, uint64_t, uint32_t) {}
+void moved_rare_case(Connection&, ConnectionState&, bool, uint64_t, uint64_t, uint32_t) {}
 base::stats::Row* describe_late(Connection&) { return nullptr; }
 } // namespace detail
 } // namespace stats

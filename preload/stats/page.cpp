@@ -173,8 +173,7 @@ void compare(Row& row, const Connection& c, const ConnectionState& s) {
     }
 }
 
-void moved_rare_case(Connection& c, ConnectionState& s, bool received, uint64_t n, uint64_t by_path,
-                     uint32_t buffer) {
+void moved_rare_case(Connection& c, ConnectionState& s, bool received, uint64_t n, uint64_t by_path, uint32_t buffer) {
     by_path = std::min(by_path, n); // the state is another's if another thread has disconnected the socket
     (received ? s.kernel_more_in : s.kernel_more_out).fetch_add(n - by_path, std::memory_order_relaxed);
     Row* row = row_of(c);

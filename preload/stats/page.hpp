@@ -51,8 +51,7 @@ void compare(Row& row, const Connection& c, const ConnectionState& s);
 inline bool is_to_compare(uint64_t calls) { return calls % 64 == 0; }
 
 // Not in a row yet, or not all of it by the path.
-void moved_rare_case(Connection& c, ConnectionState& s, bool received, uint64_t n, uint64_t by_path,
-                     uint32_t buffer);
+void moved_rare_case(Connection& c, ConnectionState& s, bool received, uint64_t n, uint64_t by_path, uint32_t buffer);
 
 } // namespace detail
 

@@ -49,6 +49,13 @@ class Completions {
         : core_(parts.core), link_(parts.link), messages_(parts.messages), keepalive_(parts.keepalive),
           transmit_(parts.transmit), events_(events) {}
 
+    // Completions that the core's queue must hold: of `receives` posted receives, of `rx_size` immediates of the peer's
+    // where these use up no receive, and of our own operations, with control messages and what a keepalive probes.
+    [[nodiscard]] static size_t queue_size(const CoreTraits& traits, size_t receives, size_t rx_size, size_t tx_size) {
+        const size_t immediates = traits.immediates && !traits.consumes_recv ? rx_size : 0;
+        return receives + immediates + tx_size + 2 * size_t{wire::control_credits};
+    }
+
     // Before the connection: posts a receive in each slot. 0 or the core's error.
     int post_receives();
 

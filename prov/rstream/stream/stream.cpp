@@ -69,7 +69,7 @@ int Stream::open_queue(const fi_info& core_info, const Settings& settings) {
         return -FI_ENOMEM;
     }
     return core_.open_queue(domain_.cores(), core_info,
-                            receives + settings.rx_size + settings.tx_size + 2 * size_t{wire::control_credits});
+                            Completions::queue_size(core_.traits(), receives, settings.rx_size, settings.tx_size));
 }
 
 int Stream::open_endpoint() {

@@ -289,6 +289,20 @@ void test_a_program_that_polls_looks_for_events_now_and_then(void** state) {
     }
 }
 
+void test_a_queue_has_space_for_immediates_that_use_no_receive(void** state) {
+    auto& scene = *static_cast<Scene*>(*state);
+    CoreTraits traits = scene.core.endpoint().traits();
+    constexpr size_t own = 100 + 2 * size_t{wire::control_credits};
+    traits.immediates = true;
+    traits.consumes_recv = false;
+    assert_int_equal(Completions::queue_size(traits, 10, 50, 100), 10 + 50 + own);
+    traits.consumes_recv = true; // the receives of all immediates are posted
+    assert_int_equal(Completions::queue_size(traits, 60, 50, 100), 60 + own);
+    traits.immediates = false; // messages in place of them
+    traits.consumes_recv = false;
+    assert_int_equal(Completions::queue_size(traits, 60, 50, 100), 60 + own);
+}
+
 } // namespace
 
 int main() {
@@ -313,6 +327,7 @@ int main() {
         test(test_a_queue_that_fails_is_the_loss_of_the_connection, set_up),
         test(test_what_an_endpoint_leaves_is_dropped, set_up),
         test(test_a_program_that_polls_looks_for_events_now_and_then, set_up),
+        test(test_a_queue_has_space_for_immediates_that_use_no_receive, set_up),
     };
     return RUN_TAP(tests);
 }

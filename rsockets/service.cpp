@@ -170,7 +170,8 @@ void Service::take_turn(bool& data) {
     const bool tending = tend();
     // While backing off, skip the idle check of connections: data flows, and the check contends with active threads. A
     // program that keeps sending is activity enough.
-    const bool resting = (data || busy_) && events == 0 && !awaited;
+    const bool expecting = setup_steps_.expects_event(library_.setting_up(), events);
+    const bool resting = (data || busy_) && events == 0 && !awaited && !expecting;
     for (Transport* transport : transports) {
         may_sleep = transport->may_sleep(!resting) && may_sleep;
     }

@@ -15,6 +15,7 @@
 #include "base/descriptor.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/object.hpp"
+#include "rsockets/setup_steps.hpp"
 #include "rsockets/wait_queue.hpp"
 
 namespace rsockets {
@@ -83,7 +84,8 @@ class Service {
     bool waiting_ = false; // some have not, and have data left
 
     std::atomic<bool> dozing_{false};
-    int short_rests_ = 0;    // in a row
+    int short_rests_ = 0; // in a row
+    SetupSteps setup_steps_;
     int doze_threshold_ = 1; // threshold of them for a doze: doubles when a doze is interrupted, else halves
 };
 

@@ -26,6 +26,7 @@
 #include "rsockets/library.hpp"
 #include "rsockets/listener.hpp"
 #include "rsockets/option_values.hpp"
+#include "rsockets/setup_steps.hpp"
 #include "rsockets/socket.hpp"
 
 namespace {
@@ -429,6 +430,20 @@ void test_a_route_is_kept_as_it_is_up_to_a_length() {
     EXPECT(options.route().empty());
 }
 
+void test_connections_that_are_set_up_are_watched_for_some_steps_after_each_event() {
+    SetupSteps steps;
+    EXPECT(!steps.expects_event(false, 0));
+    for (int event = 0; event < 2; ++event) {
+        for (int turn = 0; turn < SetupSteps::max_without_event; ++turn) {
+            EXPECT(steps.expects_event(true, 0));
+        }
+        EXPECT(!steps.expects_event(true, 0));
+        EXPECT(!steps.expects_event(true, 0));
+        EXPECT(steps.expects_event(true, 1));
+    }
+    EXPECT(!steps.expects_event(false, 1));
+}
+
 } // namespace
 
 int main() {
@@ -455,6 +470,7 @@ int main() {
         FABTEST(test_sizes_are_bounded_and_given_to_the_next_connection),
         FABTEST(test_an_accepted_socket_has_the_values_of_its_listener),
         FABTEST(test_a_route_is_kept_as_it_is_up_to_a_length),
+        FABTEST(test_connections_that_are_set_up_are_watched_for_some_steps_after_each_event),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -255,7 +255,9 @@ void count(Connection& c, ConnectionState& s, int flags) {
             }
             return;
         }
-        s.reason.compare_exchange_strong(unseen, Reason::none);
+        if (s.reason.compare_exchange_strong(unseen, Reason::none)) {
+            stats::refresh(c);
+        }
         service::request(c);
     }
 }

@@ -201,6 +201,7 @@ void finish(Connection& c, int fd, bool last, bool may_wait) {
     if (!last) {
         // Frames go to the other holders, which may not have seen a request yet, or be killed.
         (void)stream::finish_out(c, fd, may_wait);
+        stream::forget_unread(c);
         return;
     }
     const stream::Ending ending = stream::prepare_close(c, fd, may_wait);

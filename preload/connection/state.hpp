@@ -153,12 +153,14 @@ struct alignas(64) ConnectionState {
     std::atomic<uint64_t> unread_watcher{0};
     uint64_t unread_head = 0; // the positions of both ends, when the service looked last
     uint64_t unread_tail = 0;
-    uint64_t nudged_ns = 0;            // when a frame was sent to it; 0: not since the last step
-    bool was_late = false;             // the last step came late
-    uint32_t woken_readers = 0;        // by such frames, consecutive
-    std::atomic<bool> wake_due{false}; // a frame for the peer's writer is due
-    std::atomic<bool> refused{false};  // a write found that the far end does not know the epoch yet
-    std::atomic<uint32_t> blocked{0};  // writes that found no space, or too little
+    uint64_t nudged_ns = 0; // when a frame was sent to it; 0: not since the last step
+    bool was_late = false;  // the last step came late
+    uint32_t unread_doublings = 0;
+    std::atomic<uint32_t> unread_busy{0}; // consecutive steps that found the write lock held
+    uint32_t woken_readers = 0;           // by such frames, consecutive
+    std::atomic<bool> wake_due{false};    // a frame for the peer's writer is due
+    std::atomic<bool> refused{false};     // a write found that the far end does not know the epoch yet
+    std::atomic<uint32_t> blocked{0};     // writes that found no space, or too little
     std::atomic<uint32_t> upgrades{0};
     std::atomic<uint32_t> returns{0};
     std::atomic<bool> hold{false}; // do not switch to the ring any more
@@ -199,8 +201,12 @@ struct alignas(64) ConnectionState {
 // The first reason stays. A wait that was not seen yet gives way to any other.
 inline bool give_reason(ConnectionState& s, Reason reason) {
     Reason before = Reason::none;
-    return s.reason.compare_exchange_strong(before, reason) ||
-           (before == Reason::unseen_wait && s.reason.compare_exchange_strong(before, reason));
+    while (before == Reason::none || before == Reason::unseen_wait) {
+        if (s.reason.compare_exchange_strong(before, reason)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 // Makes a state that children share. Null: no memory, or a signal handler has interrupted this function.

@@ -108,6 +108,8 @@ inline constexpr uint64_t full_ring_pause_ns = 10000000U;
 // Wakes a reader that has left bytes unread for a while, and waits past its library. For the service. Returns when it
 // is to be called again; UINT64_MAX: not.
 uint64_t wake_reader(Connection& c, int fd, uint64_t now);
+// This process closes the connection, while others have it: what it watches, they may watch from now on.
+void forget_unread(Connection& c);
 // For the service: takes the next step of what goes on by time, not by an event: a full ring, a shutdown, a hand-over.
 // Returns when it is to be called again; UINT64_MAX: not.
 uint64_t on_time(Connection& c, int fd, uint64_t now);

@@ -6,6 +6,7 @@
 // that happens again and again, the connection stays with the kernel. The service of the writing process watches.
 #include "preload/connection/stream_internal.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include <poll.h>
@@ -27,7 +28,17 @@ constexpr uint32_t max_woken = 3;          // in a row
 constexpr uint64_t never = 0;
 constexpr uint64_t leave = UINT64_MAX;
 
-uint64_t later(uint64_t now) { return (now + patience_ns) / grid_ns * grid_ns + grid_ns; }
+uint64_t later(uint64_t now, uint32_t doublings = 0) {
+    return (now + (patience_ns << doublings)) / grid_ns * grid_ns + grid_ns;
+}
+
+// A reader that is stopped costs less and less.
+uint64_t ever_later(ConnectionState& s, uint64_t now) {
+    constexpr uint32_t most = 4;
+    const uint32_t doublings = s.unread_doublings;
+    s.unread_doublings = std::min(doublings + 1, most);
+    return later(now, doublings);
+}
 
 // An end that has shut down both directions answers a frame with a reset, which loses what it has still to send.
 bool ends(const Connection& c, int fd) {
@@ -65,6 +76,7 @@ uint64_t step(Connection& c, int fd, uint64_t now, uint64_t due) {
     // After a pause of both processes, or of the whole system, the reader has its turn first.
     const bool late = !std::exchange(s.was_late, now > due + late_ns) && s.was_late;
     if (!was_unread || read || late) {
+        s.unread_doublings = 0;
         return later(now);
     }
     if (ends(c, fd)) {
@@ -75,11 +87,15 @@ uint64_t step(Connection& c, int fd, uint64_t now, uint64_t due) {
         return later(now);
     }
     const uint64_t sent = s.sent.load();
+    // TCP has something for it to read. If that is the frame, it may be consumed with a part of the bytes.
     if (c.out_ring().reader.received.load() != sent) {
-        return never; // TCP has something for it to read
+        return ever_later(s, now);
     }
     wake_by_tcp(c, fd);
-    if (!in_ring || s.sent.load() == sent) {
+    if (s.sent.load() == sent) {
+        return ever_later(s, now);
+    }
+    if (!in_ring) {
         return never;
     }
     s.nudged_ns = now;
@@ -102,9 +118,17 @@ void watch_unread(Connection& c) {
     s.unread_tail = c.out_ring().reader.tail.load();
     s.nudged_ns = 0;
     s.was_late = false;
+    s.unread_doublings = 0;
     s.unread_watcher = own;
     s.unread_due_ns = later(now);
     if (!service::take_steps_at(s.unread_due_ns)) {
+        s.unread_due_ns = 0;
+    }
+}
+
+void forget_unread(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    if (const uint64_t own = service::own_name(); own != 0 && s.unread_watcher.load() == own) {
         s.unread_due_ns = 0;
     }
 }
@@ -120,7 +144,11 @@ uint64_t wake_reader(Connection& c, int fd, uint64_t now) {
     }
     uint64_t next = never;
     {
-        const WriteSection section(c, fd, false);
+        // A process that was killed with the lock leaves it to one that waits for it.
+        constexpr uint32_t most_tries = 8;
+        const bool waits = s.unread_busy.load(std::memory_order_relaxed) >= most_tries;
+        const WriteSection section(c, fd, waits);
+        s.unread_busy = section.error() == interrupted && !waits ? s.unread_busy.load() + 1 : 0;
         if (section) {
             next = step(c, fd, now, due);
             if (next == leave) {

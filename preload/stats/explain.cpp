@@ -127,8 +127,11 @@ void record(Connection& c, int fd) {
         snprintf(when.data(), when.size(), "%llu",
                  static_cast<unsigned long long>((s.upgraded_ns.load() - s.began_ns) / 1000000));
     }
-    const unsigned long long sent = s.sent.load() + s.kernel_more_out.load() + s.bytes_out.load();
-    const unsigned long long received = s.received.load() + s.kernel_more_in.load() + s.bytes_in.load();
+    // First what a call makes less after it has made the position more, for threads that go on meanwhile.
+    const uint64_t more_out = s.kernel_more_out.load();
+    const uint64_t more_in = s.kernel_more_in.load();
+    const unsigned long long sent = more_out + s.sent.load() + s.bytes_out.load();
+    const unsigned long long received = more_in + s.received.load() + s.bytes_in.load();
     const bool in_ring = (s.out_epoch.load() & 1) != 0 || (s.in_epoch.load() & 1) != 0;
     std::array<char, 512> line{};
     const int length =

@@ -270,6 +270,18 @@ void test_what_is_left_in_memory_behind_a_return_is_announced() {
     EXPECT_EQ(preload_test::receive(pair.b, 1), "x");
 }
 
+void test_the_rest_is_announced_to_a_reader_that_came_late_and_took_a_part() {
+    const preload_test::Pair pair;
+    constexpr size_t part = 100;
+    constexpr size_t parts = 3;
+    EXPECT_EQ(send(pair.a, std::string(parts * part, 'x').data(), parts * part, 0), parts * part);
+    for (size_t i = 0; i < parts; ++i) {
+        poll_unseen(pair.b, POLLIN);
+        usleep(50000); // much longer than one that has waited for the frame needs
+        EXPECT_EQ(preload_test::receive(pair.b, part), std::string(part, 'x'));
+    }
+}
+
 void test_a_reader_that_is_busy_gets_one_frame() {
     const preload_test::Pair pair;
     constexpr useconds_t pause = 150000;
@@ -315,6 +327,7 @@ int main() {
         FABTEST(test_one_that_was_waited_for_before_returns_to_the_kernel),
         FABTEST(test_it_returns_beside_a_busy_connection),
         FABTEST(test_what_is_left_in_memory_behind_a_return_is_announced),
+        FABTEST(test_the_rest_is_announced_to_a_reader_that_came_late_and_took_a_part),
         FABTEST(test_a_reader_that_is_busy_gets_one_frame),
         FABTEST(test_bytes_are_not_answered_with_a_reset_after_shutdown_of_both),
     };

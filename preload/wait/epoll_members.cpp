@@ -122,6 +122,7 @@ EpollSet* EpollSet::make() {
 
 void EpollSet::drop_number() {
     if (numbers_.fetch_sub(1) == 1 && !leave(true)) {
+        number = -1; // which may be another set's by then
         finish_later();
     }
 }
@@ -129,6 +130,12 @@ void EpollSet::drop_number() {
 // Leaves the sets that contain it, and its members. False: a signal handler closes it that has interrupted a section of
 // it, or of another set. It counts as closed, and is not reused until the rest is done.
 bool EpollSet::leave(bool waits) {
+    // Held by code that this one has interrupted: its lists must not change below it.
+    for (LocalLock* lock : {&list_lock, &pool_lock}) {
+        if (const LocalLock::Hold hold(*lock, waits); !hold) {
+            return false;
+        }
+    }
     bool left = false;
     if (const LocalLock::Hold hold(lock_, waits); hold) {
         left = true;
@@ -246,11 +253,12 @@ size_t EpollSet::add_nested(std::span<EpollSet*> sets) {
 void EpollSet::note_waited_slow() {
     waited_ = true; // first: a nested set that is added from now on is told by add()
     const LocalLock::Hold hold(lock_);
-    if (!hold || nested_ == 0) {
+    if (!hold) {
+        waited_ = false; // a signal handler: the next call tells them
         return;
     }
     for (Watch* bucket : table_) {
-        for (Watch* watch = bucket; watch != nullptr; watch = watch->next) {
+        for (Watch* watch = nested_ != 0 ? bucket : nullptr; watch != nullptr; watch = watch->next) {
             if (watch->inner != nullptr && watch->inner != this) {
                 watch->inner->note_waited();
             }

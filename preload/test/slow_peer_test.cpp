@@ -9,10 +9,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "preload/test/pair.hpp"
 #include "preload/test/wakeup_parts/peer.hpp"
@@ -268,6 +272,65 @@ void test_only_the_first_spawn_waits_for_a_stopped_peer() {
     EXPECT(2 * waits < tries);
 }
 
+// The state of a process's main thread, as in proc(5).
+char state_of(pid_t process) {
+    std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+    std::string word;
+    char state = '?';
+    file >> word >> word >> state; // its name has no blanks
+    return state;
+}
+
+// What the kernel watches a member of a set for.
+unsigned kernel_events_of(int set, int member) {
+    std::ifstream file("/proc/self/fdinfo/" + std::to_string(set));
+    for (std::string line; std::getline(file, line);) {
+        int fd = -1;
+        unsigned events = 0;
+        if (sscanf(line.c_str(), "tfd: %d events: %x", &fd, &events) == 2 && fd == member) {
+            return events;
+        }
+    }
+    return 0;
+}
+
+// The parent's service hears late that the child waits in their set, when the child has left it to the kernel.
+void test_a_late_service_leaves_a_set_as_a_child_has_made_it() {
+    const Peer peer;
+    const int set = epoll_create1(EPOLL_CLOEXEC);
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLOUT | EPOLLET;
+    EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, peer.fd(), &event), 0);
+    std::array<int, 2> has_waited{};
+    EXPECT_EQ(pipe2(has_waited.data(), O_CLOEXEC), 0);
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child == 0) {
+        char byte = 0;
+        bool right = read(has_waited[0], &byte, 1) == 1 && ::kill(parent, SIGSTOP) == 0;
+        while (state_of(parent) != 'T') {
+            usleep(1000);
+        }
+        (void)epoll_wait(set, &event, 1, 0);
+        right = (kernel_events_of(set, peer.fd()) & EPOLLOUT) != 0 && right;
+        ::kill(parent, SIGCONT);
+        constexpr int looks = 30; // while the service hears of it
+        for (int i = 0; i < looks && right; ++i) {
+            usleep(10000);
+            right = (kernel_events_of(set, peer.fd()) & EPOLLOUT) != 0;
+        }
+        _exit(right ? 0 : 1);
+    }
+    (void)epoll_wait(set, &event, 1, 0);
+    EXPECT_EQ(write(has_waited[1], "w", 1), 1);
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    for (const int fd : {set, has_waited[0], has_waited[1]}) {
+        close(fd);
+    }
+}
+
 } // namespace
 
 int main() {
@@ -285,6 +348,7 @@ int main() {
         FABTEST(test_a_signal_ends_a_call_while_a_return_waits),
         FABTEST(test_a_thread_is_cancelled_while_a_return_waits),
         FABTEST(test_only_the_first_spawn_waits_for_a_stopped_peer),
+        FABTEST(test_a_late_service_leaves_a_set_as_a_child_has_made_it),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -149,14 +149,15 @@ bool EpollSet::check_nested(Watch& watch, bool to_sleep, uint32_t& events) {
     const bool edge = (watch.wanted.events & EPOLLET) != 0;
     uint64_t now =
         edge ? inner.progress() : 0; // before the check: what comes meanwhile is reported now or the next time
-    const bool in_memory = inner.ready(to_sleep);
+    bool soon = false;
+    const bool in_memory = inner.ready(to_sleep, soon);
     // The event that the kernel reported may have been consumed by now.
     pollfd one{watch.fd, POLLIN, 0};
     const bool in_kernel =
         watch.kernel_in && (!in_memory || inner.has_others()) && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN;
     watch.kernel_in = false;
     const bool there = in_memory || in_kernel;
-    soon_ = soon_ || (!there && inner.polls_again_soon());
+    soon_ = soon_ || (!there && soon);
     bool fresh = !edge || in_kernel || watch.seen_ended == 0 || now != watch.seen_arrived;
     if (there && !fresh && to_sleep) {
         inner.arm_active(); // ready() arms only those that have nothing
@@ -498,7 +499,7 @@ int EpollSet::sift(epoll_event* events, int count) {
     return kept + collect(events + kept, count - kept, false);
 }
 
-bool EpollSet::ready(bool to_sleep) {
+bool EpollSet::ready(bool to_sleep, bool& soon) {
     const LocalLock::Hold hold(lock_);
     if (!hold) {
         return false;
@@ -537,6 +538,7 @@ bool EpollSet::ready(bool to_sleep) {
             end = &watch->next_active;
         }
     }
+    soon = soon || (!there && soon_);
     return there;
 }
 

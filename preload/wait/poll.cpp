@@ -129,10 +129,8 @@ int Poll::check(uint64_t sleeper) {
                 shadow_[i].fd = -1; // check() has polled it
             }
         } else if (EpollSet* set = careful_set(one.fd); set != nullptr) {
-            if (set->ready(to_sleep)) {
+            if (set->ready(to_sleep, soon_)) {
                 one.revents = static_cast<short>(one.events & (POLLIN | POLLRDNORM));
-            } else {
-                soon_ = soon_ || set->polls_again_soon();
             }
         }
         ready += one.revents != 0 ? 1 : 0;

@@ -58,8 +58,8 @@ class EpollSet {
     int control(int epfd, int operation, int fd, epoll_event* event);
     // epoll_pwait2(2). timeout_ns < 0: no timeout.
     int wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
-    // For poll on the set itself. True: it has events. to_sleep: active members become idle. soon becomes true if it has
-    // none, and a member must be checked again, see Readiness::soon.
+    // For poll on the set itself. True: it has events. to_sleep: active members become idle. soon becomes true if it
+    // has none, and a member must be checked again, see Readiness::soon.
     bool ready(bool to_sleep, bool& soon);
     // Removes the kernel's events of converted members, and adds the events that those members have.
     int sift(epoll_event* events, int count);

@@ -30,6 +30,11 @@ inline Way enter(ConnectionState& s) {
     }
 }
 
+// And this process has its memory.
+inline bool is_careful(const Connection& c) {
+    return (c.state.load()->gate.load(std::memory_order_acquire) & careful) != 0 && c.segment.load() != nullptr;
+}
+
 // Makes the connection careful, if that is wanted and no plain call is in flight.
 void consent(Connection& c, int fd);
 

@@ -84,8 +84,9 @@ struct alignas(64) ConnectionState {
     std::atomic<uint64_t> sent{0};     // the same: bytes written to the kernel
     uint64_t received_base = 0;        // where counting began, for a descriptor from exec or SCM_RIGHTS
     uint64_t sent_base = 0;
-    // For statistics: the program's bytes by the ring; and what makes its bytes by the kernel of `received` and `sent`,
-    // modulo 2^64: less frames, the library's reads, and what was sent twice; more of what pinned calls have moved.
+    // For statistics: the program's bytes that the ring has moved; and what to add to `received` and `sent`, modulo
+    // 2^64, for those that the kernel has moved. These count frames, what the library reads itself, and what was sent
+    // twice, and not what pinned calls have moved.
     std::atomic<uint64_t> bytes_in{0};
     std::atomic<uint64_t> bytes_out{0};
     std::atomic<uint64_t> kernel_more_in{0};

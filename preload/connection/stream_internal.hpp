@@ -197,8 +197,8 @@ void space_made(Connection& c, int fd);
 void note_full(Connection& c);
 // return_out() by the service, under the write lock; ask_for_return() follows.
 void leave_ring(Connection& c, int fd);
-// Without the locks: requests the peer to return as well, with a frame for threads of this end that
-// sleep until one comes, and wakes those that sleep by an id.
+// Without the locks: requests the peer to return as well, with a frame for threads of this end that sleep until one
+// comes, and wakes those that sleep by an id.
 void ask_for_return(Connection& c, int fd);
 // Bytes were written: the service watches from now on whether they are read, see wake_reader(). Under the write lock.
 void watch_unread(Connection& c);

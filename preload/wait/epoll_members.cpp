@@ -87,10 +87,6 @@ void unlink(Watch& watch) {
     }
 }
 
-bool is_careful(const Connection& c) {
-    return (c.state.load()->gate.load(std::memory_order_acquire) & gate::careful) != 0 && c.segment.load() != nullptr;
-}
-
 void set_flag(bool& flag, bool value) { std::atomic_ref(flag).store(value); }
 
 // What the kernel watches a converted member for, edge-triggered: frames, EOF, and perhaps space.
@@ -371,7 +367,7 @@ void EpollSet::arm_for_sleepers(const Watch& watch) {
 // With the lock. From now on the kernel's events of this member only cause a check of it. wakes: a thread may sleep in
 // the kernel's set. is_due: the program has not been told of an event since it requested one.
 void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_due) {
-    if (watch.converted || watch.connection == nullptr || !is_careful(*watch.connection)) {
+    if (watch.converted || watch.connection == nullptr || !gate::is_careful(*watch.connection)) {
         return;
     }
     // First: a thread that the kernel wakes must see that it has to check memory.
@@ -498,7 +494,7 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
         }
         // Before the call: a thread to which the kernel reports the member from now on must see that it has to check
         // memory.
-        const bool is_due = c != nullptr && is_careful(*c);
+        const bool is_due = c != nullptr && gate::is_careful(*c);
         converted_.fetch_add(is_due ? 1 : 0);
         result = static_cast<int>(sys::call(SYS_epoll_ctl, epfd, operation, fd, given));
         error = -result;

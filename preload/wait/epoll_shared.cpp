@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
 
@@ -83,14 +84,6 @@ void EpollSet::note_waiter_slow() {
     }
 }
 
-namespace {
-
-bool is_careful(const Connection& c) {
-    return (c.state.load()->gate.load(std::memory_order_acquire) & gate::careful) != 0;
-}
-
-} // namespace
-
 // Called by the service, while threads of the program may sleep in the set: members are level-triggered from now on, so
 // that events stay pending until the thread that waits hands the connections over.
 void EpollSet::note_several() {
@@ -103,11 +96,11 @@ void EpollSet::note_several() {
         for (Watch* watch = bucket; watch != nullptr; watch = watch->next) {
             // Not one that the other process has handed over meanwhile: that one has restored its events.
             if (!watch->converted || watch->connection == nullptr || watch->removed ||
-                !is_careful(*watch->connection)) {
+                !gate::is_careful(*watch->connection)) {
                 continue;
             }
             change_in_kernel(*watch, EPOLLIN | EPOLLRDHUP | EPOLLPRI);
-            if (!is_careful(*watch->connection)) { // just now, perhaps before this change
+            if (!gate::is_careful(*watch->connection)) { // just now, perhaps before this change
                 change_in_kernel(*watch, watch->disabled ? uint32_t{EPOLLONESHOT} : watch->wanted.events);
             }
         }

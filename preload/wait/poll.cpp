@@ -24,13 +24,9 @@ namespace preload::wait {
 
 namespace {
 
-bool is_careful(const Connection& c) {
-    return (c.state.load()->gate.load(std::memory_order_acquire) & gate::careful) != 0 && c.segment.load() != nullptr;
-}
-
 Connection* careful(int fd) {
     Connection* c = table::connection(fd);
-    return c != nullptr && is_careful(*c) ? c : nullptr;
+    return c != nullptr && gate::is_careful(*c) ? c : nullptr;
 }
 
 EpollSet* careful_set(int fd) {
@@ -361,7 +357,7 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
 bool note(int fd, short events) {
     if (Connection* c = table::connection(fd); c != nullptr) {
         note_polled(*c, events);
-        return is_careful(*c);
+        return gate::is_careful(*c);
     }
     EpollSet* set = table::set(fd);
     if (set != nullptr) {

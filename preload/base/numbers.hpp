@@ -28,6 +28,17 @@ template <class Done> void wait_for(uint64_t timeout_ns, Done&& done) {
     }
 }
 
+// Lets other threads run: also those of a lower priority once this one has waited for a millisecond.
+inline void yield_since(uint64_t begin_ns) {
+    constexpr uint64_t short_ns = 1000000;
+    if (sys::now_ns() - begin_ns < short_ns) {
+        sys::call(SYS_sched_yield);
+    } else {
+        const timespec pause{0, 100000};
+        sys::call(SYS_nanosleep, &pause, nullptr); // no cancellation point
+    }
+}
+
 // Each side increments its count, then reads the other one, so that at least one of two sees the other. Objects of both
 // kinds may be nested, at the cost of the wait.
 class Making {
@@ -37,9 +48,9 @@ class Making {
         if (users.load() == 0) [[likely]] {
             are_slow.store(false, std::memory_order_relaxed);
         } else if (!are_slow.load(std::memory_order_relaxed)) {
-            constexpr uint64_t timeout_ns = 50000000; // a fork of a large process takes milliseconds
-            wait_for(timeout_ns, [] {
-                sys::call(SYS_sched_yield);
+            constexpr uint64_t timeout_ns = 250000000; // a fork of a large process takes milliseconds
+            wait_for(timeout_ns, [begin = sys::now_ns()] {
+                yield_since(begin);
                 return users.load() == 0;
             });
             are_slow.store(users.load() != 0, std::memory_order_relaxed);
@@ -60,16 +71,16 @@ class Using {
     ~Using() { end(); }
 
     static void begin(bool (*is_foreign)()) {
-        constexpr uint64_t timeout_ns = 100000000;
+        constexpr uint64_t timeout_ns = 500000000;
         users.fetch_add(1);
         if (makers.load() == 0) [[likely]] {
             if (makers_are_slow.load(std::memory_order_relaxed)) [[unlikely]] {
                 makers_are_slow.store(false, std::memory_order_relaxed);
             }
         } else if (!makers_are_slow.load(std::memory_order_relaxed) && !is_foreign()) {
-            wait_for(timeout_ns, [] {
+            wait_for(timeout_ns, [begin = sys::now_ns()] {
                 users.fetch_sub(1); // a Making must not wait for this one
-                sys::call(SYS_sched_yield);
+                yield_since(begin);
                 users.fetch_add(1);
                 return makers.load() == 0;
             });

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
@@ -187,12 +188,19 @@ Owner ask(int netlink, int fd, const Ends& ends, uid_t& user, uint64_t& received
 } // namespace
 
 Owner peer_owner(int fd, const Ends& ends, uid_t& user, uint64_t& received) {
-    const int netlink = descriptors::make(
-        [] { return sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG); });
+    long made = -1;
+    const int netlink = descriptors::make([&] {
+        made = sys::call(SYS_socket, AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);
+        return made;
+    });
     if (netlink < 0) {
-        return Owner::unknown;
+        return made >= 0 || made == -EMFILE || made == -ENFILE || made == -ENOMEM || made == -ENOBUFS ? Owner::not_now
+                                                                                                      : Owner::unknown;
     }
-    const Owner owner = ask(netlink, fd, ends, user, received);
+    Owner owner = ask(netlink, fd, ends, user, received);
+    if (owner == Owner::unknown && sys::call(SYS_fcntl, netlink, F_GETFD) == -EBADF) {
+        owner = Owner::not_now; // the program has closed it while it was made (numbers.hpp)
+    }
     descriptors::close(netlink);
     return owner;
 }

@@ -38,12 +38,13 @@ struct Ends {
     socklen_t meeting_name(sockaddr_un& out) const;
 };
 
-enum class Owner : uint8_t { found, absent, elsewhere, unaccepted, closed, unknown };
+enum class Owner : uint8_t { found, absent, elsewhere, unaccepted, closed, not_now, unknown };
 
 // The owner of the socket at the other end of fd, from NETLINK_SOCK_DIAG (sock_diag(7)). absent: there is no such
 // socket in this network namespace. elsewhere: fd itself is not of the namespace of this thread. unaccepted: the
-// connection waits in a listener's backlog, and no process has it yet. closed: its program has closed it. unknown: the
-// kernel cannot be queried. received: bytes that it has received so far.
+// connection waits in a listener's backlog, and no process has it yet. closed: its program has closed it. not_now:
+// there is no descriptor for the query. unknown: the kernel does not allow it. received: bytes that it has received so
+// far.
 Owner peer_owner(int fd, const Ends& ends, uid_t& user, uint64_t& received);
 
 } // namespace preload::rendezvous

@@ -124,6 +124,8 @@ Outcome examine(Connection& c, Upgrade& out) {
         return failure(Reason::young, true);
     case Owner::unaccepted:
         return failure(Reason::none); // try again later
+    case Owner::not_now:
+        return failure(Reason::no_memory);
     case Owner::unknown:
         return failure(Reason::sandboxed, true);
     case Owner::found:

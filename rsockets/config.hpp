@@ -9,8 +9,11 @@
 namespace rsockets {
 
 struct Config {
-    size_t send_buffer = size_t{512} << 10; // bytes; 0: starts as small as the provider's do, and grows with its use
-    size_t recv_buffer = size_t{512} << 10;
+    // Up to which a buffer grows: FI_RSTREAM_MAX_BUF_SIZE of fi_rstream(7), unless it is set.
+    static constexpr size_t grown_buffer = size_t{512} << 10;
+
+    size_t send_buffer = 0; // bytes; 0: starts as small as the provider's do, and grows with its use
+    size_t recv_buffer = 0;
     size_t send_queue = 384; // operations
     size_t recv_queue = 384;
     size_t inline_size = 64;  // bytes

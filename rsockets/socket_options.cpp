@@ -105,7 +105,10 @@ size_t Socket::size_of(const Option& option) const {
     if (present != nullptr && now != nullptr) {
         return present->sizes().*now;
     }
-    return options_.size(option);
+    const size_t set = options_.size(option);
+    const bool grows =
+        set == 0 && (option.size == Option::Size::send_buffer || option.size == Option::Size::recv_buffer);
+    return grows ? Config::grown_buffer : set;
 }
 
 int Socket::get_tcp_info(void* value, socklen_t* length) {

@@ -143,10 +143,10 @@ void test_memory_may_be_used_again_at_once() {
 void test_a_full_stream_gives_eagain_and_accepts_again_once_the_peer_reads() {
     for (const size_t size : {size_t{0}, size_t{4096}, size_t{5000}, size_t{1} << 20}) {
         auto pair = connected(size);
-        const size_t space =
-            pair.client->get_option(FI_OPT_SEND_BUF_SIZE) + pair.server->get_option(FI_OPT_RECV_BUF_SIZE);
         Pattern pattern(7);
         const uint64_t accepted = fill_up(*pair.client, pattern, 1000);
+        const size_t space = // now that they have grown
+            pair.client->get_option(FI_OPT_SEND_BUF_SIZE) + pair.server->get_option(FI_OPT_RECV_BUF_SIZE);
         EXPECT(accepted > 0 && accepted <= space);
         char byte = 0;
         EXPECT_RESULT(send(*pair.client, &byte, 1), -FI_EAGAIN);

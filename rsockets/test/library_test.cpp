@@ -61,7 +61,7 @@ void role_talks_sends_and_computes(const std::vector<std::string>& arguments) {
         EXPECT_EQ(rrecv(fd, &byte, 1, 0), 1);
     }
     Pattern pattern(1);
-    std::vector<char> data(800000); // more than the peer has space for, and less than both have
+    std::vector<char> data(400000); // more than the peer has space for, and less than both have
     pattern.fill(data.data(), data.size());
     EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
     say("sent");
@@ -92,7 +92,7 @@ void role_sends_shuts_down_and_exits(const std::vector<std::string>& arguments) 
     const sockaddr_in to = loopback(static_cast<uint16_t>(std::stoi(arguments.at(0))));
     EXPECT_EQ(rconnect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
     Pattern pattern(1);
-    std::vector<char> data(900000);
+    std::vector<char> data(400000);
     pattern.fill(data.data(), data.size());
     EXPECT_EQ(rsend(fd, data.data(), data.size(), 0), data.size());
     EXPECT_EQ(rshutdown(fd, SHUT_WR), 0);
@@ -135,7 +135,7 @@ void test_the_last_bytes_arrive_though_the_sender_never_calls_again() {
         EXPECT_EQ(rsend(fd, &byte, 1, 0), 1);
     }
     EXPECT_EQ(child.hear(), "sent"); // all of it is taken; we have looked at none
-    expect_pattern(fd, 800000);
+    expect_pattern(fd, 400000);
     child.tell("done");
     child.finish();
 }
@@ -157,7 +157,7 @@ void test_what_was_sent_arrives_behind_shutdown_and_exit() {
     Child child("sends_shuts_down_and_exits", {std::to_string(port_of(from))});
     const Number fd(raccept(from, nullptr, nullptr));
     EXPECT_EQ(child.hear(), "sent");
-    expect_pattern(fd, 900000);
+    expect_pattern(fd, 400000);
     char byte = 0;
     EXPECT_EQ(rrecv(fd, &byte, 1, 0), 0);
     child.finish();
@@ -262,10 +262,9 @@ std::string defaults_with(const std::vector<std::string>& environment) {
     return all;
 }
 
-void test_buffers_are_large_by_default() {
-    const Number fd(rsocket(AF_INET, SOCK_STREAM, 0));
-    EXPECT(option(fd, SOL_SOCKET, SO_SNDBUF) >= 131072);
-    EXPECT(option(fd, SOL_SOCKET, SO_RCVBUF) >= 131072);
+void test_before_connecting_a_buffer_has_the_size_up_to_which_it_grows() {
+    const std::string grown = "524288 524288 ";
+    EXPECT_EQ(defaults_with({"RS_CONFIG_DIR=/nonexistent"}).substr(0, grown.size()), grown);
 }
 
 void test_defaults_come_from_files_and_the_environment() {
@@ -286,7 +285,7 @@ void test_defaults_come_from_files_and_the_environment() {
     EXPECT_EQ(both, "300000 150000 100 " + rest);
 }
 
-// With defaults of 0.
+// As built in.
 void role_grows(const std::vector<std::string>&) {
     constexpr size_t size = 50000000;
     const Ends ends = connected();
@@ -301,8 +300,8 @@ void role_grows(const std::vector<std::string>&) {
     say(std::to_string(option(ends.client, SOL_SOCKET, SO_SNDBUF)));
 }
 
-void test_buffers_of_size_0_start_small_and_grow() {
-    Child child("grows", {}, {"RS_CONFIG_DIR=/nonexistent", "RS_MEM_DEFAULT=0", "RS_WMEM_DEFAULT=0"});
+void test_buffers_start_small_and_grow_by_default() {
+    Child child("grows", {}, {"RS_CONFIG_DIR=/nonexistent"});
     long sizes[4];
     for (long& size : sizes) {
         size = std::stol(child.hear());
@@ -313,6 +312,21 @@ void test_buffers_of_size_0_start_small_and_grow() {
         EXPECT(sizes[side + 2] > sizes[side]);
     }
 }
+
+// What neither end has read has room, as in the buffers of TCP, although they start small.
+void role_sends_first(const std::vector<std::string>&) {
+    constexpr size_t size = 400000;
+    const Ends ends = connected();
+    std::thread other([&] {
+        send_all(ends.server, std::string(size, 's'));
+        EXPECT(received(ends.server, size) == std::string(size, 'c'));
+    });
+    send_all(ends.client, std::string(size, 'c'));
+    EXPECT(received(ends.client, size) == std::string(size, 's'));
+    other.join();
+}
+
+void test_both_ends_may_send_before_they_receive() { run_in_child("sends_first", {"RS_CONFIG_DIR=/nonexistent"}); }
 
 void role_connects_to_itself(const std::vector<std::string>&) {
     Ends ends = connected();
@@ -509,6 +523,7 @@ int main(int argc, char** argv) {
         {"exits_in_a_handler", role_exits_in_a_handler},
         {"tells_defaults", role_tells_defaults},
         {"grows", role_grows},
+        {"sends_first", role_sends_first},
         {"connects_to_itself", role_connects_to_itself},
     };
     if (const auto status = play_role(argc, argv, roles)) {
@@ -522,9 +537,10 @@ int main(int argc, char** argv) {
         FABTEST(test_a_killed_peer_ends_a_blocked_receive),
         FABTEST(test_exit_within_a_call_does_not_hang),
         FABTEST(test_a_child_may_close_what_it_inherits_and_make_its_own),
-        FABTEST(test_buffers_are_large_by_default),
+        FABTEST(test_before_connecting_a_buffer_has_the_size_up_to_which_it_grows),
         FABTEST(test_defaults_come_from_files_and_the_environment),
-        FABTEST(test_buffers_of_size_0_start_small_and_grow),
+        FABTEST(test_buffers_start_small_and_grow_by_default),
+        FABTEST(test_both_ends_may_send_before_they_receive),
         FABTEST(test_the_provider_is_found_whatever_fi_provider_says),
         FABTEST(test_an_idle_process_uses_no_cpu),
         FABTEST(test_a_wait_for_something_else_uses_no_cpu),

@@ -19,8 +19,11 @@ ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
     } else if (left.poll) {
         progress();
     }
-    if (left.resize) {
-        transmit_.resize();
+    if (left.resize && transmit_.resize()) {
+        if (sent == -FI_EAGAIN) {
+            sent = transmit_.send(iov, count, more, left);
+        }
+        wake_waiters(); // another thread may wait for the space
     }
     readiness_.on_send(sent);
     return sent;

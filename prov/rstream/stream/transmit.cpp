@@ -292,14 +292,16 @@ size_t Transmit::staging_goal() const { return staging_threshold_.goal(link_.pee
 
 // A send found no space, at the peer or in the staging ring.
 void Transmit::note_held_up() {
-    if (link_.held_up() && staging_goal() != 0) {
+    if (!link_.held_up()) {
+        staging_threshold_.on_both_full(link_.staging_size());
+    } else if (staging_goal() != 0) {
         staging_threshold_.on_stall();
     }
 }
 
-void Transmit::resize() {
+bool Transmit::resize() {
     if (!staging_.begin_resize()) {
-        return;
+        return false;
     }
     RegisteredBuffer emptied; // released at the end, without a lock
     size_t size = 0;
@@ -310,14 +312,14 @@ void Transmit::resize() {
                 emptied = staging_.settle();
             }
         } else if (staging_threshold_.reached()) {
-            staging_threshold_.reset();
             size = staging_goal();
+            staging_threshold_.reset();
         }
     }
     if (size != 0) {
         RegisteredBuffer made;
         if (make_buffer(core_, size, FI_WRITE, core_.traits().local_mr, made) != 0) {
-            return;
+            return false;
         }
         const Posting posting(*this);
         staging_.set_next(std::move(made));
@@ -325,6 +327,7 @@ void Transmit::resize() {
         size_chunks();
     }
     staging_.end_resize();
+    return size != 0;
 }
 
 } // namespace rstream

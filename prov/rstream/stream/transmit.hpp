@@ -80,8 +80,9 @@ class Transmit {
         BASE_EXCLUDES(posting_);
     // 0, or why nothing can be sent any more. After any call has reported the loss of a connection, it is -FI_EPIPE.
     int error();
-    // Allocates a larger staging ring if one is due, and releases one that is no longer in use. Can block.
-    void resize() BASE_EXCLUDES(posting_);
+    // Allocates a larger staging ring if one is due, and releases one that is no longer in use. Can block. Whether
+    // there is more space now.
+    bool resize() BASE_EXCLUDES(posting_);
     enum class End : uint8_t {
         finish,       // after all that was sent
         close,        // the same, and nothing will be read any more

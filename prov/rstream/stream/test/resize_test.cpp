@@ -119,6 +119,21 @@ void test_it_moves_after_so_many_stalls(void**) {
     assert_false(threshold.reached());
 }
 
+void test_it_moves_to_its_limit_at_once_if_the_peers_is_full_too(void**) {
+    StagingThreshold threshold(256 * KiB);
+    threshold.on_both_full(32 * KiB);
+    assert_true(threshold.reached());
+    assert_int_equal(threshold.goal(32 * KiB, 32 * KiB), 256 * KiB);
+    threshold.reset();
+    assert_false(threshold.reached());
+    assert_int_equal(threshold.goal(32 * KiB, 32 * KiB), 0);
+    threshold.on_both_full(256 * KiB);
+    assert_false(threshold.reached());
+    StagingThreshold fixed(0);
+    fixed.on_both_full(32 * KiB);
+    assert_false(fixed.reached());
+}
+
 // ---- ChunkSize
 
 void test_a_chunk_is_a_part_of_the_smaller_ring(void**) {
@@ -163,6 +178,7 @@ int main() {
         test(test_one_thread_resizes_at_a_time),
         cmocka_unit_test(test_the_staging_ring_follows_the_peers_up_to_its_limit),
         cmocka_unit_test(test_it_moves_after_so_many_stalls),
+        cmocka_unit_test(test_it_moves_to_its_limit_at_once_if_the_peers_is_full_too),
         cmocka_unit_test(test_a_chunk_is_a_part_of_the_smaller_ring),
         cmocka_unit_test(test_a_chunk_is_no_longer_than_the_cores_messages),
         cmocka_unit_test(test_a_chunk_is_small_where_frames_get_lost),

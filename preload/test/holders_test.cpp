@@ -23,12 +23,15 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "preload/test/child.hpp"
 #include "preload/test/pair.hpp"
 #include "rsockets/test/asleep.hpp"
 
 namespace {
 
+using preload_test::await_end;
 using preload_test::Connected;
+using preload_test::in_child;
 using preload_test::Pair;
 using preload_test::path_of;
 
@@ -52,22 +55,6 @@ bool is_upgraded(const Connected& both) {
 
 // A sanitizer does not survive that a process with threads forks.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-void await_end(pid_t child) {
-    int status = -1;
-    EXPECT(child > 0);
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 0);
-}
-
-template <class Body> void in_child(Body&& body) {
-    const pid_t child = fork();
-    if (child == 0) {
-        _exit(body());
-    }
-    await_end(child);
-}
-
 void test_a_fork_that_fails_makes_no_holder() {
     in_child([] {
         constexpr uid_t nobody = 65534; // no limit applies to root

@@ -24,10 +24,10 @@
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fabtests/common/test.hpp"
+#include "preload/test/child.hpp"
 #include "preload/test/pair.hpp"
 
 namespace {
@@ -44,19 +44,6 @@ using namespace preload_test;
     }
     closedir(all);
     return found;
-}
-
-// In a child of its own, which ends with the number of what is wrong.
-template <class Body> void in_child(Body&& body) {
-    const pid_t child = fork();
-    EXPECT(child >= 0);
-    if (child == 0) {
-        _exit(body());
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 [[maybe_unused]] void test_a_program_gets_every_descriptor_up_to_its_limit() {
@@ -364,14 +351,6 @@ void test_a_thread_is_canceled_in_epoll_wait() {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Children that no handler of pthread_atfork is called for: what they close, the parent keeps.
-void await_end(pid_t child) {
-    int status = -1;
-    EXPECT(child > 0);
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 0);
-}
-
 void test_a_child_of_vfork_closes_its_own_numbers() {
     const Pair pair;
     const pid_t child = vfork(); // NOLINT(clang-analyzer-security.insecureAPI.vfork): what programs do
@@ -413,143 +392,6 @@ void test_a_child_of_raw_fork_closes_its_own_numbers() {
     pair.exchange();
     EXPECT_EQ(path_of(pair.b), 3);
 }
-
-// A child that waits in the set for as long as the object lives, without the connection that is in it.
-class WaitingChild {
-  public:
-    WaitingChild(int set, const Pair& pair, int timeout) {
-        std::array<int, 2> begun{};
-        EXPECT_EQ(pipe(begun.data()), 0);
-        child_ = fork();
-        EXPECT(child_ >= 0);
-        if (child_ == 0) {
-            close(pair.a);
-            close(pair.b);
-            (void)!write(begun[1], "", 1);
-            for (;;) {
-                epoll_event event{};
-                (void)epoll_wait(set, &event, 1, timeout);
-            }
-        }
-        char byte = 0;
-        EXPECT_EQ(read(begun[0], &byte, 1), 1);
-        close(begun[0]);
-        close(begun[1]);
-    }
-    WaitingChild(const WaitingChild&) = delete;
-    WaitingChild& operator=(const WaitingChild&) = delete;
-    ~WaitingChild() {
-        kill(child_, SIGKILL);
-        waitpid(child_, nullptr, 0);
-    }
-
-  private:
-    pid_t child_ = -1;
-};
-
-// A thread that sends back what comes to pair.a.
-class Echo {
-  public:
-    explicit Echo(const Pair& pair)
-        : pair_(pair), thread_([&pair] {
-              char byte = 0;
-              while (recv(pair.a, &byte, 1, 0) == 1) {
-                  (void)send(pair.a, &byte, 1, 0);
-              }
-          }) {}
-    Echo(const Echo&) = delete;
-    Echo& operator=(const Echo&) = delete;
-    ~Echo() {
-        shutdown(pair_.b, SHUT_RDWR);
-        thread_.join();
-    }
-
-  private:
-    const Pair& pair_;
-    std::thread thread_;
-};
-
-void send_and_await(const Pair& pair, int set) {
-    char byte = 'x';
-    epoll_event event{};
-    EXPECT_EQ(send(pair.b, &byte, 1, 0), 1);
-    EXPECT_EQ(epoll_wait(set, &event, 1, static_cast<int>(fabtests::patience(5000))), 1);
-    EXPECT_EQ(event.data.fd, pair.b);
-    EXPECT_EQ(recv(pair.b, &byte, 1, 0), 1);
-}
-
-// The kernel tells an event to one of two processes that wait in a set. No wake-up may be lost to the other one.
-void test_a_child_that_waits_in_the_same_set_takes_no_wakeup() {
-    constexpr int rounds = 1000;
-    for (const uint32_t kind : {uint32_t{0}, uint32_t{EPOLLEXCLUSIVE}}) {
-        for (const int timeout : {-1, 10}) {
-            const Pair pair;
-            const int set = epoll_create1(EPOLL_CLOEXEC);
-            epoll_event event{};
-            event.events = EPOLLIN | kind;
-            event.data.fd = pair.b;
-            EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
-            const Echo echo(pair);
-            send_and_await(pair, set);
-            EXPECT_EQ(path_of(pair.b), 3);
-            {
-                const WaitingChild child(set, pair, timeout);
-                while (path_of(pair.b) != 0) { // it is handed over once the child waits
-                    send_and_await(pair, set);
-                }
-                for (int i = 0; i < rounds; ++i) {
-                    send_and_await(pair, set);
-                }
-                EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_DEL, pair.b, nullptr), 0);
-                EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_DEL, pair.b, nullptr), -1);
-            }
-            close(set);
-        }
-    }
-}
-
-// A thread that sleeps in the set while another one forks has waited in it.
-void test_a_child_waits_in_a_set_in_which_a_thread_sleeps_already() {
-    constexpr int rounds = 200;
-    for (int i = 0; i < rounds; ++i) {
-        const Pair pair;
-        const int set = epoll_create1(EPOLL_CLOEXEC);
-        epoll_event event{};
-        event.events = EPOLLIN;
-        event.data.fd = pair.b;
-        EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
-        std::atomic<int> got{0};
-        std::thread sleeper([&] {
-            epoll_event told{};
-            got = epoll_wait(set, &told, 1, static_cast<int>(fabtests::patience(5000)));
-        });
-        const WaitingChild child(set, pair, -1);
-        char byte = 'x';
-        EXPECT_EQ(send(pair.a, &byte, 1, 0), 1);
-        sleeper.join();
-        EXPECT_EQ(got.load(), 1);
-        EXPECT_EQ(recv(pair.b, &byte, 1, 0), 1);
-        close(set);
-    }
-}
-
-// As of a daemon: the parent has made the set and never waits in it.
-void test_a_set_in_which_only_the_child_waits_serves_upgraded_connections() {
-    const int set = epoll_create1(EPOLL_CLOEXEC);
-    in_child([&] {
-        const Pair pair;
-        epoll_event event{};
-        event.events = EPOLLIN;
-        event.data.fd = pair.b;
-        EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair.b, &event), 0);
-        const Echo echo(pair);
-        for (int i = 0; i < 1000; ++i) {
-            send_and_await(pair, set);
-        }
-        return path_of(pair.b) == 3 ? 0 : 1;
-    });
-    close(set);
-}
 #endif
 
 // UDP on a number that was a TCP socket's before is not taken for one, nor TCP on one that was UDP's.
@@ -585,9 +427,6 @@ int main() {
         FABTEST(test_a_child_of_vfork_closes_its_own_numbers),
         FABTEST(test_a_child_of_clone_closes_its_own_numbers),
         FABTEST(test_a_child_of_raw_fork_closes_its_own_numbers),
-        FABTEST(test_a_child_that_waits_in_the_same_set_takes_no_wakeup),
-        FABTEST(test_a_child_waits_in_a_set_in_which_a_thread_sleeps_already),
-        FABTEST(test_a_set_in_which_only_the_child_waits_serves_upgraded_connections),
 #endif
         FABTEST(test_a_number_is_used_again_by_another_kind_of_socket),
         FABTEST(test_a_pending_signal_ends_ppoll),

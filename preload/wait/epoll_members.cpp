@@ -4,14 +4,8 @@
 // The members of a set, as epoll_ctl adds, changes and removes them, and as their connections change.
 #include "preload/wait/epoll_set.hpp"
 
-#include <algorithm>
-#include <array>
-#include <cstdio>
-#include <cstring>
 #include <new>
-#include <utility>
 
-#include <fcntl.h>
 #include <sys/mman.h>
 
 #include "preload/base/system.hpp"
@@ -176,24 +170,6 @@ void EpollSet::finish_closed() {
     }
 }
 
-// False: the lock cannot be taken.
-bool EpollSet::remove_nested(const EpollSet& inner, bool waits) {
-    const LocalLock::Hold hold(lock_, waits);
-    if (!hold || nested_ == 0) {
-        return static_cast<bool>(hold);
-    }
-    for (Watch* bucket : table_) {
-        for (Watch* watch = bucket; watch != nullptr;) {
-            Watch* next = watch->next;
-            if (watch->inner == &inner) {
-                remove(watch);
-            }
-            watch = next;
-        }
-    }
-    return true;
-}
-
 Watch* EpollSet::find(int fd) {
     Watch* watch = table_[static_cast<size_t>(fd) % buckets];
     while (watch != nullptr && watch->fd != fd) {
@@ -226,59 +202,6 @@ Watch* EpollSet::add(int fd) {
         }
     }
     return watch;
-}
-
-// With the lock: adds the nested sets, recursively. Returns how many.
-size_t EpollSet::add_nested(std::span<EpollSet*> sets) {
-    size_t count = 0;
-    if (nested_ == 0) [[likely]] {
-        return 0;
-    }
-    for (Watch* bucket : table_) {
-        for (Watch* watch = bucket; watch != nullptr && count < sets.size(); watch = watch->next) {
-            if (EpollSet* inner = watch->inner; inner != nullptr && inner != this) {
-                sets[count++] = inner;
-                const LocalLock::Hold hold(inner->lock_);
-                count += hold ? inner->add_nested(sets.subspan(count)) : 0;
-            }
-        }
-    }
-    return count;
-}
-
-void EpollSet::note_waited_slow() {
-    waited_ = true; // first: a nested set that is added from now on is told by add()
-    const LocalLock::Hold hold(lock_);
-    if (!hold) {
-        waited_ = false; // a signal handler: the next call tells them
-        return;
-    }
-    for (Watch* bucket : table_) {
-        for (Watch* watch = nested_ != 0 ? bucket : nullptr; watch != nullptr; watch = watch->next) {
-            if (watch->inner != nullptr && watch->inner != this) {
-                watch->inner->note_waited();
-            }
-        }
-    }
-}
-
-EpollSet::Asleep::Asleep(EpollSet& set) {
-    sets_[count_++] = &set;
-    count_ += set.has_careful() ? set.add_nested(std::span(sets_).subspan(1)) : 0;
-    for (size_t i = 0; i < count_; ++i) {
-        sets_[i]->sleepers_.fetch_add(1);
-    }
-}
-
-void EpollSet::Asleep::end() {
-    for (size_t i = 0; i < count_; ++i) {
-        sets_[i]->sleepers_.fetch_sub(1);
-    }
-    count_ = 0;
-}
-
-bool EpollSet::Asleep::any_missed() const {
-    return std::any_of(sets_.begin(), sets_.begin() + count_, [](const EpollSet* set) { return set->missed_.load(); });
 }
 
 void EpollSet::unlink_data(Watch& watch) {

@@ -139,40 +139,6 @@ bool EpollSet::check(Watch& watch, Next next, uint32_t& events) {
     return reported != 0;
 }
 
-// By edge: if something has arrived since the last report, or the kernel reports a member whose bytes it moves. An
-// event too many is better than one too few.
-bool EpollSet::check_nested(Watch& watch, bool to_sleep, uint32_t& events) {
-    EpollSet& inner = *watch.inner;
-    if (watch.disabled || watch.removed || inner.is_closed()) {
-        return false;
-    }
-    const bool edge = (watch.wanted.events & EPOLLET) != 0;
-    uint64_t now =
-        edge ? inner.progress() : 0; // before the check: what comes meanwhile is reported now or the next time
-    bool soon = false;
-    const bool in_memory = inner.ready(to_sleep, soon);
-    // The event that the kernel reported may have been consumed by now.
-    pollfd one{watch.fd, POLLIN, 0};
-    const bool in_kernel =
-        watch.kernel_in && (!in_memory || inner.has_others()) && sys::poll(&one, 1, 0) > 0 && one.revents == POLLIN;
-    watch.kernel_in = false;
-    const bool there = in_memory || in_kernel;
-    soon_ = soon_ || (!there && soon);
-    bool fresh = !edge || in_kernel || watch.seen_ended == 0 || now != watch.seen_arrived;
-    if (there && !fresh && to_sleep) {
-        inner.arm_active(); // ready() arms only those that have nothing
-        const uint64_t armed = inner.progress();
-        fresh = armed != now;
-        now = armed;
-    }
-    if (!there || fresh) {
-        watch.seen_arrived = now;
-        watch.seen_ended = there ? 1 : 0;
-    }
-    events = there && fresh ? EPOLLIN & watch.wanted.events : 0;
-    return events != 0;
-}
-
 void EpollSet::arm_active() {
     const LocalLock::Hold hold(lock_);
     for (const Watch* watch = hold ? active_ : nullptr; watch != nullptr; watch = watch->next_active) {

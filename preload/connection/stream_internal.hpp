@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Shared by the files that implement stream.hpp: reading, writing, waiting, ending, handing over.
+// Shared by the files that implement stream.hpp: reading, writing, switching, waiting, ending, handing over.
 #pragma once
 
 #include "preload/connection/stream.hpp"

@@ -4,103 +4,26 @@
 // Two links, two programs that do what they like, and a wire between them with delays of its own that is busy when it
 // likes. Whatever they do: every byte arrives once and in its place, neither end finds a rule broken, and what waits,
 // waits for a program and not for ever. A failure prints its seed; WIRE_MODEL_SEED adds one to the list.
-#include "prov/rstream/test/wire_model.hpp"
-
-#include <deque>
-#include <memory>
-#include <utility>
-
-#include "prov/rstream/wire/limits.hpp"
+#include "prov/rstream/test/wire_model_connection.hpp"
 
 using namespace rstream::wire;
 
 namespace {
 
-struct Options {
-    bool headers = false;
-    bool busy = false;   // the core refuses posts now and then
-    size_t waits = 0;    // readers wait for up to 1/waits of the ring; 0: for one byte
-    bool resets = false; // one end goes away in the middle
-    bool grows = false;  // the rings may move to larger buffers
-    bool maps = false;   // and they write to each other's memory, which comes and goes
-};
-
-// Memory that its owner maps now and then. Registered from the map to the moment at which the owner has it back.
-struct Region {
-    std::vector<uint8_t> bytes;
-    uint64_t offset = 0;
-    uint64_t address = 0; // of the first byte, as the wire names it
-    bool registered = false;
-    bool withdrawing = false;
-};
-
-// What a program had written to maps when its stream had come to a position: to be there when the next byte is read.
-struct Mark {
-    uint64_t position;
-    uint64_t written;
-};
-
-struct End {
-    End(int number, Dice& dice, bool grows)
-        : side(number), first_staging(size(dice)), first_ring(size(dice)), staging(first_staging), rings(first_ring),
-          credits(static_cast<uint16_t>(dice.below(3) == 0 ? min_queue + dice.below(8) : min_queue + dice.below(381))),
-          depth(2 + dice.below(64)), max_chunk(dice.below(2) == 0 ? 1 << 20 : 256 + dice.below(16384)),
-          maps(std::make_unique<Maps>(regions_known, regions_known)),
-          link({first_staging, first_ring, credits, grows ? first_ring + dice.below(300000) : 0}) {}
-
-    static size_t size(Dice& dice) {
-        return dice.below(3) == 0 ? min_buffer << dice.below(5) : min_buffer + dice.below(61441);
-    }
-
-    static constexpr size_t regions_known = 6;
-
-    int side;
-    size_t first_staging;
-    size_t first_ring;
-    Staging staging;
-    Rings rings;
-    uint16_t credits;
-    size_t depth; // of the core's transmit queue
-    size_t max_chunk;
-    std::unique_ptr<Maps> maps;
-    Link link;
-
-    std::deque<Message> wire;       // on their way to the peer
-    std::deque<size_t> completions; // staging bytes of writes that arrived
-    uint64_t accepted = 0;          // bytes that the program gave
-    uint64_t read = 0;              // and took
-    size_t wanted = 1;              // its reader sleeps until so much is there
-
-    std::vector<Region> regions;
-    uint64_t written = 0; // bytes that the program gave for maps
-    uint64_t arrived = 0; // of them, that are in their place, or were dropped
-    std::deque<Mark> marks;
-};
-
 class Model {
   public:
-    Model(uint64_t seed, const Options& options)
-        : dice_(seed), options_(options),
-          busy_(options.busy ? 1 + static_cast<unsigned>(dice_.below(60)) : 0), ends_{{0, dice_, options.grows},
-                                                                                      {1, dice_, options.grows}} {
-        for (int side = 0; side < 2; ++side) {
-            End& peer = ends_[1 - side];
-            ends_[side].link.open(exchanged(peer.first_ring, peer.credits, peer.link.ring_limit() != 0),
-                                  options.headers, ends_[side].max_chunk,
-                                  options.maps ? ends_[side].maps.get() : nullptr);
-        }
-    }
+    Model(uint64_t seed, const Options& options) : dice_(seed), options_(options), connection_(dice_, options_) {}
 
     std::string run() {
         const int reset_at = options_.resets ? static_cast<int>(dice_.below(steps)) : -1;
-        for (int step = 0; step < steps && failure_.empty(); ++step) {
+        for (int step = 0; step < steps && !connection_.failed(); ++step) {
             if (step % (steps / moods) == 0) {
                 change_moods();
             }
             if (step == reset_at) {
-                reset(ends_[dice_.below(2)]);
+                reset(connection_.ends()[dice_.below(2)]);
             }
-            End& end = ends_[dice_.below(2)];
+            End& end = connection_.ends()[dice_.below(2)];
             act(end, moods_[end.side].draw(dice_));
             if (dice_.below(300) == 0) {
                 settle();
@@ -109,12 +32,12 @@ class Model {
                 }
             }
         }
-        if (failure_.empty()) {
+        if (!connection_.failed()) {
             options_.resets ? check_reset() : end_well();
         }
-        return failure_.empty() ? failure_ : failure_ + describe();
+        return connection_.failed() ? connection_.failure() + describe() : "";
     }
-    [[nodiscard]] uint64_t growths() const { return ends_[0].rings.growths() + ends_[1].rings.growths(); }
+    [[nodiscard]] uint64_t growths() const { return connection_.growths(); }
 
   private:
     static constexpr uint8_t untouched = 0x99;
@@ -148,14 +71,7 @@ class Model {
         }
         largest_ = dice_.below(2) == 0 ? 1 + dice_.below(64) : 1 + dice_.below(150000);
         if (!options_.resets && dice_.below(moods) == 0) {
-            ends_[dice_.below(2)].link.finish(false);
-        }
-    }
-
-    End& peer(const End& end) { return ends_[1 - end.side]; }
-    void failed(std::string text) {
-        if (failure_.empty()) {
-            failure_ = std::move(text);
+            connection_.ends()[dice_.below(2)].link.finish(false);
         }
     }
 
@@ -171,16 +87,16 @@ class Model {
             program_reads(end);
             break;
         case pump:
-            posts(end, 1 + dice_.below(20));
+            connection_.posts(end, 1 + dice_.below(20));
             break;
         case deliver:
-            delivers(end, 1 + dice_.below(20));
+            connection_.delivers(end, 1 + dice_.below(20));
             break;
         case complete:
-            completes(end, 1 + dice_.below(20));
+            connection_.completes(end, 1 + dice_.below(20));
             break;
         case grow:
-            grows(end);
+            connection_.grows(end);
             break;
         case map:
             if (options_.maps) {
@@ -209,7 +125,7 @@ class Model {
                 break;
             }
             if (!end.staging.holds(extent)) {
-                return failed("space outside the staging ring");
+                return connection_.fail("space outside the staging ring");
             }
             uint8_t* to = end.staging.at(extent);
             for (size_t i = 0; i < extent.length; ++i) {
@@ -220,7 +136,7 @@ class Model {
             length -= extent.length;
         }
         if (dice_.percent(70)) {
-            posts(end, 1000);
+            connection_.posts(end, 1000);
         }
     }
 
@@ -236,7 +152,7 @@ class Model {
         for (size_t i = 0; i < length; ++i) {
             bytes[i] = pattern(end.side, end.accepted + i);
         }
-        if (gives_to_core(end, *post, std::move(bytes))) {
+        if (connection_.gives_to_core(end, *post, std::move(bytes))) {
             end.accepted += length;
         }
     }
@@ -249,15 +165,15 @@ class Model {
         }
         size_t length =
             std::min(end.link.readable(), dice_.below(2) == 0 ? end.wanted : dice_.size(end.link.ring_size()));
-        while (length != 0 && failure_.empty()) {
+        while (length != 0 && !connection_.failed()) {
             const Extent piece = end.link.peek(length);
             if (piece.length == 0 || piece.length > length || !end.rings.holds(piece)) {
-                return failed("a peek outside of what is readable");
+                return connection_.fail("a peek outside of what is readable");
             }
             const uint8_t* got = end.rings.at(piece);
             for (size_t i = 0; i < piece.length; ++i) {
                 if (got[i] != pattern(1 - end.side, end.read + i)) {
-                    return failed("another byte at position " + std::to_string(end.read + i));
+                    return connection_.fail("another byte at position " + std::to_string(end.read + i));
                 }
             }
             end.link.consume(piece.length);
@@ -267,10 +183,10 @@ class Model {
         if (end.link.settle()) {
             end.rings.settle();
         }
-        End& writer = peer(end);
+        End& writer = connection_.peer(end);
         for (; !writer.marks.empty() && writer.marks.front().position < end.read; writer.marks.pop_front()) {
             if (writer.marks.front().written > writer.arrived) {
-                return failed("a byte came before what was written in front of it");
+                return connection_.fail("a byte came before what was written in front of it");
             }
         }
         end.wanted = options_.waits == 0 ? 1 : dice_.size(end.link.ring_size() / options_.waits);
@@ -281,7 +197,7 @@ class Model {
             end.link.await_more();
         }
         if (dice_.percent(70)) {
-            posts(end, 1000);
+            connection_.posts(end, 1000);
         }
     }
 
@@ -310,7 +226,7 @@ class Model {
             takes_back(end, region);
         }
         if (dice_.percent(70)) {
-            posts(end, 1000);
+            connection_.posts(end, 1000);
         }
     }
 
@@ -327,7 +243,7 @@ class Model {
         if (end.link.finishing() || end.link.peer_reset()) {
             return;
         }
-        const std::vector<Region>& regions = peer(end).regions;
+        const std::vector<Region>& regions = connection_.peer(end).regions;
         if (regions.empty()) {
             return;
         }
@@ -349,149 +265,22 @@ class Model {
             end.marks.push_back({end.accepted, end.written});
         }
         if (dice_.percent(70)) {
-            posts(end, 1000);
+            connection_.posts(end, 1000);
         }
-    }
-
-    // A write that comes to its place, with bytes that are still those that the program gave.
-    void arrives(End& end, const Message& message) {
-        const uint64_t first = end.arrived;
-        end.arrived += message.chunk.length;
-        if (message.kind == Post::Kind::skip) {
-            return;
-        }
-        std::vector<Region>& regions = peer(end).regions;
-        if (message.key >= regions.size() || !regions[message.key].registered) {
-            return failed("a write to memory that its owner has back");
-        }
-        Region& region = regions[message.key];
-        const uint64_t at = message.address - region.address;
-        if (at > region.bytes.size() || message.chunk.length > region.bytes.size() - at) {
-            return failed("a write outside of a map");
-        }
-        const uint8_t* got = message.staging->data() + message.chunk.staging_offset;
-        std::copy_n(got, message.chunk.length, region.bytes.data() + at);
-        for (size_t i = 0; i < message.chunk.length; ++i) {
-            if (got[i] != pattern(2 + end.side, first + i)) {
-                return failed("another byte in a map");
-            }
-        }
-    }
-
-    // ---- the provider and its core
-
-    // What a provider does about larger rings, sooner or later.
-    void grows(End& end) {
-        if (!end.staging.settle(end.link)) {
-            failed("a staging ring was left that is still in use");
-        }
-        if (options_.grows && !end.link.staging_moves() && dice_.below(50) == 0) {
-            end.staging.move(end.link, end.link.staging_size() + 1 + dice_.below(50000));
-        }
-        if (end.link.growth_wanted()) {
-            const size_t more = end.link.ring_limit() - end.link.ring_size();
-            end.link.supply(end.rings.make(end.link.ring_size() + 1 + dice_.below(more)));
-        }
-    }
-
-    bool gives_to_core(End& end, const Post& post, std::vector<uint8_t> bytes) {
-        const bool full = end.wire.size() + end.completions.size() >= end.depth;
-        if (options_.busy && !settling_ && (full || dice_.percent(busy_))) {
-            end.link.undo(post);
-            return false;
-        }
-        Message message(post, options_.headers, end.link.peer_ring().key, end.staging.of(post.chunk.staging_moved),
-                        std::move(bytes));
-        if (message.data && dice_.percent(50)) { // a write may land long before its announcement
-            place(message, end);
-        }
-        end.wire.push_back(std::move(message));
-        const auto data = std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.data; });
-        const auto control =
-            std::count_if(end.wire.begin(), end.wire.end(), [](const Message& m) { return m.is_control(); });
-        if (data > peer(end).credits || control > control_credits) {
-            failed("more messages in flight than the peer has receives for");
-        }
-        return true;
-    }
-
-    void place(Message& message, End& from) {
-        const Memory ring = peer(from).rings.find(message.key);
-        if (!ring) {
-            return failed("a write to a ring that is no more");
-        }
-        if (!message.place(*ring)) {
-            failed("a write outside the ring");
-        }
-        message.placed = true;
-    }
-
-    uint64_t posts(End& end, uint64_t most) {
-        uint64_t count = 0;
-        while (count < most) {
-            const auto post = end.link.next();
-            if (!post || !gives_to_core(end, *post, {})) {
-                break;
-            }
-            ++count;
-        }
-        return count;
-    }
-
-    uint64_t delivers(End& end, uint64_t most) {
-        uint64_t count = 0;
-        for (; count < most && !end.wire.empty() && failure_.empty(); ++count) {
-            Message message = std::move(end.wire.front());
-            end.wire.pop_front();
-            if (message.data && !message.placed) {
-                place(message, end);
-            }
-            if (message.kind == Post::Kind::write || message.kind == Post::Kind::skip) {
-                arrives(end, message);
-            }
-            if (const char* broken = message.announce(peer(end).link)) {
-                failed(std::string("end ") + std::to_string(1 - end.side) + " says: " + broken);
-            }
-            end.completions.push_back(message.is_control() || message.chunk.bypass ? 0 : message.chunk.length);
-        }
-        if (dice_.percent(50)) {
-            posts(peer(end), 1000);
-        }
-        return count;
-    }
-
-    uint64_t completes(End& end, uint64_t most) {
-        uint64_t count = 0;
-        for (; count < most && !end.completions.empty(); ++count) {
-            end.link.release(end.completions.front());
-            end.completions.pop_front();
-        }
-        return count;
     }
 
     // ---- what must hold
 
     // The programs are quiet, the wire is not busy: all that can move does.
     void settle() {
-        settling_ = true;
-        uint64_t moved = 1;
-        for (int rounds = 0; moved != 0 && failure_.empty(); ++rounds) {
-            moved = 0;
-            for (End& end : ends_) {
-                moved += posts(end, 1000000) + delivers(end, 1000000) + completes(end, 1000000);
-            }
-            if (rounds > 1000) {
-                failed("the two ends never stop talking");
-            }
-        }
-        settling_ = false;
-        for (End& end : ends_) {
-            check_settled(end, peer(end));
+        connection_.settle();
+        for (End& end : connection_.ends()) {
+            check_settled(end, connection_.peer(end));
         }
     }
 
     void check_settled(const End& from, const End& to) {
-        if (!failure_.empty() || options_.resets) {
+        if (connection_.failed() || options_.resets) {
             return;
         }
         if (options_.maps) {
@@ -499,26 +288,26 @@ class Model {
                 return region.registered && region.withdrawing && !from.maps->withdraw(region.offset, false);
             });
             if (held != from.regions.end()) {
-                return failed("end " + std::to_string(from.side) + " does not get its memory back");
+                return connection_.fail("end " + std::to_string(from.side) + " does not get its memory back");
             }
             if (!from.link.unposted() && from.arrived != from.written) {
-                return failed("writes of end " + std::to_string(from.side) + " are lost");
+                return connection_.fail("writes of end " + std::to_string(from.side) + " are lost");
             }
         }
         const size_t readable = to.link.readable();
         if (from.link.unposted()) {
             // The peer need not tell of less than half a ring, and nothing else may be in the way.
             if (readable <= to.link.ring_size() - to.link.ring_size() / 2) {
-                failed("end " + std::to_string(from.side) + " is stuck with bytes for a ring that has space");
+                connection_.fail("end " + std::to_string(from.side) + " is stuck with bytes for a ring that has space");
             } else if (readable < to.wanted) {
-                failed("end " + std::to_string(from.side) + " is stuck with bytes that a reader waits for");
+                connection_.fail("end " + std::to_string(from.side) + " is stuck with bytes that a reader waits for");
             }
         } else if (to.read + readable != from.accepted) {
-            failed("bytes of end " + std::to_string(from.side) + " are lost");
+            connection_.fail("bytes of end " + std::to_string(from.side) + " are lost");
         } else if (from.link.space() != from.link.staging_size()) {
-            failed("space is missing in the staging ring");
+            connection_.fail("space is missing in the staging ring");
         } else if (from.link.finishing() && !(to.link.peer_finished() && from.link.all_arrived())) {
-            failed("the end of the stream did not arrive, or its sender was not told");
+            connection_.fail("the end of the stream did not arrive, or its sender was not told");
         }
     }
 
@@ -526,30 +315,30 @@ class Model {
     void read_out() {
         uint64_t before = 0;
         do {
-            before = ends_[0].read + ends_[1].read;
-            for (End& end : ends_) {
+            before = connection_.ends()[0].read + connection_.ends()[1].read;
+            for (End& end : connection_.ends()) {
                 program_reads(end);
             }
             settle();
-        } while (failure_.empty() && ends_[0].read + ends_[1].read != before);
+        } while (!connection_.failed() && connection_.ends()[0].read + connection_.ends()[1].read != before);
     }
 
     void end_well() {
         settle();
         read_out();
-        for (End& end : ends_) {
+        for (End& end : connection_.ends()) {
             end.link.finish(dice_.percent(30));
         }
         settle();
         read_out();
-        for (End& end : ends_) {
+        for (End& end : connection_.ends()) {
             end.link.finish(true);
         }
         settle();
-        for (End& end : ends_) {
-            if (failure_.empty() && (end.read != peer(end).accepted || !end.link.peer_closed() ||
-                                     !end.link.all_arrived() || end.link.anything_unacknowledged())) {
-                failed("the stream did not end well");
+        for (End& end : connection_.ends()) {
+            if (!connection_.failed() && (end.read != connection_.peer(end).accepted || !end.link.peer_closed() ||
+                                          !end.link.all_arrived() || end.link.anything_unacknowledged())) {
+                connection_.fail("the stream did not end well");
             }
         }
     }
@@ -563,22 +352,23 @@ class Model {
     // Whoever is reset can read what was sent before it, and with `finish_with_reset` that is everything.
     void check_reset() {
         settle();
-        End& reader = ends_[1 - resetter_];
-        for (int i = 0; i < 100000 && failure_.empty(); ++i) {
+        End& reader = connection_.ends()[1 - resetter_];
+        for (int i = 0; i < 100000 && !connection_.failed(); ++i) {
             program_reads(reader);
             settle();
             if (reader.link.peer_reset() && reader.link.readable() == 0) {
                 break;
             }
         }
-        if (failure_.empty() && (!reader.link.peer_reset() || (lingers_ && reader.read != ends_[resetter_].accepted))) {
-            failed("the reset did not arrive, or bytes before it");
+        if (!connection_.failed() &&
+            (!reader.link.peer_reset() || (lingers_ && reader.read != connection_.ends()[resetter_].accepted))) {
+            connection_.fail("the reset did not arrive, or bytes before it");
         }
     }
 
     std::string describe() {
         std::string text;
-        for (const End& end : ends_) {
+        for (const End& end : connection_.ends()) {
             text += "; end " + std::to_string(end.side) + ": staging " + std::to_string(end.link.staging_size()) +
                     " ring " + std::to_string(end.link.ring_size()) + " credits " + std::to_string(end.credits) +
                     " accepted " + std::to_string(end.accepted) + " read " + std::to_string(end.read) + " readable " +
@@ -589,14 +379,11 @@ class Model {
 
     Dice dice_;
     Options options_;
-    unsigned busy_;
-    End ends_[2];
+    Connection connection_;
     Mood moods_[2];
     size_t largest_ = 1;
-    bool settling_ = false;
     bool lingers_ = false;
     int resetter_ = 0;
-    std::string failure_;
 };
 
 #if defined(__SANITIZE_ADDRESS__)

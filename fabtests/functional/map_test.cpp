@@ -3,6 +3,8 @@
 //
 // Maps: memory that the peer writes to beside the stream. What each operation returns, and that what was written is
 // there when the next byte of the stream is. The end of maps is in unmap_test.
+#include <unistd.h>
+
 #include "fabtests/functional/maps.hpp"
 
 namespace {
@@ -159,6 +161,32 @@ void test_pieces_with_more_behind_them_arrive() {
 }
 
 // ---- offsets and limits
+
+// By a program that makes no other call, with a peer that does: more of them than may be in flight.
+void test_small_writes_now_and_then_arrive_without_any_other_call() {
+    Host host(here());
+    Listener listener(host);
+    Stream client(host);
+    client.set_option(FI_OPT_RSTREAM_MAPS, 1);
+    client.set_option(FI_OPT_TX_SIZE, 8);
+    client.connect(listener.name().data());
+    const Info info(host.expect(FI_CONNREQ, &listener.pep->fid).info);
+    Stream server(host, info.get());
+    server.accept();
+    for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(host.next_event().type, FI_CONNECTED);
+    }
+    constexpr size_t writes = 60;
+    Bytes memory(writes);
+    const uint64_t offset = mapped(server, memory);
+    pass_a_byte(server, client);
+    for (size_t i = 0; i < writes; ++i) {
+        EXPECT_RESULT(write(client, "x", 1, offset + i), 1);
+        usleep(static_cast<useconds_t>(1000 * patience(10)));
+        (void)peek_recv(server);
+        EXPECT(static_cast<size_t>(std::count(memory.begin(), memory.end(), 'x')) + 5 > i); // the last ones under way
+    }
+}
 
 void test_offsets_are_given_or_chosen() {
     Ends ends;
@@ -337,6 +365,7 @@ int main() {
         FABTEST(test_a_write_is_taken_as_far_as_there_is_room),
         FABTEST(test_many_small_writes_behind_a_full_stream_arrive),
         FABTEST(test_pieces_with_more_behind_them_arrive),
+        FABTEST(test_small_writes_now_and_then_arrive_without_any_other_call),
         FABTEST(test_offsets_are_given_or_chosen),
         FABTEST(test_the_same_offsets_serve_both_directions),
         FABTEST(test_offsets_that_are_taken_or_out_of_range_are_refused),

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 
+#include <unistd.h>
+
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
 
@@ -354,6 +356,41 @@ void test_a_long_run_of_small_sends_arrives_without_further_ones() {
     }
 }
 
+// Slower than any that the stream has a reason to hold back, by a program that makes no other call.
+void test_small_sends_now_and_then_arrive_without_any_other_call() {
+    auto pair = connected();
+    constexpr size_t sends = 60;
+    char space[sends];
+    size_t received = 0;
+    for (size_t i = 0; i < sends; ++i) {
+        EXPECT_RESULT(send(*pair.client, "x", 1), 1);
+        usleep(static_cast<useconds_t>(1000 * patience(10)));
+        const ssize_t n = recv(*pair.server, space, sizeof(space));
+        EXPECT(n > 0 || n == -FI_EAGAIN);
+        received += static_cast<size_t>(std::max<ssize_t>(n, 0));
+        EXPECT(received + 5 > i); // the last ones may be under way
+    }
+}
+
+// The calls of one end until one fails with another error than -FI_EAGAIN; that error.
+ssize_t first_error_of_slow_sends(Stream& s) {
+    ssize_t n = 1;
+    for (int i = 0; i < 100 && (n > 0 || n == -FI_EAGAIN); ++i) {
+        usleep(static_cast<useconds_t>(1000 * patience(10)));
+        n = send(s, "x", 1);
+    }
+    return n;
+}
+
+void test_small_sends_now_and_then_tell_of_the_end_of_the_peer() {
+    auto closed = connected();
+    closed.server.reset();
+    EXPECT_RESULT(first_error_of_slow_sends(*closed.client), -FI_EPIPE);
+    auto aborted = connected();
+    EXPECT_RESULT(fi_shutdown(aborted.server->get(), FI_RSTREAM_ABORT), 0);
+    EXPECT_RESULT(first_error_of_slow_sends(*aborted.client), -FI_ECONNRESET);
+}
+
 void test_fi_senddata_and_fi_injectdata_are_not_offered() {
     auto pair = connected();
     EXPECT_RESULT(fi_senddata(pair.client->get(), "x", 1, nullptr, 1, FI_ADDR_UNSPEC, nullptr), -FI_ENOSYS);
@@ -387,6 +424,8 @@ int main() {
         FABTEST(test_fi_more_is_ended_by_fi_trywait),
         FABTEST(test_fi_more_is_ended_by_shutdown_and_close),
         FABTEST(test_a_long_run_of_small_sends_arrives_without_further_ones),
+        FABTEST(test_small_sends_now_and_then_arrive_without_any_other_call),
+        FABTEST(test_small_sends_now_and_then_tell_of_the_end_of_the_peer),
         FABTEST(test_fi_senddata_and_fi_injectdata_are_not_offered),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -69,10 +69,13 @@ int Stream::unmap(const void* buffer, size_t length, bool attended) {
 
 ssize_t Stream::write_map(const void* buffer, size_t length, uint64_t offset, bool more) {
     const auto* from = static_cast<const std::byte*>(buffer);
-    ssize_t written = transmit_.write(iomap_.wire(), from, length, offset, more);
+    Transmit::Leftover left;
+    ssize_t written = transmit_.write(iomap_.wire(), from, length, offset, more, left);
     if (written == -FI_EAGAIN) {
         progress();
-        written = transmit_.write(iomap_.wire(), from, length, offset, more);
+        written = transmit_.write(iomap_.wire(), from, length, offset, more, left);
+    } else if (left.poll) {
+        progress();
     }
     readiness_.on_send(written);
     return written;

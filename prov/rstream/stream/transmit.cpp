@@ -3,6 +3,7 @@
 #include "prov/rstream/stream/transmit.hpp"
 
 #include <algorithm>
+#include <ctime>
 #include <new>
 #include <utility>
 
@@ -17,9 +18,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While small sends are held back, completions are polled once in this many bytes: a poll costs a system call on some
-// cores, and a poll too few only makes the messages larger.
+// While small sends are held back, completions are polled once in this many bytes, and at each tick of the kernel's
+// clock: a poll costs a system call on some cores, and a poll too few only makes the messages larger. But a program
+// that sends now and then may make no other call: its bytes must not wait for more of them.
 constexpr size_t poll_quantum = 4096;
+
+// The time of the last tick in nanoseconds. Reading it costs a fraction of reading the exact time.
+int64_t tick() {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    return int64_t{1000000000} * time.tv_sec + time.tv_nsec;
+}
 
 // A program that waits for a write to its memory polls the final bytes of it, and assumes that the rest is written when
 // it sees them. Where the core does not write in order, as a copy may store the end of a message first, the final bytes
@@ -189,12 +198,24 @@ ssize_t Transmit::send(const iovec* iov, size_t count, bool more, Leftover& left
     if (copied == 0) {
         return -FI_EAGAIN;
     }
-    unpolled_ = link_.unposted() && !more ? unpolled_ + copied : 0;
-    if (unpolled_ >= std::min(poll_quantum, link_.staging_size() / 4)) {
-        unpolled_ = 0;
-        left.poll = true;
-    }
+    left.poll = poll_pays(more ? 0 : copied);
     return static_cast<ssize_t>(copied);
+}
+
+// After a call that has staged so many bytes.
+bool Transmit::poll_pays(size_t staged) {
+    if (staged == 0 || !link_.unposted()) {
+        unpolled_ = 0;
+        return false;
+    }
+    unpolled_ += staged;
+    const int64_t now = tick();
+    if (now == polled_at_ && unpolled_ < std::min(poll_quantum, link_.staging_size() / 4)) {
+        return false;
+    }
+    unpolled_ = 0;
+    polled_at_ = now;
+    return true;
 }
 
 size_t Transmit::copy_in(const iovec* iov, size_t count, bool more) {
@@ -231,7 +252,8 @@ size_t Transmit::copy_in(const iovec* iov, size_t count, bool more) {
 
 // ---- the peer's memory
 
-ssize_t Transmit::write(const wire::Maps* maps, const std::byte* from, size_t length, uint64_t offset, bool more) {
+ssize_t Transmit::write(const wire::Maps* maps, const std::byte* from, size_t length, uint64_t offset, bool more,
+                        Leftover& left) {
     const Posting posting(*this);
     if (const int broken = error(); broken != 0) {
         return broken;
@@ -249,6 +271,7 @@ ssize_t Transmit::write(const wire::Maps* maps, const std::byte* from, size_t le
         return static_cast<ssize_t>(length);
     }
     const size_t copied = copy_to_map(*maps, from, length, offset, more);
+    left.poll = poll_pays(more ? 0 : copied);
     return copied != 0 ? static_cast<ssize_t>(copied) : -FI_EAGAIN;
 }
 

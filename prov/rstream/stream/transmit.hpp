@@ -70,14 +70,14 @@ class Transmit {
     // ---- calls of the program
     // Work that a send leaves to its caller.
     struct Leftover {
-        bool poll = false;   // enough bytes were held back that a poll for credit pays
+        bool poll = false;   // bytes are held back, and a poll for credit pays
         bool resize = false; // a resize of the staging ring is in progress or due
     };
     // The number of bytes accepted, or an error: -FI_EAGAIN if there is no space.
     ssize_t send(const iovec* iov, size_t count, bool more, Leftover& left) BASE_EXCLUDES(posting_);
     // The same to the peer's memory. `maps`: null if the two ends have not agreed on iomaps.
-    ssize_t write(const wire::Maps* maps, const std::byte* from, size_t length, uint64_t offset, bool more)
-        BASE_EXCLUDES(posting_);
+    ssize_t write(const wire::Maps* maps, const std::byte* from, size_t length, uint64_t offset, bool more,
+                  Leftover& left) BASE_EXCLUDES(posting_);
     // 0, or why nothing can be sent any more. After any call has reported the loss of a connection, it is -FI_EPIPE.
     int error();
     // Allocates a larger staging ring if one is due, and releases one that is no longer in use. Can block. Whether
@@ -126,6 +126,7 @@ class Transmit {
     void flush() BASE_REQUIRES(posting_); // posts all that may be sent now
     ssize_t post(const wire::Post& post) BASE_REQUIRES(posting_);
     bool send_direct(const std::optional<wire::Post>& post, const void* bytes) BASE_REQUIRES(posting_);
+    bool poll_pays(size_t staged) BASE_REQUIRES(posting_);
     size_t copy_in(const iovec* iov, size_t count, bool more) BASE_REQUIRES(posting_);
     size_t copy_to_map(const wire::Maps& maps, const std::byte* from, size_t length, uint64_t offset, bool more)
         BASE_REQUIRES(posting_);
@@ -147,7 +148,8 @@ class Transmit {
     RingBuffer staging_;   // for the posting side, and for `resize`
     ChunkSize chunk_size_; // for the posting side, except completions
     StagingThreshold staging_threshold_ BASE_GUARDED_BY(posting_);
-    size_t unpolled_ BASE_GUARDED_BY(posting_) = 0; // bytes staged since the last poll
+    size_t unpolled_ BASE_GUARDED_BY(posting_) = 0;   // bytes staged since the last poll
+    int64_t polled_at_ BASE_GUARDED_BY(posting_) = 0; // the tick of that poll
     bool needs_progress_ BASE_GUARDED_BY(posting_) = false;
     std::atomic<bool> flush_wanted_{false}; // something could not be posted yet
 };

@@ -11,6 +11,8 @@
 #include <string>
 #include <utility>
 
+#include <unistd.h>
+
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/stream/test/parts_scene.hpp"
 
@@ -49,7 +51,7 @@ struct Scene final : PartsScene, Transmit::Events {
     ssize_t send(size_t length) { return send(std::string(length, 'x')); }
     ssize_t write(size_t length, uint64_t offset) {
         const std::string bytes(length, 'w');
-        return transmit.write(&maps, reinterpret_cast<const std::byte*>(bytes.data()), length, offset, false);
+        return transmit.write(&maps, reinterpret_cast<const std::byte*>(bytes.data()), length, offset, false, left);
     }
     // The core is done with all that it was given.
     void complete_all() {
@@ -269,14 +271,34 @@ void test_what_the_core_fails_with_is_reported(void** state) {
     assert_int_equal(scene.post_error, FI_EIO);
 }
 
-void test_bytes_that_are_held_back_ask_for_a_poll(void** state) {
+void test_many_bytes_that_are_held_back_ask_for_a_poll(void** state) {
     Scene& scene = of(state);
     scene.core.refusal = -FI_EAGAIN;
-    const size_t quantum = PartsScene::staging_size / 4;
-    assert_int_equal(scene.send(quantum - 1), quantum - 1);
-    assert_false(scene.left.poll);
-    assert_int_equal(scene.send("x"), 1);
+    assert_int_equal(scene.send(PartsScene::staging_size / 4), PartsScene::staging_size / 4);
     assert_true(scene.left.poll);
+}
+
+void test_few_bytes_ask_for_a_poll_once_the_clock_has_ticked(void** state) {
+    Scene& scene = of(state);
+    scene.core.refusal = -FI_EAGAIN;
+    constexpr useconds_t several_ticks = 50000;
+    for (int i = 0; i < 3; ++i) {
+        usleep(several_ticks);
+        assert_int_equal(scene.send("x"), 1);
+        assert_true(scene.left.poll);
+    }
+    int polls = 0;
+    for (int i = 0; i < 1000; ++i) { // less than a tick, unless this thread is kept from running
+        assert_int_equal(scene.send("x"), 1);
+        polls += scene.left.poll ? 1 : 0;
+    }
+    assert_in_range(polls, 0, 500);
+}
+
+void test_bytes_that_are_sent_ask_for_no_poll(void** state) {
+    Scene& scene = of(state);
+    assert_int_equal(scene.send("x"), 1);
+    assert_false(scene.left.poll);
 }
 
 // The program has read what the peer sent, and the peer is to be told.
@@ -407,7 +429,7 @@ void test_memory_that_is_not_mapped_cannot_be_written(void** state) {
     map(scene);
     assert_int_equal(scene.write(10, 999), -FI_EINVAL);
     assert_int_equal(scene.write(10, 1000 + 65536 - 9), -FI_EINVAL);
-    assert_int_equal(scene.transmit.write(nullptr, nullptr, 10, 1000, false), -FI_EINVAL);
+    assert_int_equal(scene.transmit.write(nullptr, nullptr, 10, 1000, false, scene.left), -FI_EINVAL);
     assert_int_equal(scene.core.count(Kind::write), 0);
 }
 
@@ -420,6 +442,16 @@ void test_a_write_to_a_map_carries_no_immediate(void** state) {
     assert_int_equal(scene.core.last().address, map_address + 10);
     assert_int_equal(scene.core.last().key, 5);
     assert_true((scene.core.last().flags & FI_REMOTE_CQ_DATA) == 0);
+}
+
+void test_writes_to_a_map_that_are_held_back_ask_for_a_poll(void** state) {
+    Scene& scene = of(state);
+    map(scene);
+    assert_int_equal(scene.write(100, 1000), 100);
+    assert_false(scene.left.poll);
+    scene.core.refusal = -FI_EAGAIN;
+    assert_int_equal(scene.write(100, 1000), 100);
+    assert_true(scene.left.poll);
 }
 
 void test_on_a_core_without_order_the_last_bytes_go_alone(void** state) {
@@ -502,7 +534,10 @@ int main() {
         test(test_a_full_staging_ring_blocks_until_a_completion, set_up),
         test(test_a_completion_of_something_else_frees_nothing, set_up),
         test(test_what_the_core_fails_with_is_reported, set_up),
-        test(test_bytes_that_are_held_back_ask_for_a_poll, set_up),
+        test(test_many_bytes_that_are_held_back_ask_for_a_poll, set_up),
+        test(test_few_bytes_ask_for_a_poll_once_the_clock_has_ticked, set_up),
+        test(test_writes_to_a_map_that_are_held_back_ask_for_a_poll, set_up_ordered),
+        test(test_bytes_that_are_sent_ask_for_no_poll, set_up),
         test(test_a_credit_that_is_due_is_posted, set_up),
         test(test_a_header_follows_each_chunk, set_up_headers),
         test(test_nothing_comes_between_a_chunk_and_its_header, set_up_headers),

@@ -75,6 +75,7 @@ void test_the_kernel_has_what_is_left_to_it() {
 void test_what_is_in_no_row_or_nowhere_is_refused_however_valid_it_is() {
     KernelOptions options(AF_INET);
     EXPECT_EQ(set(options, SOL_SOCKET, SO_TIMESTAMPING, 0), ENOPROTOOPT);
+    EXPECT_EQ(set(options, SOL_SOCKET, SO_TIMESTAMP, 1), ENOPROTOOPT);
     EXPECT_EQ(set(options, SOL_SOCKET, SO_TIMESTAMPNS, 1), ENOPROTOOPT);
     EXPECT(!options.was_set(SOL_SOCKET, SO_TIMESTAMPNS));
     for (const int name : {SO_BINDTODEVICE, SO_ATTACH_FILTER, SO_ZEROCOPY}) {

@@ -95,7 +95,6 @@ class Connection {
     [[nodiscard]] Address name() const;
     [[nodiscard]] Address peer() const;
     [[nodiscard]] Sizes sizes() const;
-    [[nodiscard]] const std::string& fabric_name() const { return transport_.name(); }
     [[nodiscard]] const std::string& device() const { return device_; } // core and domain: "verbs/mlx5_0"
 
   private:

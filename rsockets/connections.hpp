@@ -69,7 +69,8 @@ template <class One> class ConnectionsOf {
         const Guard lock(mutex_);
         return !any_connected_ && handling_.load() == 1 ? std::exchange(all_, List()) : List();
     }
-    // For the only call on the socket, after give_up: all that no later call can reach, which an unmap may the last.
+    // For the only call on the socket, after give_up: all that no later call can reach. The last one is not among them,
+    // since an unmap may use it.
     [[nodiscard]] List take_unreachable() {
         const Guard lock(mutex_);
         List gone;

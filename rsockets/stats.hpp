@@ -4,7 +4,7 @@
 // Counters of a socket, in its row of the page that rsstat reads (base/stats_page.hpp). The first socket creates the
 // page. A socket that gets no row counts in memory of its own, so that counting needs no check.
 //
-// Counting takes no lock and no system call. Byte counts also serve the socket itself.
+// Counting takes no lock and no system call. The number of sends serves the socket itself, too.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,6 @@ class Counters {
     uint64_t slept() { return row_->sleeps.fetch_add(1, std::memory_order_relaxed) + 1; } // returns the total
     void woken() { row_->in.wakeups.fetch_add(1, std::memory_order_relaxed); }
 
-    [[nodiscard]] uint64_t bytes_sent() const { return row_->out.path_bytes.load(std::memory_order_relaxed); }
-    [[nodiscard]] uint64_t bytes_received() const { return row_->in.path_bytes.load(std::memory_order_relaxed); }
     [[nodiscard]] uint64_t sends() const { return row_->out.path_calls.load(std::memory_order_relaxed); }
 
     // Counts a sleep of a thread of the process, in any call.

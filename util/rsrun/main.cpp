@@ -153,6 +153,9 @@ Environment environment_for(const Options& options, const Libraries& libraries, 
     if (libraries.preload && libraries.fabric) {
         add_fabric(result, options, *libraries.fabric);
     }
+    if (options.path == Options::Path::memory && !variable("RSPRELOAD_FABRIC").empty()) {
+        result.emplace_back("RSPRELOAD_FABRIC", "0"); // another rsrun has started this one
+    }
     return result;
 }
 

@@ -110,6 +110,10 @@ void test_a_path_is_chosen() {
     const Stage stage;
     const auto memory = stage.run({"--path", "memory", "--core", "tcp", "env"});
     EXPECT(has_line(memory.output, "LD_PRELOAD=" + stage.shim()) && !holds(memory.output, "RSPRELOAD_"));
+    setenv("RSPRELOAD_FABRIC", "1", 1); // as within a program that another rsrun has started
+    const auto within = stage.run({"--path", "memory", "env"});
+    unsetenv("RSPRELOAD_FABRIC");
+    EXPECT(has_line(within.output, "RSPRELOAD_FABRIC=0"));
     fs::remove(stage.worker());
     const auto missing = stage.run({"--path", "fabric", "--core", "tcp", "env"});
     EXPECT_EQ(missing.status, 125);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 
 #include <sys/resource.h>
 
@@ -128,6 +129,9 @@ int main(int argc, char** argv) {
     defaults.host = "127.0.0.1";
     const Options o = parse_options(argc, argv, "fi_stream_footprint: what an idle connection takes", defaults);
     return run(o, [&] {
+        if (o.kind() == Kind::kernel) {
+            throw std::runtime_error("-p kernel: only libfabric's endpoints are measured");
+        }
         rlimit limit{};
         getrlimit(RLIMIT_NOFILE, &limit);
         limit.rlim_cur = limit.rlim_max;

@@ -24,7 +24,7 @@ constexpr const char* help_text =
     "  -B, -P, --port PORT   the server's port (default 9228; 0: any free one)\n"
     "      --port-file FILE  a server writes its port into FILE once it listens\n"
     "  -S, --size BYTES      size of each transfer, with K, M or G (default %zu)\n"
-    "  -I, --iterations N    number of transfers (default %zu)\n"
+    "  -I, --iterations N    number of %s (default %zu)\n"
     "  -w, --warmup N        transfers before the measurement (default %zu)\n"
     "  -b, --buffers BYTES   send and receive buffers (default: the provider's)\n"
     "      --wait spin|poll  how to wait (default spin)\n"
@@ -157,8 +157,14 @@ Options parse_options(int argc, char** argv, const char* purpose, const Options&
             options.file = optarg;
             break;
         case 'h':
-            printf("%s\n\n  %s [OPTIONS]          the server\n  %s [OPTIONS] ADDRESS  the client\n\n", purpose, me, me);
-            printf(help_text, defaults.size, defaults.iterations, defaults.warmup, defaults.timeout);
+            printf("%s\n\n", purpose);
+            if (defaults.is_client()) { // an address by default: both ends are in one process
+                printf("  %s [OPTIONS] [ADDRESS]  both ends, at this local address\n\n", me);
+            } else {
+                printf("  %s [OPTIONS]          the server\n  %s [OPTIONS] ADDRESS  the client\n\n", me, me);
+            }
+            printf(help_text, defaults.size, defaults.is_client() ? "connections" : "transfers", defaults.iterations,
+                   defaults.warmup, defaults.timeout);
             if (*file_help != '\0') {
                 printf("  -f, --file FILE       %s\n", file_help);
             }

@@ -20,7 +20,7 @@ struct Options {
     std::string core;                 // -c: the core provider of rstream
     std::string domain;               // -d
     std::string source;               // -s: the local address
-    std::string host;                 // the server's address; empty for a server
+    std::string host;                 // the server's address; empty for a server; or of both ends
     std::string port = "9228";        // -P, -B
     std::string port_file;            // file that a server writes its port to once it listens
     size_t size = 65536;              // -S

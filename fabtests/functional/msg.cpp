@@ -4,6 +4,7 @@
 // fi_stream_msg: the smallest thing that a stream can do. Hello from both ends, then the end of the stream from both.
 #include <cstdio>
 #include <cstring>
+#include <stdexcept>
 
 #include "fabtests/common/transport.hpp"
 
@@ -28,6 +29,9 @@ void exchange(Stream& stream, const char* mine, const char* expected) {
 int main(int argc, char** argv) {
     const Options o = parse_options(argc, argv, "fi_stream_msg: hello, both ways", {});
     return run(o, [&] {
+        if (o.kind() != Kind::stream) {
+            throw std::runtime_error("only rstream has streams");
+        }
         Host host(request_for(o));
         if (o.is_client()) {
             Stream stream(host);

@@ -79,19 +79,20 @@ Options parse_options(const std::vector<std::string>& arguments) {
 }
 
 std::string help_text(const std::string& program) {
-    return fmt::format("{0}: shows the TCP sockets of programs that run under rsrun, and what became of them\n\n"
-                       "  {0} [OPTIONS]\n\n"
-                       "  -p, --pid PID           show only this process; may be repeated\n"
-                       "  -i, --interval SECONDS  print rates at this interval\n"
-                       "  -n, --count COUNT       with -i: stop after COUNT reports\n"
-                       "      --processes         a line for each process\n"
-                       "      --reasons           count sockets on kernel TCP by reason, with advice\n"
-                       "      --json              print a JSON object; with -i, one per line\n"
-                       "      --prometheus        print text for node exporter's textfile collector\n"
-                       "  -h, --help              this text\n"
-                       "      --version\n\n"
-                       "Processes of other users are shown to root alone.\n",
-                       program);
+    return fmt::format(
+        "{0}: shows the sockets of programs that run under rsrun or use rsockets, and the path of each\n\n"
+        "  {0} [OPTIONS]\n\n"
+        "  -p, --pid PID           show only this process; may be repeated\n"
+        "  -i, --interval SECONDS  print rates at this interval\n"
+        "  -n, --count COUNT       with -i: stop after COUNT reports\n"
+        "      --processes         a line for each process\n"
+        "      --reasons           count sockets on kernel TCP by reason, with advice\n"
+        "      --json              print a JSON object; with -i, one per line\n"
+        "      --prometheus        print text for node exporter's textfile collector\n"
+        "  -h, --help              this text\n"
+        "      --version\n\n"
+        "Processes of other users are shown to root alone.\n",
+        program);
 }
 
 } // namespace rsstat

@@ -62,7 +62,7 @@ struct Segment {
     // Requests that service to attend to the connection, even if its inbox is full.
     std::atomic<uint32_t> asked[2]{};
     MirrorFields mirror;
-    Direction direction[2]; // [0]: written by the first end (see rendezvous/name.hpp), [1]: by the second
+    Direction direction[2]; // [0]: written by the first end (see rendezvous/ends.hpp), [1]: by the second
 };
 
 extern Segment no_segment; // replaces one that was unmapped

@@ -86,7 +86,7 @@ Event Host::next_event(int timeout_ms) {
 Event Host::expect(uint32_t type, const fid* subject, int timeout_ms) {
     Event event = next_event(timeout_ms);
     if (event.error) {
-        throw Error("instead of an event", -event.err);
+        throw Error(std::string("instead of ") + fi_tostr(&type, FI_TYPE_EQ_EVENT), -event.err);
     }
     if (event.type != type || event.subject != subject) {
         throw std::runtime_error("event " + std::to_string(event.type) + " instead of " + std::to_string(type) +

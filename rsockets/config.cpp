@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "rsockets/config.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cerrno>
@@ -32,6 +33,7 @@ struct Value {
     size_t max;
 };
 
+constexpr size_t smallest_buffer = 4096; // as of SO_SNDBUF
 constexpr size_t largest_buffer = size_t{1} << 30;
 
 constexpr std::array values{
@@ -68,7 +70,8 @@ void apply(Config& config, const Value& value, const char* text, const char* sou
         log(Level::warn, "%s is not an integer in %zu..%zu: ignored", source, value.min, value.max);
         return;
     }
-    config.*value.member = *number;
+    const bool is_buffer = value.max == largest_buffer;
+    config.*value.member = is_buffer && *number != 0 ? std::max(*number, smallest_buffer) : *number;
 }
 
 bool one_core() {

@@ -3,6 +3,7 @@
 //
 // The values of RSPRELOAD_UPGRADE and similar variables.
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
@@ -43,8 +44,10 @@ Upgrade read() {
         upgrade.patient = strstr(end, ":patient") != nullptr;
         return upgrade;
     }
-    if (*text >= '0' && *text <= '9') {
-        upgrade.calls = static_cast<uint32_t>(strtoul(text, nullptr, 10));
+    const char* end = text + strlen(text);
+    uint32_t calls = 0;
+    if (const auto [rest, error] = std::from_chars(text, end, calls); error == std::errc() && rest == end) {
+        upgrade.calls = calls;
     }
     return upgrade;
 }

@@ -279,10 +279,12 @@ void test_defaults_come_from_files_and_the_environment() {
     const std::string usual = defaults_with({"RS_CONFIG_DIR=/nonexistent"});
     const std::string files = defaults_with({"RS_CONFIG_DIR=" + folder});
     const std::string both = defaults_with({"RS_CONFIG_DIR=" + folder, "RS_MEM_DEFAULT=150000", "RS_WMEM_DEFAULT=x"});
+    const std::string small = defaults_with({"RS_CONFIG_DIR=" + folder, "RS_MEM_DEFAULT=1", "RS_WMEM_DEFAULT=4097"});
     std::filesystem::remove_all(folder);
     const std::string rest = usual.substr(usual.find(' ', usual.find(' ', usual.find(' ') + 1) + 1) + 1);
     EXPECT_EQ(files, "300000 200000 100 " + rest);
     EXPECT_EQ(both, "300000 150000 100 " + rest);
+    EXPECT_EQ(small, "4097 4096 100 " + rest);
 }
 
 // As built in.

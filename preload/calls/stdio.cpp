@@ -90,3 +90,14 @@ PRELOAD_EXPORT int aio_write(struct aiocb* operation) noexcept {
     return real::aio_write(operation);
 }
 PRELOAD_EXPORT __attribute__((alias("aio_write"))) int aio_write64(struct aiocb64* operation) noexcept;
+
+PRELOAD_EXPORT int lio_listio(int mode, struct aiocb* const list[], int count, struct sigevent* event) noexcept {
+    for (int i = 0; i < count; ++i) {
+        if (list[i] != nullptr && list[i]->aio_lio_opcode != LIO_NOP) {
+            outside_use::hand_over(list[i]->aio_fildes, Reason::asynchronous);
+        }
+    }
+    return real::lio_listio(mode, list, count, event);
+}
+PRELOAD_EXPORT __attribute__((alias("lio_listio"))) int lio_listio64(int mode, struct aiocb64* const list[], int count,
+                                                                     struct sigevent* event) noexcept;

@@ -37,6 +37,7 @@
     X(fork)                                                                                                            \
     X(getsockopt)                                                                                                      \
     X(ioctl)                                                                                                           \
+    X(lio_listio)                                                                                                      \
     X(listen)                                                                                                          \
     X(poll)                                                                                                            \
     X(popen)                                                                                                           \
@@ -106,6 +107,7 @@
     X(fcntl64)                                                                                                         \
     X(getrlimit)                                                                                                       \
     X(getrlimit64)                                                                                                     \
+    X(lio_listio64)                                                                                                    \
     X(preadv64v2)                                                                                                      \
     X(prlimit)                                                                                                         \
     X(prlimit64)                                                                                                       \

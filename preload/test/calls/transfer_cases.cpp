@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include <aio.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
@@ -171,6 +172,40 @@ CALLS_CASE(stdio_on_a_socket) {
     SAY(fclose(client));
     SAY(read(one.server, buffer, 1));
     SAY(fdopen(one.server, "q") == nullptr && errno == EINVAL);
+}
+
+CALLS_CASE(lists_of_asynchronous_operations) {
+    const Pair one = pair();
+    char out[] = "some bytes";
+    char in[16] = {};
+    aiocb operation{};
+    operation.aio_fildes = one.client;
+    operation.aio_buf = out;
+    operation.aio_nbytes = sizeof(out);
+    operation.aio_lio_opcode = LIO_WRITE;
+    aiocb nothing{};
+    nothing.aio_fildes = -1;
+    nothing.aio_lio_opcode = LIO_NOP;
+    aiocb* list[] = {nullptr, &nothing, &operation};
+    alarm(60);
+    SAY(lio_listio(LIO_WAIT, list, 3, nullptr));
+    SAY(aio_return(&operation));
+    SAY(recv(one.server, in, sizeof(out), MSG_WAITALL));
+    say("%s", in);
+    const Pair other = pair();
+    MUST(send(other.client, "others", 7, 0) == 7);
+    operation.aio_fildes = other.server;
+    operation.aio_buf = in;
+    operation.aio_nbytes = 7;
+    operation.aio_lio_opcode = LIO_READ;
+    SAY(lio_listio(LIO_WAIT, list, 3, nullptr));
+    SAY(aio_return(&operation));
+    say("%s", in);
+    say_echo(other.client, other.server);
+    close_all(other);
+    SAY(lio_listio(LIO_WAIT, list, -1, nullptr));
+    say_echo(one.client, one.server);
+    close_all(one);
 }
 
 CALLS_CASE(files_and_pipes) {

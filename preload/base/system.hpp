@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -70,6 +71,23 @@ inline long poll(pollfd* fds, nfds_t count, int milliseconds) {
 inline long ioctl(int fd, unsigned long request, void* value) { return call(SYS_ioctl, fd, request, value); }
 inline long getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
     return call(SYS_getsockopt, fd, level, name, value, length);
+}
+
+// The result of a call that may make a file longer than the program's RLIMIT_FSIZE, a file in memory too. There the
+// kernel raises SIGXFSZ for this thread, which is taken away again unless the program has one pending.
+template <class Call> long without_file_limit_signal(Call&& make) {
+    constexpr uint64_t file_limit = uint64_t{1} << (SIGXFSZ - 1);
+    uint64_t before = 0;
+    uint64_t pending = 0;
+    call(SYS_rt_sigprocmask, SIG_BLOCK, &file_limit, &before, sizeof(before));
+    call(SYS_rt_sigpending, &pending, sizeof(pending));
+    const long result = make();
+    if (result == -EFBIG && (pending & file_limit) == 0) {
+        const timespec none{};
+        call(SYS_rt_sigtimedwait, &file_limit, nullptr, &none, sizeof(file_limit));
+    }
+    call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof(before));
+    return result;
 }
 
 inline uint64_t now_ns() {

@@ -66,19 +66,9 @@ Reason reason_of(const ConnectionState& s, Role role) {
     return s.upgrades.load() == 0 ? Reason::young : Reason::none;
 }
 
-// In one call, so that lines do not mix. Above the program's RLIMIT_FSIZE, the kernel raises SIGXFSZ for this thread,
-// which is taken away again unless the program has one pending.
+// In one call, so that lines do not mix.
 void append(int fd, const char* line, size_t size) {
-    constexpr uint64_t file_limit = uint64_t{1} << (SIGXFSZ - 1);
-    uint64_t before = 0;
-    uint64_t pending = 0;
-    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &file_limit, &before, sizeof(before));
-    sys::call(SYS_rt_sigpending, &pending, sizeof(pending));
-    if (sys::call(SYS_write, fd, line, size) == -EFBIG && (pending & file_limit) == 0) {
-        const timespec none{};
-        sys::call(SYS_rt_sigtimedwait, &file_limit, nullptr, &none, sizeof(file_limit));
-    }
-    sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof(before));
+    (void)sys::without_file_limit_signal([&] { return sys::call(SYS_write, fd, line, size); });
 }
 
 } // namespace

@@ -30,10 +30,11 @@ int Board::open_file() {
 }
 
 Board* Board::make(int fd) {
-    void* at =
-        fd >= 0 && sys::call(SYS_ftruncate, fd, bytes) == 0 && sys::call(SYS_fcntl, fd, F_ADD_SEALS, wanted_seals) == 0
-            ? map_file(fd)
-            : nullptr;
+    // By a thread of the program, when it first sleeps.
+    const bool made = fd >= 0 &&
+                      sys::without_file_limit_signal([&] { return sys::call(SYS_ftruncate, fd, bytes); }) == 0 &&
+                      sys::call(SYS_fcntl, fd, F_ADD_SEALS, wanted_seals) == 0;
+    void* at = made ? map_file(fd) : nullptr;
     return at != nullptr ? new (at) Board : nullptr;
 }
 

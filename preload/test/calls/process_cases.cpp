@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,7 @@
 
 #include <dlfcn.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "rsockets/test/fork.hpp"
@@ -221,6 +223,46 @@ CALLS_CASE(a_child_serves_after_its_parent) {
     MUST(read(ends[0], &to, sizeof(to)) == sizeof(to));
     say("%d", status_of(child));
     ask(to);
+}
+
+// The kernel raises SIGXFSZ for what makes a file longer than that, a file in memory too. The child sleeps now and
+// then.
+CALLS_CASE(a_child_that_may_write_no_file) {
+    constexpr int messages = 600;
+    const int on = listener();
+    const pid_t child = fork_with_threads();
+    if (child == 0) {
+        const rlimit none{0, 0};
+        char byte = 0;
+        if (setrlimit(RLIMIT_FSIZE, &none) != 0) {
+            _exit(1);
+        }
+        const int server = accept(on, nullptr, nullptr);
+        while (recv(server, &byte, 1, 0) == 1) {
+            if (send(server, &byte, 1, 0) != 1) {
+                _exit(2);
+            }
+        }
+        sigset_t pending;
+        sigpending(&pending);
+        _exit(sigismember(&pending, SIGXFSZ));
+    }
+    const int client = connected_to(on);
+    int answers = 0;
+    for (int i = 0; i < messages; ++i) {
+        char byte = 'x';
+        if (send(client, &byte, 1, MSG_NOSIGNAL) != 1 || recv(client, &byte, 1, 0) != 1) {
+            break;
+        }
+        ++answers;
+        if (i % 20 == 0) {
+            usleep(5000);
+        }
+    }
+    say("%d", answers);
+    close(client);
+    say("%d", status_of(child));
+    close(on);
 }
 
 CALLS_CASE(many_threads) {

@@ -277,46 +277,13 @@ bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peek
     return true;
 }
 
-// MSG_PEEK with MSG_WAITALL: bytes may be in two places, in front of a switch and behind it. What the kernel has stays
-// unread, so it does not report more.
-ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
-    constexpr int pause_ms = 1;
-    ConnectionState& s = *c.state.load();
-    TimeLimit limit(s, fd, SO_RCVTIMEO);
-    for (bool ended = false;;) {
-        Parts parts = all;
-        const ssize_t first = receive_careful(c, fd, parts, flags & ~MSG_WAITALL);
-        const ssize_t further = first > 0 && !parts.empty() ? stream::peek_further(c, fd, parts, flags, first) : 0;
-        const ssize_t n = first + std::max(further, ssize_t{0});
-        if (first <= 0 || further < 0 || parts.empty() || ended) {
-            return n;
-        }
-        if (further == 0 && stream::more_may_come(c, first)) {
-            if (!sleep_behind_peeked(c, s, fd, first, limit)) {
-                return n;
-            }
-            continue;
-        }
-        pollfd one{fd, POLLRDHUP, 0};
-        const int ready = cancellable([&] { return real::poll(&one, 1UL, pause_ms); }, [] {});
-        ended = ready > 0;
-        if (ready < 0 || limit.left_ms() == 0) {
-            return n;
-        }
-    }
-}
-
-} // namespace
-
-ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
+// A peek: of what is at the first of the places where there are bytes.
+ssize_t receive_in_order(Connection& c, int fd, Parts& parts, int flags) {
     ConnectionState& s = *c.state.load();
     const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
     TimeLimit limit(s, fd, SO_RCVTIMEO);
     ssize_t done = 0;
     bool by_ring = true;
-    if (may_wait && (flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL)) {
-        return peek_for_all(c, fd, parts, flags);
-    }
     if (s.recovered.load(std::memory_order_relaxed) && s.hold.load(std::memory_order_relaxed)) [[unlikely]] {
         stream::settle(c, fd); // what the far end has sent again may have been read by now
     }
@@ -381,6 +348,54 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
             return done != 0 ? later(s, done, slept) : slept;
         }
     }
+}
+
+// Bytes may be in two places, in front of a switch and behind it: how many of the latter. Negative: they cannot be
+// seen.
+ssize_t peek_behind(Connection& c, int fd, Parts& parts, int flags, ssize_t first) {
+    return first > 0 && !parts.empty() ? stream::peek_further(c, fd, parts, flags, first) : 0;
+}
+
+// MSG_PEEK with MSG_WAITALL. What the kernel has stays unread, so it does not report more.
+ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
+    constexpr int pause_ms = 1;
+    ConnectionState& s = *c.state.load();
+    TimeLimit limit(s, fd, SO_RCVTIMEO);
+    for (bool ended = false;;) {
+        Parts parts = all;
+        const ssize_t first = receive_in_order(c, fd, parts, flags & ~MSG_WAITALL);
+        const ssize_t further = peek_behind(c, fd, parts, flags, first);
+        const ssize_t n = first + std::max(further, ssize_t{0});
+        if (first <= 0 || further < 0 || parts.empty() || ended) {
+            return n;
+        }
+        if (further == 0 && stream::more_may_come(c, first)) {
+            if (!sleep_behind_peeked(c, s, fd, first, limit)) {
+                return n;
+            }
+            continue;
+        }
+        pollfd one{fd, POLLRDHUP, 0};
+        const int ready = cancellable([&] { return real::poll(&one, 1UL, pause_ms); }, [] {});
+        ended = ready > 0;
+        if (ready < 0 || limit.left_ms() == 0) {
+            return n;
+        }
+    }
+}
+
+} // namespace
+
+ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
+    if ((flags & MSG_PEEK) == 0) [[likely]] {
+        return receive_in_order(c, fd, parts, flags);
+    }
+    if ((flags & (MSG_WAITALL | MSG_DONTWAIT)) == MSG_WAITALL && !c.state.load()->nonblocking.load()) {
+        return peek_for_all(c, fd, parts, flags);
+    }
+    // Who leaves them there until there are enough would never see those behind the switch.
+    const ssize_t first = receive_in_order(c, fd, parts, flags);
+    return first + std::max(peek_behind(c, fd, parts, flags, first), ssize_t{0});
 }
 
 namespace {

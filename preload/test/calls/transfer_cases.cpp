@@ -68,6 +68,36 @@ CALLS_CASE(a_read_takes_all_that_is_there) {
     say("%d reads and %d looks were short", short_reads, short_looks);
 }
 
+// A program that decides by the beginning of a message, and leaves it in the socket, asks until all of that is there.
+CALLS_CASE(a_peek_sees_all_that_has_come) {
+    constexpr size_t count = 100;
+    const int on = listener();
+    const int client = connected_to(on);
+    const int server = accept(on, nullptr, nullptr);
+    alarm(60);
+    char text[count + 1] = {};
+    ssize_t seen = 0;
+    for (size_t i = 0; i < count; ++i) { // after some of these it is upgraded
+        const char byte = static_cast<char>('0' + i % 64);
+        MUST(write(client, &byte, 1) == 1);
+        pollfd ready{server, POLLIN, 0};
+        MUST(poll(&ready, 1, 10000) == 1);
+        seen = recv(server, text, count, MSG_PEEK | (i % 2 == 0 ? MSG_DONTWAIT : 0));
+        usleep(2000);
+    }
+    for (int left = 1000; seen < static_cast<ssize_t>(count) && left > 0; --left) {
+        usleep(1000);
+        seen = recv(server, text, count, MSG_PEEK);
+    }
+    say("%zd %s", seen, text);
+    SAY(recv(server, nullptr, count, MSG_PEEK | MSG_TRUNC));
+    SAY(recv(server, text, count, MSG_WAITALL));
+    say("%s", text);
+    close(client);
+    close(server);
+    close(on);
+}
+
 CALLS_CASE(plain_calls) {
     const Pair one = pair();
     char buffer[64] = {};

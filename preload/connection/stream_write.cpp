@@ -245,19 +245,29 @@ bool can_wait_for_space(const Connection& c) {
 
 namespace {
 
+// A full ring continues in the next area, if there is one and memory for it. Returns the space there.
+uint64_t resize(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    Direction& ring = c.out_ring();
+    if (!may_grow(ring, s.out) || !path::populate(c.segment.load(), c.out_index(), s.out.area + 1)) {
+        return 0;
+    }
+    const path::Cursor before = s.out;
+    if (!grow(ring, s.out)) {
+        return 0;
+    }
+    s.out_before = before;
+    return s.out.capacity();
+}
+
 // The space in the ring, which is resized if there is none. Negative: -errno.
 ssize_t space_of(Connection& c, int fd, uint64_t& space) {
     ConnectionState& s = *c.state.load();
-    Direction& ring = c.out_ring();
-    if (!writable(ring, s.out, space)) {
+    if (!writable(c.out_ring(), s.out, space)) {
         return violation(c, fd);
     }
-    if (space == 0 && may_grow(ring, s.out) && path::populate(c.segment.load(), c.out_index(), s.out.area + 1)) {
-        const path::Cursor before = s.out;
-        if (grow(ring, s.out)) {
-            s.out_before = before;
-            space = s.out.capacity();
-        }
+    if (space == 0) {
+        space = resize(c);
     }
     if (space == 0) {
         stats::blocked(c);
@@ -409,15 +419,19 @@ ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags) {
         return error;
     }
     uint8_t* memory = path::ring_memory(c.segment.load(), c.out_index());
-    const uint64_t total = std::min(space, parts.size());
-    path::Cursor at = s.out;
-    for (uint64_t left = total; left != 0;) {
-        const size_t n = at.contiguous(std::min(left, path::copied_at_once));
-        parts.get(memory + at.offset_of(at.position), n);
-        at.position += n;
-        left -= n;
-        publish(c, fd, at.position);
-    }
+    uint64_t total = 0;
+    do { // a write for which the smallest area is too small goes on in the next one, also if it does not wait
+        const uint64_t now = std::min(space, parts.size());
+        path::Cursor at = s.out;
+        for (uint64_t left = now; left != 0;) {
+            const size_t n = at.contiguous(std::min(left, path::copied_at_once));
+            parts.get(memory + at.offset_of(at.position), n);
+            at.position += n;
+            left -= n;
+            publish(c, fd, at.position);
+        }
+        total += now;
+    } while (!parts.empty() && s.out.area == 0 && (space = resize(c)) != 0);
     return static_cast<ssize_t>(total);
 }
 

@@ -404,6 +404,17 @@ CALLS_CASE(a_connection_goes_on_that_was_idle) {
     close_all(one);
 }
 
+// Programs that write some kilobytes to a connection on which nothing is unread expect them to be taken.
+CALLS_CASE(a_write_that_does_not_wait_is_taken_whole) {
+    for (const size_t size : {8192U, 8193U, 20000U, 65536U, 72000U}) {
+        const Pair one = pair();
+        std::vector<char> block(size);
+        SAY(send(one.client, block.data(), block.size(), MSG_DONTWAIT));
+        MUST(recv(one.server, block.data(), block.size(), MSG_WAITALL) == static_cast<ssize_t>(block.size()));
+        close_all(one);
+    }
+}
+
 // epoll(7): a program may take a write of less than it has as the sign that there is no space, and wait.
 CALLS_CASE(a_short_write_is_followed_by_an_edge) {
     constexpr size_t total = size_t{16} << 20;

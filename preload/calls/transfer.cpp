@@ -257,7 +257,7 @@ PRELOAD_EXPORT int recvmmsg(int fd, struct mmsghdr* messages, unsigned count, in
         }
         messages[done++].msg_len = static_cast<unsigned>(n);
         flags |= (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
-        if (n == 0 || sys::now_ns() >= end) {
+        if (sys::now_ns() >= end) { // at the end of the stream, each has no bytes
             break;
         }
     }

@@ -138,6 +138,10 @@ CALLS_CASE(several_messages) {
     SAY(recvmmsg(one.server, messages, 3, MSG_DONTWAIT, nullptr));
     timespec bad{0, -1};
     SAY(recvmmsg(one.server, messages, 3, 0, &bad));
+    MUST(shutdown(one.client, SHUT_WR) == 0);
+    say_poll("the end", one.server, POLLRDHUP);
+    SAY(recvmmsg(one.server, messages, 3, 0, nullptr)); // TCP has no messages: as many of no bytes
+    say("%u %u %u", messages[0].msg_len, messages[1].msg_len, messages[2].msg_len);
 }
 
 CALLS_CASE(reads_and_writes_with_flags) {

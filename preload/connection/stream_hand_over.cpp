@@ -334,6 +334,8 @@ bool gives_back(Connection& c, int fd) {
     return true;
 }
 
+bool can_take(Connection& c) { return area_of_taken(c) != nullptr; }
+
 void begin_to_give_back(Connection& c) {
     ConnectionState& s = *c.state.load();
     if (s.giving_back) {

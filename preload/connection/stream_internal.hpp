@@ -86,6 +86,7 @@ bool peer_has_gone_meanwhile(Connection& c, int fd);
 // -EAGAIN: the peer's service must be asked; else an error, and bytes are lost.
 ssize_t give_back_step(Connection& c, int fd);
 void begin_to_give_back(Connection& c);
+bool can_take(Connection& c); // there is memory for what is given back
 // Asks the peer's service to take its next step. A worker reports each change to the far end by itself, so requests are
 // rate-limited there: two ends that wait for each other would keep their services and the workers busy with nothing
 // else. False: the peer's process has ended.

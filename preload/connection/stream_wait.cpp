@@ -296,7 +296,8 @@ void attend_once(Connection& c, int fd) {
         if (section && (epoch & 1) != 0) {
             space_made(c, fd);
         }
-        if (section && (s.giving_back || c.in_ring().writer.clear.load() == (epoch | 1))) {
+        // Without memory to take them to, the bytes are read where they are: the peer waits for that, if not for ever.
+        if (section && (s.giving_back || (c.in_ring().writer.clear.load() == (epoch | 1) && can_take(c)))) {
             begin_to_give_back(c);
             if (const ssize_t step = give_back_step(c, fd); step != -EAGAIN) {
                 give_back_ended(c, fd, step);

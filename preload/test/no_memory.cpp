@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// A library to preload in front of the preload library: the kernel has no memory for the larger areas of a ring.
+// A library to preload in front of the preload library: the kernel has no memory for the larger areas of a ring, and
+// cannot map part of a mapping again, as under valgrind.
 #include <cerrno>
+#include <cstdarg>
 
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -17,4 +19,19 @@ extern "C" __attribute__((visibility("default"))) int madvise(void* at, size_t l
         return -1;
     }
     return static_cast<int>(syscall(SYS_madvise, at, length, advice));
+}
+
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name)
+extern "C" __attribute__((visibility("default"))) void* mremap(void* at, size_t from, size_t to, int flags,
+                                                               ...) noexcept {
+    if (from == 0) {
+        errno = EINVAL;
+        return MAP_FAILED; // NOLINT(performance-no-int-to-ptr)
+    }
+    va_list arguments;
+    va_start(arguments, flags);
+    void* wanted = (flags & MREMAP_FIXED) != 0 ? va_arg(arguments, void*) : nullptr;
+    va_end(arguments);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    return reinterpret_cast<void*>(syscall(SYS_mremap, at, from, to, flags, wanted));
 }

@@ -116,6 +116,22 @@ CALLS_CASE(plain_calls) {
     close_all(one);
 }
 
+// The reader is late.
+CALLS_CASE(what_a_closed_end_has_sent_arrives) {
+    const Pair one = pair();
+    std::vector<char> content(5000, 'x');
+    alarm(60);
+    MUST(send(one.client, content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+    MUST(shutdown(one.client, SHUT_WR) == 0 && close(one.client) == 0);
+    usleep(200000);
+    SAY(recv(one.server, content.data(), 1000, MSG_WAITALL));
+    usleep(200000);
+    SAY(recv(one.server, content.data(), content.size(), MSG_WAITALL));
+    SAY(recv(one.server, content.data(), 1, 0));
+    close(one.server);
+    close(one.listener);
+}
+
 CALLS_CASE(several_messages) {
     const Pair one = pair();
     char out[] = "onetwothree";

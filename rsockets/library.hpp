@@ -11,9 +11,9 @@
 
 #include "base/owned_fid.hpp"
 #include "rsockets/config.hpp"
+#include "rsockets/info_cache.hpp"
 #include "rsockets/mutex.hpp"
 #include "rsockets/service.hpp"
-#include "rsockets/ways.hpp"
 
 namespace rsockets {
 
@@ -26,7 +26,7 @@ class Library {
 
     [[nodiscard]] const Config& config() const { return config_; }
     Service& service() { return service_; }
-    Ways& ways() { return ways_; }
+    InfoCache& info_cache() { return info_cache_; }
 
     // The transport of an info's fabric, opened on first use; starts the service thread. 0 or -FI_E*.
     int transport_for(fi_info& info, Transport*& out);
@@ -48,7 +48,7 @@ class Library {
     Mutex mutex_;
     std::vector<std::unique_ptr<Transport>> transports_ RSOCKET_GUARDED_BY(mutex_); // never removed
     std::atomic<int> setups_{0};
-    Ways ways_;
+    InfoCache info_cache_;
     Service service_;
 };
 

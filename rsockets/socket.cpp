@@ -345,7 +345,7 @@ void Socket::fail(const ::fid* subject, int error) {
         parent->child_failed(*this); // which releases this socket
         return;
     }
-    library_.ways().forget(); // the route may have changed
+    library_.info_cache().forget(); // the route may have changed
     wait_queue_.notify_all();
 }
 

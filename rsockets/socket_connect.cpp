@@ -124,7 +124,7 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
         } catch (const std::bad_alloc&) { // the attempt must not stay under way
         }
         if (error != 0) {
-            library_.ways().forget(); // the cached result may be stale
+            library_.info_cache().forget(); // the cached result may be stale
             abandon(fd, attempt);
             return -error;
         }
@@ -205,8 +205,8 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
             return error;
         }
     }
-    const auto now = Ways::Clock::now();
-    base::Info found = library_.ways().find(to, from, now);
+    const auto now = InfoCache::Clock::now();
+    base::Info found = library_.info_cache().find(to, from, now);
     int ret = 0;
     if (!found) {
         if ((ret = provider::get_info(*hints, found)) != 0) {
@@ -214,7 +214,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
             const int error = routing_error(to);
             return ret != -FI_ENODATA ? -ret : error != 0 ? error : ENETUNREACH;
         }
-        library_.ways().keep(to, from, *found, now);
+        library_.info_cache().keep(to, from, *found, now);
     }
     if (from.set()) {
         provider::set_source_port(*found, from.port());

@@ -96,6 +96,24 @@ inline uint64_t now_ns() {
     return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
 }
 
+// Calls done(), which yields, until it returns true or the time is over.
+template <class Done> void wait_for(uint64_t timeout_ns, Done&& done) {
+    const uint64_t end = now_ns() + timeout_ns;
+    while (!done() && now_ns() < end) {
+    }
+}
+
+// Lets other threads run: also those of a lower priority once this one has waited for a millisecond.
+inline void yield_since(uint64_t begin_ns) {
+    constexpr uint64_t short_ns = 1000000;
+    if (now_ns() - begin_ns < short_ns) {
+        call(SYS_sched_yield);
+    } else {
+        const timespec pause{0, 100000};
+        call(SYS_nanosleep, &pause, nullptr); // no cancellation point
+    }
+}
+
 // Restores errno at the end of the scope.
 class ErrnoKept {
   public:

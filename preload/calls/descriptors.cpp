@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Descriptors: closing, duplicating, flags.
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
@@ -26,7 +26,7 @@ namespace {
 
 int close_one(int fd) {
     if (table::find(fd) == 0) [[likely]] {
-        const numbers::Using now(lifecycle::in_vfork_child);
+        const lowest_fd::ProgramCall call_of_program(lifecycle::in_vfork_child);
         if (table::find(fd) == 0) [[likely]] {
             return real::close(fd);
         }
@@ -68,13 +68,13 @@ int close_many(unsigned first, unsigned last, int flags) {
             }
         });
     }
-    const numbers::Using now(lifecycle::in_vfork_child);
+    const lowest_fd::ProgramCall call_of_program(lifecycle::in_vfork_child);
     return for_ranges(first, last, close);
 }
 
 // make() returns the lowest fd that is free, even while the library opens its own.
 template <class Make> int with_least_number(Make&& make) {
-    const numbers::Using now(lifecycle::in_vfork_child);
+    const lowest_fd::ProgramCall call_of_program(lifecycle::in_vfork_child);
     return make();
 }
 
@@ -89,7 +89,7 @@ int noted(int fd, int made) {
 
 template <class Real> int duplicate_onto(int fd, int onto, Real&& make) {
     outside_use::hand_over_duplicated(fd);
-    const numbers::Using now(lifecycle::in_vfork_child);
+    const lowest_fd::ProgramCall call_of_program(lifecycle::in_vfork_child);
     if (fd == onto || (table::find(onto) == 0 && table::find(fd) == 0)) {
         return noted(fd, make());
     }

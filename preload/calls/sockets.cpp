@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The kernel makes, connects, accepts and shuts down sockets. The library records it.
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/io.hpp"
@@ -120,7 +120,7 @@ std::atomic<int>* noted_option(int fd, int level, int name) {
 
 PRELOAD_EXPORT int socket(int domain, int type, int protocol) noexcept {
     const int fd = [&] {
-        const numbers::Using now(lifecycle::in_vfork_child); // the lowest free fd
+        const lowest_fd::ProgramCall call_of_program(lifecycle::in_vfork_child); // the lowest free fd
         return real::socket(domain, type, protocol);
     }();
     if (fd >= 0 && table::find(fd) != 0 && !lifecycle::in_vfork_child()) [[unlikely]] {

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Waiting for several descriptors.
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 #include "preload/calls/export.hpp"
 #include "preload/calls/real.hpp"
 #include "preload/connection/lifecycle.hpp"
@@ -157,7 +157,7 @@ EpollSet* known_set(int epfd) {
 
 template <class Create> int created(Create&& create) {
     const int fd = [&] {
-        const numbers::Using now(lifecycle::in_vfork_child);
+        const lowest_fd::ProgramCall call_of_program(lifecycle::in_vfork_child);
         return create();
     }();
     if (fd >= 0 && !lifecycle::in_vfork_child()) {

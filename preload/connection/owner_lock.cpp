@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 #include "preload/base/system.hpp"
 #include "preload/calls/real.hpp"
 
@@ -60,7 +60,7 @@ constinit std::atomic<bool> parent_waits{false}; // it was given up once
 
 // A process that has ended exists until its parent has waited for it, and the parent may wait for the lock.
 bool has_ended(pid_t process) {
-    const numbers::Making making; // polling the fd takes no longer than moving it away
+    const lowest_fd::Opening opening; // polling the fd takes no longer than moving it away
     const int fd = static_cast<int>(real::syscall(SYS_pidfd_open, process, 0));
     if (fd < 0) {
         return false;

@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/lifecycle_internal.hpp"
@@ -263,19 +263,19 @@ thread_local bool learns_result = false;
 
 void atfork_before() {
     before_fork();
-    numbers::Using::begin(in_vfork_child);
+    lowest_fd::ProgramCall::begin(in_vfork_child);
     raised_limit::begin_pause();
 }
 void atfork_parent() {
     raised_limit::end_pause();
-    numbers::Using::end();
+    lowest_fd::ProgramCall::end();
     if (!learns_result) { // libc's own, in forkpty(3)
         after_fork_in_parent(true);
     }
 }
 void atfork_child() {
     learns_result = false;
-    numbers::after_fork_in_child();
+    lowest_fd::after_fork_in_child();
     raised_limit::after_fork_in_child();
     after_fork_in_child();
 }
@@ -301,7 +301,7 @@ void after_forking(long made) {
         return;
     }
     raised_limit::end_pause();
-    numbers::Using::end();
+    lowest_fd::ProgramCall::end();
     after_fork_in_parent(made > 0);
 }
 

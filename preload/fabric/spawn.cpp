@@ -254,7 +254,7 @@ int spawn_worker() {
     static constinit Child child; // on the service's thread only
     std::array<int, 2> sockets{};
     {
-        const numbers::Making making;
+        const lowest_fd::Opening opening;
         if (sys::call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets.data()) != 0) {
             return -1;
         }

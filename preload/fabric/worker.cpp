@@ -334,7 +334,7 @@ unsigned Worker::read_messages() {
         if (n < 0) {
             return count;
         }
-        auto [fd, board] = rendezvous::passed_descriptors(header);
+        auto [fd, page] = rendezvous::passed_descriptors(header);
         const bool own_user = rendezvous::is_from_own_user(header);
         const auto received = rendezvous::delivered({bytes.data(), static_cast<size_t>(n)}, name_);
         if (const auto attended = rendezvous::parse<Attend>(received); attended) {
@@ -349,14 +349,14 @@ unsigned Worker::read_messages() {
                 given.token = wanted->token;
                 given.id = wanted->id;
                 (void)rendezvous::give_wakeup(inbox_, wanted->service, given, wakeup::descriptor(wanted->id),
-                                              wakeup::board_file());
+                                              wakeup::page_file());
             }
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given && own_user && fd >= 0) {
             if (find(given->token) != nullptr && rendezvous::is_eventfd(fd)) {
-                (void)wakeup::learn(given->id, getuid(), descriptors::keep(std::exchange(fd, -1)), board);
+                (void)wakeup::learn(given->id, getuid(), descriptors::keep(std::exchange(fd, -1)), page);
             }
         }
-        for (const int left : {fd, board}) {
+        for (const int left : {fd, page}) {
             if (left >= 0) {
                 close(left);
             }

@@ -5,23 +5,23 @@
 // allows that, and registered in the table, so that a program that closes all fds does not close these.
 #pragma once
 
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 
 namespace preload::descriptors {
 
 // Moves fd to a number of the library's; fd is closed. -1 if fd is negative or cannot be moved. Within the
-// numbers::Making in which fd was made.
+// lowest_fd::Opening in which fd was made.
 int keep(int fd);
 // The same for an optional descriptor: only if that takes no number from the program.
 int keep_spare(int fd);
 
 // Keeps the descriptor that open() makes. -1: it failed.
 template <class Open> int make(Open&& open) {
-    const numbers::Making making;
+    const lowest_fd::Opening opening;
     return keep(static_cast<int>(open()));
 }
 template <class Open> int make_spare(Open&& open) {
-    const numbers::Making making;
+    const lowest_fd::Opening opening;
     return keep_spare(static_cast<int>(open()));
 }
 // For a process without a program, before all else: every number is the library's, and there are as many as the hard

@@ -13,7 +13,7 @@
 #include <sched.h>
 #include <sys/stat.h>
 
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/path/segment.hpp"
@@ -131,7 +131,7 @@ void discard(std::span<const int> fds) {
 
 void await_discarded() {
     constexpr uint64_t timeout_ns = 200000000;
-    numbers::wait_for(timeout_ns, [] {
+    sys::wait_for(timeout_ns, [] {
         sys::call(SYS_sched_yield);
         return std::all_of(closers.begin(), closers.end(), has_gone);
     });

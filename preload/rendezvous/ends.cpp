@@ -199,7 +199,7 @@ Owner peer_owner(int fd, const Ends& ends, uid_t& user, uint64_t& received) {
     }
     Owner owner = ask(netlink, fd, ends, user, received);
     if (owner == Owner::unknown && sys::call(SYS_fcntl, netlink, F_GETFD) == -EBADF) {
-        owner = Owner::not_now; // the program has closed it while it was made (numbers.hpp)
+        owner = Owner::not_now; // the program has closed it while it was made (lowest_fd.hpp)
     }
     descriptors::close(netlink);
     return owner;

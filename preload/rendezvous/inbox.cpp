@@ -109,13 +109,13 @@ unsigned many_messages() {
     return many;
 }
 
-bool give_wakeup(int from, uint64_t service, const WakeupGiven& given, int fd, int board) {
+bool give_wakeup(int from, uint64_t service, const WakeupGiven& given, int fd, int page) {
     std::array<uint8_t, sizeof(service) + sizeof(given)> bytes{};
     memcpy(bytes.data(), &service, sizeof(service));
     memcpy(bytes.data() + sizeof(service), static_cast<const void*>(&given), sizeof(given));
     sockaddr_un to{};
     const socklen_t length = service_address(service, to);
-    return send_with(from, bytes.data(), bytes.size(), fd, &to, length, board);
+    return send_with(from, bytes.data(), bytes.size(), fd, &to, length, page);
 }
 
 bool is_eventfd(int fd) {

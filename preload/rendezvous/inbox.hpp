@@ -35,7 +35,7 @@ unsigned many_messages();
 // Of the longest message, and one more.
 inline constexpr size_t inbox_bytes = sizeof(uint64_t) + std::max(sizeof(WakeupWanted), sizeof(WakeupGiven)) + 1;
 // Sends it with both descriptors, or those that are not negative. False: it could not be sent.
-bool give_wakeup(int from, uint64_t service, const WakeupGiven& given, int fd, int board);
+bool give_wakeup(int from, uint64_t service, const WakeupGiven& given, int fd, int page);
 // The message behind the number in what an inbox has received; empty: there is none.
 inline std::span<const uint8_t> delivered(std::span<const uint8_t> bytes, uint64_t service) {
     uint64_t number = 0;

@@ -72,8 +72,8 @@ struct WakeupWanted {
     uint64_t service = 0; // the sender's, for the answer
 };
 
-// The answer, carrying the descriptor and its board's (see wait/board.hpp), or, to another user's process, the write
-// end of a pipe, see wait/wakeup_pipe.hpp. With neither, frames must wake the waiter.
+// The answer, carrying the descriptor and its page's (see wait/wakeup_page.hpp), or, to another user's process, the
+// write end of a pipe, see wait/wakeup_pipe.hpp. With neither, frames must wake the waiter.
 struct WakeupGiven {
     static constexpr uint64_t expected_magic = 0x6e657669'47747372; // "rstGiven"
     uint64_t magic = expected_magic;

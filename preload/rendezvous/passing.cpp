@@ -8,7 +8,7 @@
 
 #include <sys/uio.h>
 
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/rendezvous/descriptors.hpp"
@@ -96,7 +96,7 @@ long receive_from_stranger(int socket, msghdr& message, Passed& passed) {
     whole.msg_controllen = control.size();
     long n = 0;
     {
-        const numbers::Making making;
+        const lowest_fd::Opening opening;
         n = receive_message(socket, whole, 0);
         if (n >= 0) {
             size_t found = 0;
@@ -153,7 +153,7 @@ long receive_with(int socket, msghdr& message, Passed& passed, std::optional<uid
     if (!sender || !is_trusted(*sender)) {
         return receive_from_stranger(socket, message, passed);
     }
-    const numbers::Making making;
+    const lowest_fd::Opening opening;
     const long n = receive_message(socket, message, 0);
     if (n >= 0) { // an empty message may carry descriptors, too
         passed = passed_descriptors(message);

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#include "preload/base/numbers.hpp"
+#include "preload/base/lowest_fd.hpp"
 #include "preload/base/system.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/stream.hpp"
@@ -113,7 +113,7 @@ bool end_thread() {
         return id != 0 && sys::call(SYS_tgkill, process, id, 0) == -ESRCH;
     };
     const auto wait = [&] {
-        numbers::wait_for(timeout_ns, [&] {
+        sys::wait_for(timeout_ns, [&] {
             sys::call(SYS_sched_yield);
             return has_gone();
         });
@@ -357,7 +357,7 @@ void refuse() { stopped = true; }
 void stop() {
     constexpr uint64_t timeout_ns = 11000000000; // longer than another thread's pause() takes
     refuse();
-    numbers::wait_for(timeout_ns, [] {
+    sys::wait_for(timeout_ns, [] {
         const Stage now = stage;
         if (now == Stage::starting || now == Stage::pausing) {
             sys::call(SYS_sched_yield);

@@ -54,7 +54,7 @@ template <class Body> bool with_connection(uint64_t token, Body&& body) {
 bool may_have_descriptors(msghdr& header) { return rendezvous::is_from_own_user(header) && !policy::test_strangers(); }
 
 // The requester has the connection's token, so it is one of its two ends. Only processes of the same user get the
-// eventfd and the board.
+// eventfd and the page.
 void give_wakeup(const WakeupWanted& wanted, bool same_user) {
     if (!wakeup::is_own(wanted.id) || !with_connection(wanted.token, [](int, Connection&) {})) {
         return;
@@ -64,11 +64,11 @@ void give_wakeup(const WakeupWanted& wanted, bool same_user) {
     given.token = wanted.token;
     given.id = wanted.id;
     const int fd = same_user ? wakeup::descriptor(wanted.id) : wakeup::pipe_writer(wanted.id);
-    (void)rendezvous::give_wakeup(inbox, wanted.service, given, fd, same_user ? wakeup::board_file() : -1);
+    (void)rendezvous::give_wakeup(inbox, wanted.service, given, fd, same_user ? wakeup::page_file() : -1);
 }
 
 // Takes ownership of fd.
-void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool same_user) {
+void take_wakeup(const WakeupGiven& given, int fd, int page, uid_t sender, bool same_user) {
     bool wanted = false;
     bool known = false;
     with_connection(given.token, [&](int, Connection& c) {
@@ -77,7 +77,7 @@ void take_wakeup(const WakeupGiven& given, int fd, int board, uid_t sender, bool
         }
         const bool from_peer = !wanted && sender == c.peer_user.load();
         if (from_peer && same_user && fd >= 0 && rendezvous::is_eventfd(fd)) {
-            known = wakeup::learn(given.id, sender, std::exchange(fd, -1), board);
+            known = wakeup::learn(given.id, sender, std::exchange(fd, -1), page);
         } else if (from_peer && !same_user && fd >= 0) {
             known = wakeup::learn_pipe(given.id, sender, fd);
         }

@@ -21,8 +21,8 @@
 
 #include "fabtests/common/test.hpp"
 #include "preload/rendezvous/descriptors.hpp"
-#include "preload/wait/board.hpp"
 #include "preload/wait/wakeup.hpp"
+#include "preload/wait/wakeup_page.hpp"
 
 namespace {
 
@@ -62,8 +62,8 @@ class Foreign {
             close(fd_);
         }
     }
-    [[nodiscard]] bool learn(int board = -1) const {
-        return wakeup::learn(id_, user, preload::descriptors::keep(fcntl(fd_, F_DUPFD_CLOEXEC, 3)), board);
+    [[nodiscard]] bool learn(int page = -1) const {
+        return wakeup::learn(id_, user, preload::descriptors::keep(fcntl(fd_, F_DUPFD_CLOEXEC, 3)), page);
     }
     [[nodiscard]] bool wake() const { return wakeup::wake(id_, user); }
     [[nodiscard]] uint64_t taken() const { return ::taken(fd_); }
@@ -302,11 +302,11 @@ void test_threads_wake_while_ids_are_replaced() {
     EXPECT(refused < 20000); // all places may be in use at once
 }
 
-// The board is one page for each process, with a place for each id.
+// There is one page for each process, with a slot for each id.
 void test_a_peer_with_a_board_is_notified_once_until_it_looks() {
-    const int file = preload::Board::open_file();
-    preload::Board* board = preload::Board::make(file);
-    EXPECT(board != nullptr);
+    const int file = preload::WakeupPage::open_file();
+    preload::WakeupPage* page = preload::WakeupPage::make(file);
+    EXPECT(page != nullptr);
     const Foreign one(foreign_id(10, 1));
     const Foreign other(foreign_id(10, 2));
     EXPECT(one.learn(file));
@@ -315,53 +315,53 @@ void test_a_peer_with_a_board_is_notified_once_until_it_looks() {
     for (int i = 0; i < 3; ++i) {
         EXPECT(one.wake());
         EXPECT_EQ(one.taken(), 1U);
-        EXPECT(preload::Board::notified_at(board->places[1]) != 0);
+        EXPECT(preload::WakeupPage::notified_at(page->slots[1]) != 0);
         EXPECT(one.wake());
         EXPECT_EQ(one.taken(), 0U);
-        EXPECT(preload::Board::notified_at(board->places[2]) == 0);
-        preload::Board::clear(board->places[1]);
+        EXPECT(preload::WakeupPage::notified_at(page->slots[2]) == 0);
+        preload::WakeupPage::clear(page->slots[1]);
     }
     EXPECT(other.wake());
     EXPECT_EQ(other.taken(), 1U);
     EXPECT_EQ(one.taken(), 0U);
-    preload::Board::unmap(board);
+    preload::WakeupPage::unmap(page);
 }
 
-// One that was stopped between its word in the board and the descriptor keeps nobody from being woken.
+// One that was stopped between its notice in the page and the descriptor keeps nobody from being woken.
 void test_a_notice_whose_descriptor_was_not_written_counts_for_nothing() {
-    const int file = preload::Board::open_file();
-    preload::Board* board = preload::Board::make(file);
-    EXPECT(board != nullptr);
+    const int file = preload::WakeupPage::open_file();
+    preload::WakeupPage* page = preload::WakeupPage::make(file);
+    EXPECT(page != nullptr);
     const Foreign one(foreign_id(12, 3));
     EXPECT(one.learn(file));
     close(file);
-    preload::Board::Place& place = board->places[3];
-    const uint64_t notice = preload::Board::notify(place);
+    preload::WakeupPage::Slot& place = page->slots[3];
+    const uint64_t notice = preload::WakeupPage::notify(place);
     EXPECT(notice != 0);
     EXPECT(one.wake());
     EXPECT_EQ(one.taken(), 1U);
     EXPECT(one.wake());
     EXPECT_EQ(one.taken(), 0U);
     // And what it says when it goes on is about the notice that it gave, not about the next one.
-    preload::Board::clear(place);
-    EXPECT(preload::Board::notify(place) != 0);
-    preload::Board::written(place, notice);
+    preload::WakeupPage::clear(place);
+    EXPECT(preload::WakeupPage::notify(place) != 0);
+    preload::WakeupPage::written(place, notice);
     EXPECT(one.wake());
     EXPECT_EQ(one.taken(), 1U);
-    preload::Board::unmap(board);
+    preload::WakeupPage::unmap(page);
 }
 
 // It could be cut off under those who use it. The peer is woken all the same.
 void test_memory_that_is_no_board_is_not_mapped() {
-    const int resizable = memfd_create("board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int resizable = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     EXPECT_EQ(ftruncate(resizable, 4096), 0);
-    const int small = memfd_create("board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int small = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     EXPECT_EQ(ftruncate(small, 2048), 0);
     EXPECT_EQ(fcntl(small, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
     const int other = eventfd(0, EFD_CLOEXEC);
     uint64_t index = 0;
     for (const int file : {resizable, small, other}) {
-        EXPECT(preload::Board::map(file) == nullptr);
+        EXPECT(preload::WakeupPage::map(file) == nullptr);
         const Foreign one(foreign_id(11, ++index));
         EXPECT(one.learn(file));
         EXPECT(one.wake());

@@ -12,7 +12,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/rendezvous/descriptors.hpp"
-#include "preload/wait/board.hpp"
+#include "preload/wait/wakeup_page.hpp"
 #include "preload/wait/wakeup_pipe.hpp"
 
 namespace preload::wakeup {
@@ -35,9 +35,9 @@ struct Pipe {
     std::atomic<int> writer{-1};
 };
 constinit std::array<Pipe, own_count> pipes{};
-static_assert(own_count <= Board::count);
-constinit std::atomic<Board*> board{nullptr};
-constinit std::atomic<int> board_fd{0}; // fd + 1; 0: not made, -1: it failed, or is being made
+static_assert(own_count <= WakeupPage::count);
+constinit std::atomic<WakeupPage*> page{nullptr};
+constinit std::atomic<int> page_fd{0}; // fd + 1; 0: not made, -1: it failed, or is being made
 
 // Ids of other processes. Only the service thread replaces them; none is removed.
 struct Known {
@@ -45,8 +45,8 @@ struct Known {
     std::atomic<int> fd{-1};
     std::atomic<uid_t> user{0}; // of the process that has passed it
     std::atomic<bool> is_pipe{false};
-    std::atomic<Board*> board{nullptr}; // of its process
-    std::atomic<uint32_t> users{0};     // threads that are writing it
+    std::atomic<WakeupPage*> page{nullptr}; // of its process
+    std::atomic<uint32_t> users{0};         // threads that are writing it
 };
 constexpr size_t known_count = 128;
 constexpr size_t places = 8; // slots in which one may be
@@ -85,26 +85,26 @@ uint32_t free_index(uint32_t taken) {
     return static_cast<uint32_t>(std::countr_one(others != UINT32_MAX ? others : taken));
 }
 
-Board::Place* own_place(Id id) {
-    Board* own_board = board.load(std::memory_order_acquire);
+WakeupPage::Slot* own_slot(Id id) {
+    WakeupPage* own_page = page.load(std::memory_order_acquire);
     const uint64_t index = id & index_mask;
-    return own_board != nullptr && id != 0 && index < own_count ? &own_board->places[index] : nullptr;
+    return own_page != nullptr && id != 0 && index < own_count ? &own_page->slots[index] : nullptr;
 }
 
-// Without a board, each wake-up writes the descriptor.
-void make_board() {
+// Without a page, each wake-up writes the descriptor.
+void make_page() {
     int not_made = 0;
-    if (board_fd.load() != 0 || !board_fd.compare_exchange_strong(not_made, -1)) {
+    if (page_fd.load() != 0 || !page_fd.compare_exchange_strong(not_made, -1)) {
         return;
     }
-    const int kept = descriptors::make_spare(Board::open_file);
-    Board* made = Board::make(kept);
+    const int kept = descriptors::make_spare(WakeupPage::open_file);
+    WakeupPage* made = WakeupPage::make(kept);
     if (made == nullptr) {
         descriptors::close(kept);
         return;
     }
-    board.store(made, std::memory_order_release);
-    board_fd = kept + 1;
+    page.store(made, std::memory_order_release);
+    page_fd = kept + 1;
 }
 
 } // namespace
@@ -126,7 +126,7 @@ Id acquire() {
     }
     if (own[index].load() == 0) {
         own[index] = descriptors::make_spare([] { return sys::call(SYS_eventfd2, 0, EFD_CLOEXEC); }) + 1;
-        make_board();
+        make_page();
     }
     const Id id = part | index;
     clear(id); // the new owner has not armed it yet
@@ -140,17 +140,17 @@ Id acquire() {
 void release(Id id) { busy.fetch_and(~(uint32_t{1} << (id & index_mask)), std::memory_order_release); }
 
 uint64_t notified_at(Id id) {
-    const Board::Place* place = own_place(id);
-    return place != nullptr ? Board::notified_at(*place) : 0;
+    const WakeupPage::Slot* slot = own_slot(id);
+    return slot != nullptr ? WakeupPage::notified_at(*slot) : 0;
 }
 
 void clear(Id id) {
-    if (Board::Place* place = own_place(id); place != nullptr) {
-        Board::clear(*place);
+    if (WakeupPage::Slot* slot = own_slot(id); slot != nullptr) {
+        WakeupPage::clear(*slot);
     }
 }
 
-int board_file() { return std::max(board_fd.load(), 0) - 1; }
+int page_file() { return std::max(page_fd.load(), 0) - 1; }
 
 bool is_own(Id id) { return (id & ~index_mask) == process.load() && process.load() != 0 && descriptor(id) >= 0; }
 
@@ -165,7 +165,7 @@ bool make_pipe(Pipe& one) {
     int reader = -1;
     int writer = -1;
     {
-        const numbers::Making making;
+        const lowest_fd::Opening opening;
         const wakeup_pipe::Ends made = wakeup_pipe::make();
         reader = descriptors::keep_spare(made.reader);
         writer = descriptors::keep_spare(made.writer);
@@ -210,14 +210,14 @@ void drain(Id id) {
 
 namespace {
 
-// place: of the id that fd belongs to, or null.
-void write_unless_written(Board::Place* place, int fd) {
-    const uint64_t notice = place != nullptr ? Board::notify(*place) : 0;
-    if (place == nullptr || notice != 0) {
+// slot: of the id that fd belongs to, or null.
+void write_unless_written(WakeupPage::Slot* slot, int fd) {
+    const uint64_t notice = slot != nullptr ? WakeupPage::notify(*slot) : 0;
+    if (slot == nullptr || notice != 0) {
         write_one(fd);
     }
     if (notice != 0) {
-        Board::written(*place, notice);
+        WakeupPage::written(*slot, notice);
     }
 }
 
@@ -225,8 +225,8 @@ void write_unless_written(Board::Place* place, int fd) {
 
 void wake_own(Id id) {
     if (is_own(id)) {
-        if (Board::Place* place = own_place(id); place != nullptr) {
-            (void)Board::notify(*place);
+        if (WakeupPage::Slot* slot = own_slot(id); slot != nullptr) {
+            (void)WakeupPage::notify(*slot);
         }
         write_one(descriptor(id)); // always: some callers report changes that are not visible in memory
     }
@@ -234,7 +234,7 @@ void wake_own(Id id) {
 
 bool wake(Id id, uid_t user) {
     if (is_own(id)) {
-        write_unless_written(own_place(id), descriptor(id));
+        write_unless_written(own_slot(id), descriptor(id));
         return true;
     }
     for (size_t i = 0; i < places; ++i) {
@@ -247,8 +247,8 @@ bool wake(Id id, uid_t user) {
         if (done && one.is_pipe.load()) {
             done = wakeup_pipe::notify(one.fd.load());
         } else if (done) {
-            Board* theirs = one.board.load();
-            write_unless_written(theirs != nullptr ? &theirs->places[id & index_mask] : nullptr, one.fd.load());
+            WakeupPage* theirs = one.page.load();
+            write_unless_written(theirs != nullptr ? &theirs->slots[id & index_mask] : nullptr, one.fd.load());
         }
         one.users.fetch_sub(1);
         return done;
@@ -258,14 +258,14 @@ bool wake(Id id, uid_t user) {
 
 namespace {
 
-bool keep_known(Id id, uid_t user, int fd, bool is_pipe, Board* theirs) {
+bool keep_known(Id id, uid_t user, int fd, bool is_pipe, WakeupPage* theirs) {
     static uint32_t next = 0;
     Known* place = nullptr;
     for (size_t i = 0; i < places && place == nullptr; ++i) {
         Known& one = place_of(id, i);
         if (one.id.load() == id && one.user.load() == user) {
             descriptors::close(fd); // it was requested twice
-            Board::unmap(theirs);
+            WakeupPage::unmap(theirs);
             return true;
         }
         place = one.fd.load() < 0 ? &one : nullptr;
@@ -276,7 +276,7 @@ bool keep_known(Id id, uid_t user, int fd, bool is_pipe, Board* theirs) {
         const Id before = one.id.exchange(0);
         if (one.users.load() == 0) {
             descriptors::close(one.fd.exchange(-1));
-            Board::unmap(one.board.exchange(nullptr));
+            WakeupPage::unmap(one.page.exchange(nullptr));
             place = &one;
         } else {
             one.id.store(before);
@@ -284,10 +284,10 @@ bool keep_known(Id id, uid_t user, int fd, bool is_pipe, Board* theirs) {
     }
     if (place == nullptr || !descriptors::is_spare(fd)) {
         descriptors::close(fd);
-        Board::unmap(theirs);
+        WakeupPage::unmap(theirs);
         return false;
     }
-    place->board = theirs;
+    place->page = theirs;
     place->user = user;
     place->fd = fd;
     place->is_pipe = is_pipe;
@@ -297,8 +297,8 @@ bool keep_known(Id id, uid_t user, int fd, bool is_pipe, Board* theirs) {
 
 } // namespace
 
-bool learn(Id id, uid_t user, int fd, int board) {
-    Board* theirs = board >= 0 && (id & index_mask) < Board::count ? Board::map(board) : nullptr;
+bool learn(Id id, uid_t user, int fd, int page) {
+    WakeupPage* theirs = page >= 0 && (id & index_mask) < WakeupPage::count ? WakeupPage::map(page) : nullptr;
     return keep_known(id, user, fd, false, theirs);
 }
 
@@ -315,8 +315,8 @@ void after_fork_in_child() {
     for (auto& one : own) {
         one = 0;
     }
-    Board::leave_to_parent(board.exchange(nullptr));
-    board_fd = 0;
+    WakeupPage::leave_to_parent(page.exchange(nullptr));
+    page_fd = 0;
     for (Pipe& one : pipes) {
         one.reader = 0;
         one.writer = -1;
@@ -324,7 +324,7 @@ void after_fork_in_child() {
     for (Known& one : known) {
         one.id = 0;
         one.fd = -1;
-        Board::leave_to_parent(one.board.exchange(nullptr));
+        WakeupPage::leave_to_parent(one.page.exchange(nullptr));
         one.users = 0;
     }
 }

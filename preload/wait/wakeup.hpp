@@ -42,10 +42,10 @@ void wake_own(Id id); // no effect on an id of another process
 // writes, which could name another process's id.
 bool wake(Id id, uid_t user);
 // Stores the descriptor that another process has passed for its id, and takes ownership of it. Service thread only.
-// False: there is no fd number or place for it, and it is closed. board: the memory file of that process's board, or
+// False: there is no fd number or place for it, and it is closed. page: the memory file of that process's page, or
 // -1.
-bool learn(Id id, uid_t user, int fd, int board);
-int board_file(); // of this process; -1: it has none
+bool learn(Id id, uid_t user, int fd, int page);
+int page_file(); // of this process; -1: it has none
 // The same for the write end of a pipe, which stays the caller's.
 bool learn_pipe(Id id, uid_t user, int writer);
 void after_fork_in_child(); // its descriptors are closed elsewhere

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
-#include "preload/wait/board.hpp"
+#include "preload/wait/wakeup_page.hpp"
 
 #include <new>
 
@@ -15,7 +15,7 @@ namespace preload {
 namespace {
 
 constexpr long bytes = 4096;
-static_assert(sizeof(Board) <= bytes);
+static_assert(sizeof(WakeupPage) <= bytes);
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 void* map_file(int fd) {
@@ -25,38 +25,38 @@ void* map_file(int fd) {
 
 } // namespace
 
-int Board::open_file() {
-    return static_cast<int>(sys::call(SYS_memfd_create, "rspreload-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+int WakeupPage::open_file() {
+    return static_cast<int>(sys::call(SYS_memfd_create, "rspreload-wakeups", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 }
 
-Board* Board::make(int fd) {
+WakeupPage* WakeupPage::make(int fd) {
     // By a thread of the program, when it first sleeps.
     const bool made = fd >= 0 &&
                       sys::without_file_limit_signal([&] { return sys::call(SYS_ftruncate, fd, bytes); }) == 0 &&
                       sys::call(SYS_fcntl, fd, F_ADD_SEALS, wanted_seals) == 0;
     void* at = made ? map_file(fd) : nullptr;
-    return at != nullptr ? new (at) Board : nullptr;
+    return at != nullptr ? new (at) WakeupPage : nullptr;
 }
 
-Board* Board::map(int fd) {
+WakeupPage* WakeupPage::map(int fd) {
     struct stat about {};
     // Checks the seals first: only memory files have any.
     const long seals = sys::call(SYS_fcntl, fd, F_GET_SEALS, 0);
     if (seals < 0 || (seals & wanted_seals) != wanted_seals || fstat(fd, &about) != 0 || about.st_size != bytes) {
         return nullptr;
     }
-    return static_cast<Board*>(map_file(fd));
+    return static_cast<WakeupPage*>(map_file(fd));
 }
 
-void Board::unmap(Board* board) {
-    if (board != nullptr) {
-        munmap(board, bytes);
+void WakeupPage::unmap(WakeupPage* page) {
+    if (page != nullptr) {
+        munmap(page, bytes);
     }
 }
 
-void Board::leave_to_parent(Board* board) {
-    if (board != nullptr) {
-        (void)mmap(board, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+void WakeupPage::leave_to_parent(WakeupPage* page) {
+    if (page != nullptr) {
+        (void)mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     }
 }
 

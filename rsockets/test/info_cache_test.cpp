@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// How often libfabric is asked for the way to an address: this program's own fi_getinfo counts.
+// How often libfabric is asked for the device and address of a destination: this program's own fi_getinfo counts.
 #include <atomic>
 #include <cstring>
 
@@ -30,7 +30,7 @@ namespace {
 using namespace fabtests;
 using namespace rsocket_test;
 
-void test_connecting_in_a_row_asks_for_the_way_once_a_second() {
+void test_connecting_in_a_row_asks_libfabric_once_a_second() {
     const Number from = listener();
     const uint16_t port = port_of(from);
     const auto start = Clock::now();
@@ -46,7 +46,7 @@ void test_connecting_in_a_row_asks_for_the_way_once_a_second() {
     EXPECT(asked - before <= 1 + milliseconds_since(start) / 1000);
 }
 
-void test_the_way_leads_to_every_port() {
+void test_a_cached_result_serves_every_port() {
     const Number one = listener();
     const Number other = listener();
     const Number to_one = connected_to(port_of(one));
@@ -59,7 +59,7 @@ void test_the_way_leads_to_every_port() {
     EXPECT_EQ(received(at_other, 1), "2");
 }
 
-void test_a_way_that_failed_is_asked_for_again() {
+void test_after_a_failed_connect_libfabric_is_asked_again() {
     Number from = listener();
     const uint16_t port = port_of(from);
     (void)connected_to(port);
@@ -77,9 +77,9 @@ void test_a_way_that_failed_is_asked_for_again() {
 
 int main() {
     const CMUnitTest tests[] = {
-        FABTEST(test_connecting_in_a_row_asks_for_the_way_once_a_second),
-        FABTEST(test_the_way_leads_to_every_port),
-        FABTEST(test_a_way_that_failed_is_asked_for_again),
+        FABTEST(test_connecting_in_a_row_asks_libfabric_once_a_second),
+        FABTEST(test_a_cached_result_serves_every_port),
+        FABTEST(test_after_a_failed_connect_libfabric_is_asked_again),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
-#include "rsockets/ways.hpp"
+#include "rsockets/info_cache.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@ namespace rsockets {
 namespace {
 
 constexpr auto max_age = std::chrono::seconds(1);
-constexpr size_t max_ways = 16;
+constexpr size_t max_entries = 16;
 
 Address without_port(Address address) {
     if (address.set()) {
@@ -25,19 +25,19 @@ bool same(const Address& a, const Address& b) {
 
 } // namespace
 
-base::Info Ways::find(const Address& to, const Address& from, Clock::time_point now) {
+base::Info InfoCache::find(const Address& to, const Address& from, Clock::time_point now) {
     const Guard lock(mutex_);
-    const auto way = std::find_if(ways_.begin(), ways_.end(), [&](const Way& one) {
+    const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& one) {
         return now - one.asked < max_age && same(one.to, without_port(to)) && same(one.from, without_port(from));
     });
-    base::Info copy(way != ways_.end() ? fi_dupinfo(way->info.get()) : nullptr);
+    base::Info copy(entry != entries_.end() ? fi_dupinfo(entry->info.get()) : nullptr);
     if (copy) {
         memcpy(copy->dest_addr, to.get(), std::min<size_t>(copy->dest_addrlen, to.length));
     }
     return copy;
 }
 
-void Ways::keep(const Address& to, const Address& from, const fi_info& found, Clock::time_point now) {
+void InfoCache::keep(const Address& to, const Address& from, const fi_info& found, Clock::time_point now) {
     // If the core chooses the source port at once, the port is for one connection only.
     if (found.dest_addr == nullptr || found.dest_addrlen != to.length ||
         (found.src_addr != nullptr && !from.set() &&
@@ -49,17 +49,17 @@ void Ways::keep(const Address& to, const Address& from, const fi_info& found, Cl
         return;
     }
     const Guard lock(mutex_);
-    std::erase_if(ways_, [&](const Way& one) {
+    std::erase_if(entries_, [&](const Entry& one) {
         return now - one.asked >= max_age || (same(one.to, without_port(to)) && same(one.from, without_port(from)));
     });
-    if (ways_.size() < max_ways) {
-        ways_.push_back({without_port(to), without_port(from), std::move(copy), now});
+    if (entries_.size() < max_entries) {
+        entries_.push_back({without_port(to), without_port(from), std::move(copy), now});
     }
 }
 
-void Ways::forget() {
+void InfoCache::forget() {
     const Guard lock(mutex_);
-    ways_.clear();
+    entries_.clear();
 }
 
 } // namespace rsockets

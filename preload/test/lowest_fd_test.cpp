@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // A program that closes, replaces and passes on numbers which it does not have, while the library makes descriptors of
-// its own: each has the least free number for a moment. numbers_test.sh runs it.
+// its own: each has the lowest free number for a moment. lowest_fd_test.sh runs it.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -76,7 +76,7 @@ class Connections {
     int first_free_ = -1;
 };
 
-// Calls body(number) for the least free numbers, again and again, on a thread of its own.
+// Calls body(number) for the lowest free numbers, again and again, on a thread of its own.
 template <class Body> class Meanwhile {
   public:
     Meanwhile(int first, Body body)
@@ -123,7 +123,7 @@ void test_a_range_of_free_numbers_closes_nothing() {
 
 void test_a_duplicate_on_a_free_number_stays_what_it_is() {
     const Connections connections;
-    const int made = memfd_create("numbers_test", MFD_CLOEXEC);
+    const int made = memfd_create("lowest_fd_test", MFD_CLOEXEC);
     const int file = fcntl(made, F_DUPFD_CLOEXEC, 256); // out of the way
     EXPECT(made >= 0 && file >= 0);
     close(made);

@@ -15,7 +15,7 @@
 
 namespace rsockets {
 
-class Ways {
+class InfoCache {
   public:
     using Clock = std::chrono::steady_clock;
 
@@ -26,7 +26,7 @@ class Ways {
     void forget();
 
   private:
-    struct Way {
+    struct Entry {
         Address to; // without ports
         Address from;
         base::Info info;
@@ -34,7 +34,7 @@ class Ways {
     };
 
     Mutex mutex_; // a leaf: nothing else is locked under it
-    std::vector<Way> ways_ RSOCKET_GUARDED_BY(mutex_);
+    std::vector<Entry> entries_ RSOCKET_GUARDED_BY(mutex_);
 };
 
 } // namespace rsockets

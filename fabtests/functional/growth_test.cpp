@@ -302,7 +302,7 @@ void test_the_environment_sets_how_large_they_grow() {
 }
 
 void test_a_size_of_the_environment_stays() {
-    run_in_child("growing", {"FI_RSTREAM_RECV_BUF_SIZE=32768"}, {"32768", "0"});
+    run_in_child("growing", {"FI_RSTREAM_RECV_BUF_SIZE=32768"}, {"32768", "32768"});
     run_in_child("growing", {"FI_RSTREAM_SEND_BUF_SIZE=8192"}, {"32768", "8192"});
 }
 

@@ -303,7 +303,7 @@ void test_threads_wake_while_ids_are_replaced() {
 }
 
 // There is one page for each process, with a slot for each id.
-void test_a_peer_with_a_board_is_notified_once_until_it_looks() {
+void test_a_peer_with_a_page_is_notified_once_until_it_looks() {
     const int file = preload::WakeupPage::open_file();
     preload::WakeupPage* page = preload::WakeupPage::make(file);
     EXPECT(page != nullptr);
@@ -352,7 +352,7 @@ void test_a_notice_whose_descriptor_was_not_written_counts_for_nothing() {
 }
 
 // It could be cut off under those who use it. The peer is woken all the same.
-void test_memory_that_is_no_board_is_not_mapped() {
+void test_memory_that_is_no_page_is_not_mapped() {
     const int resizable = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     EXPECT_EQ(ftruncate(resizable, 4096), 0);
     const int small = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -419,9 +419,9 @@ int main() {
         FABTEST(test_an_id_that_is_learned_twice_keeps_one_descriptor),
         FABTEST(test_more_ids_than_places_replace_each_other),
         FABTEST(test_threads_wake_while_ids_are_replaced),
-        FABTEST(test_a_peer_with_a_board_is_notified_once_until_it_looks),
+        FABTEST(test_a_peer_with_a_page_is_notified_once_until_it_looks),
         FABTEST(test_a_notice_whose_descriptor_was_not_written_counts_for_nothing),
-        FABTEST(test_memory_that_is_no_board_is_not_mapped),
+        FABTEST(test_memory_that_is_no_page_is_not_mapped),
         FABTEST(test_a_child_has_no_ids_of_its_parents),
         FABTEST(test_without_spare_numbers_there_is_no_id), // the last: the hard limit stays
     };

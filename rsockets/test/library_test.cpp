@@ -328,7 +328,27 @@ void role_sends_first(const std::vector<std::string>&) {
     other.join();
 }
 
-void test_both_ends_may_send_before_they_receive() { run_in_child("sends_first", {"RS_CONFIG_DIR=/nonexistent"}); }
+// The same of programs that ask whether there is space, and send as much as the buffers hold at first, or a part of it.
+void role_asks_and_sends_first(const std::vector<std::string>&) {
+    constexpr size_t size = size_t{384} << 10;
+    const Ends ends = connected();
+    const std::vector<char> block(8192, 'b');
+    for (size_t sent = 0; sent < size; sent += block.size()) {
+        for (const int fd : {static_cast<int>(ends.client), static_cast<int>(ends.server)}) {
+            pollfd space{fd, POLLOUT, 0};
+            EXPECT_EQ(rpoll(&space, 1, patience(10000)), 1);
+            send_all(fd, {block.begin(), block.end()});
+        }
+    }
+    EXPECT_EQ(received(ends.client, size).size(), size);
+    EXPECT_EQ(received(ends.server, size).size(), size);
+}
+
+void test_both_ends_may_send_before_they_receive() {
+    for (const char* role : {"sends_first", "asks_and_sends_first"}) {
+        run_in_child(role, {"RS_CONFIG_DIR=/nonexistent"});
+    }
+}
 
 void role_connects_to_itself(const std::vector<std::string>&) {
     Ends ends = connected();
@@ -526,6 +546,7 @@ int main(int argc, char** argv) {
         {"tells_defaults", role_tells_defaults},
         {"grows", role_grows},
         {"sends_first", role_sends_first},
+        {"asks_and_sends_first", role_asks_and_sends_first},
         {"connects_to_itself", role_connects_to_itself},
     };
     if (const auto status = play_role(argc, argv, roles)) {

@@ -253,7 +253,6 @@ CALLS_CASE(lists_of_asynchronous_operations) {
     say("%s", in);
     say_echo(other.client, other.server);
     close_all(other);
-    SAY(lio_listio(LIO_WAIT, list, -1, nullptr));
     say_echo(one.client, one.server);
     close_all(one);
 }

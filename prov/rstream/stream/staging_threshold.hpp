@@ -27,6 +27,7 @@ class StagingThreshold {
 
     // A send found the ring full.
     void on_stall() { ++stalls_; }
+    // The same, and the peer's is full, too.
     void on_both_full(size_t staging) { both_full_ = limit_ > staging; }
     [[nodiscard]] bool reached() const { return both_full_ || stalls_ >= wire::RingWish::stall_limit; }
     void reset() {

@@ -163,6 +163,7 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
 
     // stream_transfer.cpp
     void resize_ring();
+    bool enlarge_full();
     void flush_control();
 
     Domain& domain_;

@@ -74,6 +74,9 @@ ssize_t Stream::write_map(const void* buffer, size_t length, uint64_t offset, bo
     if (written == -FI_EAGAIN) {
         progress();
         written = transmit_.write(iomap_.wire(), from, length, offset, more, left);
+        if (written == -FI_EAGAIN && enlarge_full()) {
+            written = transmit_.write(iomap_.wire(), from, length, offset, more, left);
+        }
     } else if (left.poll) {
         progress();
     }

@@ -16,23 +16,35 @@ ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
     if (sent == -FI_EAGAIN) {
         progress();
         sent = transmit_.send(iov, count, more, left);
+        if (sent == -FI_EAGAIN && enlarge_full()) {
+            sent = transmit_.send(iov, count, more, left);
+        }
     } else if (left.poll) {
         progress();
     }
     if (left.resize && transmit_.resize()) {
-        if (sent == -FI_EAGAIN) {
-            sent = transmit_.send(iov, count, more, left);
-        }
         wake_waiters(); // another thread may wait for the space
     }
     readiness_.on_send(sent);
     return sent;
 }
 
+// For a call that finds no space.
+bool Stream::enlarge_full() {
+    const bool enlarged = transmit_.enlarge_full();
+    if (enlarged) {
+        wake_waiters(); // another thread may wait for the space
+    }
+    return enlarged;
+}
+
 ssize_t Stream::peek_send() {
     progress();
     ssize_t result = transmit_.error();
     if (result == 0) {
+        if (link_.space() == 0) { // who asks before each send may never make one that finds none
+            enlarge_full();
+        }
         const size_t space = link_.space();
         result = space != 0 ? static_cast<ssize_t>(space) : -FI_EAGAIN;
     }

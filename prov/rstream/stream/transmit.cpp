@@ -315,11 +315,23 @@ size_t Transmit::staging_goal() const { return staging_threshold_.goal(link_.pee
 
 // A send found no space, at the peer or in the staging ring.
 void Transmit::note_held_up() {
-    if (!link_.held_up()) {
-        staging_threshold_.on_both_full(link_.staging_size());
-    } else if (staging_goal() != 0) {
+    if (link_.held_up() && staging_goal() != 0) {
         staging_threshold_.on_stall();
     }
+}
+
+bool Transmit::enlarge_full() {
+    {
+        const Posting posting(*this);
+        if (!link_.both_full() || link_.staging_moves()) {
+            return false;
+        }
+        staging_threshold_.on_both_full(link_.staging_size());
+        if (!staging_threshold_.reached()) {
+            return false;
+        }
+    }
+    return resize();
 }
 
 bool Transmit::resize() {
@@ -327,9 +339,11 @@ bool Transmit::resize() {
         return false;
     }
     RegisteredBuffer emptied; // released at the end, without a lock
+    size_t present = 0;
     size_t size = 0;
     {
         const Posting posting(*this);
+        present = link_.staging_size();
         if (link_.staging_moves()) {
             if (link_.settle_staging()) {
                 emptied = staging_.settle();
@@ -341,8 +355,11 @@ bool Transmit::resize() {
     }
     if (size != 0) {
         RegisteredBuffer made;
-        if (make_buffer(core_, size, FI_WRITE, core_.traits().local_mr, made) != 0) {
-            return false;
+        while (make_buffer(core_, size, FI_WRITE, core_.traits().local_mr, made) != 0) {
+            size /= 2;
+            if (size < 2 * present) {
+                return false;
+            }
         }
         const Posting posting(*this);
         staging_.set_next(std::move(made));

@@ -80,6 +80,9 @@ class Transmit {
                   Leftover& left) BASE_EXCLUDES(posting_);
     // 0, or why nothing can be sent any more. After any call has reported the loss of a connection, it is -FI_EPIPE.
     int error();
+    // Allocates a larger staging ring if there is no space, here and at the peer: two programs that send to each other
+    // before they receive wait for nothing else. Whether there is space now. Can block.
+    bool enlarge_full() BASE_EXCLUDES(posting_);
     // Allocates a larger staging ring if one is due, and releases one that is no longer in use. Can block. Whether
     // there is more space now.
     bool resize() BASE_EXCLUDES(posting_);

@@ -80,6 +80,8 @@ class Link {
     void stage(size_t length) { send_.stage(length); }
     // The program has more data than there is space. False if the peer's ring is full.
     bool held_up();
+    // No space for more, here and at the peer.
+    [[nodiscard]] bool both_full() const { return send_.both_full(); }
     // The bytes copied to a free extent are for an iomap of the peer's. `apart`: fenced, in a message without earlier
     // bytes.
     void stage_write(size_t length, const Maps::Target& target, bool apart = false);

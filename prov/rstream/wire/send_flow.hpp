@@ -68,6 +68,11 @@ class SendFlow {
     [[nodiscard]] uint64_t peer_consumed() const { return peer_consumed_.load(std::memory_order_acquire); }
     // Bytes are staged, and the peer's ring has no space.
     [[nodiscard]] bool window_closed() const { return unposted() && window() == 0; }
+    // There is no space, nor at the peer: most of what is staged waits for the peer, and not for the core.
+    [[nodiscard]] bool both_full() const {
+        const uint64_t pending = staged_.load(std::memory_order_relaxed) - posted_.load(std::memory_order_relaxed);
+        return space() == 0 && 2 * pending >= capacity() && (window() == 0 || in_flight() >= credits_);
+    }
     [[nodiscard]] size_t window() const { return peer_.capacity() - (sent() - peer_consumed()); }
 
     // Where to copy the next bytes, at most `length`; then call `stage`.

@@ -272,10 +272,27 @@ void test_what_the_core_fails_with_is_reported(void** state) {
 }
 
 void test_many_bytes_that_are_held_back_ask_for_a_poll(void** state) {
-    Scene& scene = of(state);
-    scene.core.refusal = -FI_EAGAIN;
-    assert_int_equal(scene.send(PartsScene::staging_size / 4), PartsScene::staging_size / 4);
-    assert_true(scene.left.poll);
+    constexpr size_t quantum = PartsScene::staging_size / 4;
+    constexpr int tries = 100; // both sends must be within a tick
+    bool polled = false;
+    bool in_a_tick = false;
+    for (int i = 0; i < tries && !in_a_tick; ++i) {
+        timespec before{};
+        timespec after{};
+        tear_down(state);
+        assert_int_equal(set_up(state), 0);
+        Scene& fresh = of(state);
+        fresh.core.refusal = -FI_EAGAIN;
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &before);
+        assert_int_equal(fresh.send("x"), 1); // polls, as the first one
+        fresh.left.poll = false;
+        assert_int_equal(fresh.send(quantum), quantum);
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &after);
+        polled = fresh.left.poll;
+        in_a_tick = before.tv_sec == after.tv_sec && before.tv_nsec == after.tv_nsec;
+    }
+    assert_true(in_a_tick);
+    assert_true(polled);
 }
 
 void test_few_bytes_ask_for_a_poll_once_the_clock_has_ticked(void** state) {
@@ -504,6 +521,32 @@ void test_a_busy_stream_gets_a_larger_staging_ring(void** state) {
     assert_true(last.size() > chunk);
 }
 
+// The core is done with all of it, and the peer reads nothing.
+size_t fill_both(Scene& scene) {
+    size_t filled = 0;
+    for (ssize_t sent = 0; (sent = scene.send(1000)) > 0;) {
+        filled += static_cast<size_t>(sent);
+        scene.complete_all();
+    }
+    return filled;
+}
+
+void test_a_staging_ring_grows_once_the_peers_ring_is_full_too(void** state) {
+    Scene& scene = of(state);
+    assert_int_equal(scene.send(PartsScene::staging_size), PartsScene::staging_size);
+    assert_false(scene.transmit.enlarge_full()); // it waits for the core
+    scene.complete_all();
+    assert_int_equal(fill_both(scene), PartsScene::ring_size);
+    assert_int_equal(scene.link.staging_size(), PartsScene::staging_size);
+    assert_true(scene.transmit.enlarge_full());
+    assert_int_equal(scene.link.staging_size(), 4 * PartsScene::staging_size);
+    assert_false(scene.transmit.enlarge_full());
+    assert_int_equal(fill_both(scene), 3 * PartsScene::staging_size);
+    assert_false(scene.transmit.enlarge_full()); // the limit
+    assert_int_equal(scene.send(1), -FI_EAGAIN);
+    assert_null(scene.broken);
+}
+
 void test_a_staging_ring_of_a_size_that_was_asked_for_stays(void** state) {
     Scene& scene = of(state);
     for (int i = 0; i < 100; ++i) {
@@ -513,6 +556,9 @@ void test_a_staging_ring_of_a_size_that_was_asked_for_stays(void** state) {
     }
     assert_false(scene.left.resize);
     scene.transmit.resize();
+    assert_int_equal(scene.link.staging_size(), PartsScene::staging_size);
+    fill_both(scene);
+    assert_false(scene.transmit.enlarge_full());
     assert_int_equal(scene.link.staging_size(), PartsScene::staging_size);
 }
 
@@ -552,6 +598,7 @@ int main() {
         test(test_on_a_core_without_order_the_last_bytes_go_alone, set_up),
         test(test_a_write_to_a_map_does_not_pass_a_header_that_waits, set_up_headers_inject),
         test(test_a_busy_stream_gets_a_larger_staging_ring, set_up_growing),
+        test(test_a_staging_ring_grows_once_the_peers_ring_is_full_too, set_up_growing),
         test(test_a_staging_ring_of_a_size_that_was_asked_for_stays, set_up),
     };
     return RUN_TAP(tests);

@@ -4,10 +4,9 @@
 // Connections that existed before this process had them: from the program that executed it, or by SCM_RIGHTS.
 #include "preload/connection/lifecycle.hpp"
 
-#include <array>
+#include <atomic>
 
 #include <netinet/in.h>
-#include <sys/stat.h>
 
 #include "preload/base/system.hpp"
 #include "preload/connection/made_sockets.hpp"
@@ -27,6 +26,31 @@ bool is_tcp(int fd) {
     length = sizeof(int);
     return sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) == 0 &&
            (domain == AF_INET || domain == AF_INET6);
+}
+
+uint64_t cookie_of(int fd) {
+    uint64_t cookie = 0;
+    socklen_t length = sizeof(cookie);
+    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
+}
+
+// Another fd of the same socket, which this process has passed to itself, or received twice. -1: there is none.
+int fd_of_same_socket(int fd) {
+    const uint64_t wanted = cookie_of(fd);
+    int found = -1;
+    table::for_each_connection([&](int other, Connection& c) {
+        if (found >= 0 || wanted == 0 || c.role == Role::listen) {
+            return;
+        }
+        std::atomic<uint64_t>& known = c.state.load()->cookie;
+        if (known.load(std::memory_order_relaxed) == 0) {
+            known = cookie_of(other);
+        }
+        if (known.load(std::memory_order_relaxed) == wanted && cookie_of(other) == wanted) {
+            found = other;
+        }
+    });
+    return found;
 }
 
 } // namespace
@@ -53,6 +77,10 @@ void adopt(int fd) {
         made_sockets::note(fd, table::connection(fd) == nullptr); // may be connected later
         return;
     }
+    if (const int other = fd_of_same_socket(fd); other >= 0) {
+        duplicate(other, fd); // two connections would each move bytes past the other
+        return;
+    }
     if (Connection* c = began(fd, Role::adopted); c != nullptr) {
         ConnectionState& s = *c->state.load();
         s.adopted = true;
@@ -64,21 +92,8 @@ void adopt(int fd) {
 void adopt_inherited() {
     // Standard input and output of a server that inetd starts, and a few more fds that programs pass on.
     constexpr int max_fds = 32;
-    std::array<ino_t, max_fds> inodes{};
     for (int fd = 0; fd < max_fds; ++fd) {
         adopt(fd);
-        struct stat info {};
-        if (table::connection(fd) == nullptr || fstat(fd, &info) != 0) {
-            continue;
-        }
-        inodes[static_cast<size_t>(fd)] = info.st_ino;
-        // One connection may have several fds.
-        for (int before = 0; before < fd; ++before) {
-            if (inodes[static_cast<size_t>(before)] == info.st_ino) {
-                duplicate(before, fd);
-                break;
-            }
-        }
     }
 }
 

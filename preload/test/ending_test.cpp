@@ -18,28 +18,7 @@
 namespace {
 
 using preload_test::Pair;
-
-// What recvmsg gives for fd, which was passed by SCM_RIGHTS.
-int passed(int fd) {
-    std::array<int, 2> ends{};
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
-    preload_test::pass(ends[0], fd);
-    char byte = 0;
-    iovec part{&byte, 1};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    EXPECT_EQ(recvmsg(ends[1], &message, 0), 1);
-    int made = -1;
-    memcpy(&made, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(made));
-    close(ends[0]);
-    close(ends[1]);
-    EXPECT(made >= 0);
-    return made;
-}
+using preload_test::passed;
 
 // So much is sent, and of that so much unread.
 struct Sent {

@@ -218,6 +218,21 @@ void test_bytes_are_recorded_of_a_connection_that_stays_with_the_kernel() {
     });
 }
 
+// Else each of two connections would move bytes past the other.
+void test_a_connection_that_is_passed_to_its_own_process_stays_one() {
+    (void)expect_recorded([](const Connected& pair, uint64_t& by_a, uint64_t& by_b) {
+        const int again = preload_test::passed(pair.b);
+        for (const int fd : {pair.b, again}) {
+            send_all(pair.a, "by a");
+            EXPECT_EQ(receive(fd, 4), "by a");
+            send_all(fd, "by b");
+            EXPECT_EQ(receive(pair.a, 4), "by b");
+        }
+        by_a = by_b = 8;
+        close(again);
+    });
+}
+
 void test_bytes_are_recorded_behind_a_return() {
     expect_recorded([](const Connected& pair, uint64_t& by_a, uint64_t& by_b) {
         move(pair.b, pair.a, 700, by_b);
@@ -284,6 +299,7 @@ int main() {
         FABTEST(test_the_program_gets_the_signal_of_its_own_writes),
         FABTEST(test_records_are_written_below_the_file_limit),
         FABTEST(test_bytes_are_recorded_of_a_connection_that_stays_with_the_kernel),
+        FABTEST(test_a_connection_that_is_passed_to_its_own_process_stays_one),
         FABTEST(test_bytes_are_recorded_behind_a_return),
         FABTEST(test_bytes_that_are_sent_again_are_recorded_once),
         FABTEST(test_bytes_are_recorded_of_ends_that_send_more_than_a_ring_takes),

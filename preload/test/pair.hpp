@@ -44,6 +44,36 @@ inline void pass(int socket, int fd) {
     EXPECT_EQ(sendmsg(socket, &message, 0), 1);
 }
 
+// The fd that was passed by it.
+inline int take_passed(int socket) {
+    char byte = 0;
+    iovec part{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    EXPECT_EQ(recvmsg(socket, &message, 0), 1);
+    const cmsghdr* header = CMSG_FIRSTHDR(&message);
+    EXPECT(header != nullptr);
+    int fd = -1;
+    memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+    EXPECT(fd >= 0);
+    return fd;
+}
+
+// What recvmsg gives for fd, which this process has passed to itself by SCM_RIGHTS.
+inline int passed(int fd) {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    pass(ends[0], fd);
+    const int made = take_passed(ends[1]);
+    close(ends[0]);
+    close(ends[1]);
+    return made;
+}
+
 inline void send_all(int fd, const std::string& text, int flags = 0) {
     EXPECT_EQ(send(fd, text.data(), text.size(), flags), static_cast<ssize_t>(text.size()));
 }

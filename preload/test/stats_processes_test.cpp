@@ -202,39 +202,22 @@ void test_a_page_goes_with_exec() {
     EXPECT_EQ(left, 0U);
 }
 
-// Sent over a unix socket to a child: it shows the connection once it has moved bytes on it.
+// Sent by a child over a unix socket: this process shows the connection once it has moved bytes on it.
 void test_a_passed_connection_is_shown_where_it_is_used() {
     int unix_pair[2];
     EXPECT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, unix_pair) == 0);
     Child child([&] {
-        char byte = 0;
-        iovec part{&byte, 1};
-        alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-        msghdr message{};
-        message.msg_iov = &part;
-        message.msg_iovlen = 1;
-        message.msg_control = control;
-        message.msg_controllen = sizeof(control);
-        const Pair pair;
-        message.msg_controllen = CMSG_SPACE(sizeof(int));
-        cmsghdr* header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(header), &pair.a, sizeof(int));
-        EXPECT_EQ(sendmsg(unix_pair[0], &message, 0), 1);
-        message.msg_controllen = sizeof(control);
-        EXPECT_EQ(recvmsg(unix_pair[1], &message, 0), 1);
-        int passed = -1;
-        memcpy(&passed, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
-        move_bytes(passed, pair.b, 55);
-        const ProcessView process = page_of(getpid());
-        EXPECT_EQ(socket_of(process, passed).counters.out.bytes, 55U);
-        EXPECT(socket_of(process, passed).counters.role == base::stats::Role::inherited);
-        close(passed);
+        static const Pair pair; // until it is killed
+        preload_test::pass(unix_pair[0], pair.a);
     });
-    close(unix_pair[0]);
-    close(unix_pair[1]);
+    const int passed = preload_test::take_passed(unix_pair[1]);
+    EXPECT_EQ(send(passed, std::string(55, 'x').data(), 55, 0), 55);
+    const ProcessView process = page_of(getpid());
+    EXPECT_EQ(socket_of(process, passed).counters.out.bytes, 55U);
+    EXPECT(socket_of(process, passed).counters.role == base::stats::Role::inherited);
+    for (const int fd : {passed, unix_pair[0], unix_pair[1]}) {
+        close(fd);
+    }
 }
 
 void test_a_page_is_read_while_threads_write_it() {

@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 
 #include "preload/base/system.hpp"
+#include "preload/connection/gate.hpp"
 #include "preload/connection/made_sockets.hpp"
 #include "preload/connection/positions.hpp"
 
@@ -34,19 +35,18 @@ uint64_t cookie_of(int fd) {
     return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
 }
 
-// Another fd of the same socket, which this process has passed to itself, or received twice. -1: there is none.
-int fd_of_same_socket(int fd) {
-    const uint64_t wanted = cookie_of(fd);
+// Another fd of the same socket, which has that cookie: this process has passed it, or received it before. -1: there is
+// none.
+int fd_of_same_socket(uint64_t cookie) {
     int found = -1;
     table::for_each_connection([&](int other, Connection& c) {
-        if (found >= 0 || wanted == 0 || c.role == Role::listen) {
+        const ConnectionState& s = *c.state.load();
+        const bool was_passed = c.role == Role::adopted || (s.gate.load() & gate::pinned) != 0 || s.hold.load();
+        if (found >= 0 || cookie == 0 || !was_passed) {
             return;
         }
-        std::atomic<uint64_t>& known = c.state.load()->cookie;
-        if (known.load(std::memory_order_relaxed) == 0) {
-            known = cookie_of(other);
-        }
-        if (known.load(std::memory_order_relaxed) == wanted && cookie_of(other) == wanted) {
+        const uint64_t known = s.cookie.load(std::memory_order_relaxed);
+        if ((known == 0 || known == cookie) && cookie_of(other) == cookie) {
             found = other;
         }
     });
@@ -77,13 +77,15 @@ void adopt(int fd) {
         made_sockets::note(fd, table::connection(fd) == nullptr); // may be connected later
         return;
     }
-    if (const int other = fd_of_same_socket(fd); other >= 0) {
+    const uint64_t cookie = cookie_of(fd);
+    if (const int other = fd_of_same_socket(cookie); other >= 0) {
         duplicate(other, fd); // two connections would each move bytes past the other
         return;
     }
     if (Connection* c = began(fd, Role::adopted); c != nullptr) {
         ConnectionState& s = *c->state.load();
         s.adopted = true;
+        s.cookie = cookie;
         s.received_base = now.received;
         s.sent_base = now.sent;
     }

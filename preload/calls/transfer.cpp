@@ -231,8 +231,8 @@ PRELOAD_EXPORT ssize_t sendmsg(int fd, const struct msghdr* message, int flags) 
     return send_message(fd, message, flags);
 }
 
-// The timeout is checked after each message, as in the kernel; an error after the first message is left to the next
-// call, where the stream reports it again.
+// The timeout is checked after each message, as in the kernel. An error after the first message is not reported, unlike
+// in the kernel, unless the next call meets it again: a reset is then the end of the stream.
 PRELOAD_EXPORT int recvmmsg(int fd, struct mmsghdr* messages, unsigned count, int flags, struct timespec* timeout) {
     if (table::connection(fd) == nullptr ||
         (timeout != nullptr && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))) {

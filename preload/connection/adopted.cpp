@@ -29,12 +29,6 @@ bool is_tcp(int fd) {
            (domain == AF_INET || domain == AF_INET6);
 }
 
-uint64_t cookie_of(int fd) {
-    uint64_t cookie = 0;
-    socklen_t length = sizeof(cookie);
-    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
-}
-
 // Another fd of the same socket, which has that cookie: this process has passed it, or received it before. -1: there is
 // none.
 int fd_of_same_socket(uint64_t cookie) {

@@ -70,12 +70,6 @@ int option(int fd, int level, int name) {
     return sys::getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
 }
 
-uint64_t cookie_of(int fd) {
-    uint64_t cookie = 0;
-    socklen_t length = sizeof(cookie);
-    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
-}
-
 int tcp_option(int fd, int name) { return option(fd, IPPROTO_TCP, name); }
 
 void set_tcp_option(int fd, int name, int value) {

@@ -7,6 +7,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/connection/positions.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/stats/page.hpp"
@@ -21,9 +22,7 @@ bool is_standard(int fd) { return fd >= STDIN_FILENO && fd <= STDERR_FILENO; }
 // A child of vfork may have put something else under the number.
 bool is_same_socket(const Connection& c, int fd) {
     const uint64_t wanted = c.state.load()->cookie.load();
-    uint64_t cookie = 0;
-    socklen_t length = sizeof(cookie);
-    return wanted == 0 || (sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 && cookie == wanted);
+    return wanted == 0 || cookie_of(fd) == wanted;
 }
 
 void hand_over_to_program(Connection& c, int fd, uint64_t goes_on_at = 0) {

@@ -27,6 +27,12 @@ bool tcp_info_of(int fd, tcp_info& info) {
 
 } // namespace
 
+uint64_t cookie_of(int fd) {
+    uint64_t cookie = 0;
+    socklen_t length = sizeof(cookie);
+    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
+}
+
 bool read_arrived(int fd, uint64_t& out) {
     tcp_info info{};
     if (!tcp_info_of(fd, info)) {

@@ -16,6 +16,8 @@ struct Positions {
     bool established = false;
 };
 
+// The kernel's name for the socket, which all its descriptors share (SO_COOKIE of socket(7)). 0: not available.
+uint64_t cookie_of(int fd);
 // False: not available, or changing all the time.
 bool read_positions(int fd, Positions& out);
 // Bytes that have arrived, read or not. False: not available.

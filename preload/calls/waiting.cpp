@@ -142,15 +142,11 @@ EpollSet* known_set(int epfd) {
     if (set != nullptr || lifecycle::in_vfork_child()) {
         return set;
     }
-    set = EpollSet::make();
+    set = EpollSet::make(epfd);
     uintptr_t before = 0;
-    if (set != nullptr) {
-        set->number = epfd;
-        set->add_number();
-        if (!table::put(epfd, reinterpret_cast<uintptr_t>(set) | table::set_bit, before)) {
-            set->drop_number();
-            set = nullptr;
-        }
+    if (set != nullptr && !table::put(epfd, reinterpret_cast<uintptr_t>(set) | table::set_bit, before)) {
+        set->drop_number();
+        set = nullptr;
     }
     return set;
 }

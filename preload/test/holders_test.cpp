@@ -35,24 +35,6 @@ using preload_test::in_child;
 using preload_test::Pair;
 using preload_test::path_of;
 
-void exchange(const Connected& both) {
-    for (const auto& [from, to] : {std::pair{both.a, both.b}, std::pair{both.b, both.a}}) {
-        char byte = 'x';
-        EXPECT_EQ(send(from, &byte, 1, 0), 1);
-        EXPECT_EQ(recv(to, &byte, 1, 0), 1);
-    }
-}
-
-// Whether a connection that nobody else has is upgraded before long.
-bool is_upgraded(const Connected& both) {
-    constexpr int patience = 3000;
-    for (int i = 0; i < patience && (path_of(both.a) != 3 || path_of(both.b) != 3); ++i) {
-        exchange(both);
-        usleep(1000);
-    }
-    return path_of(both.a) == 3 && path_of(both.b) == 3;
-}
-
 // A sanitizer does not survive that a process with threads forks.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void test_a_fork_that_fails_makes_no_holder() {
@@ -74,7 +56,7 @@ void test_a_fork_that_fails_makes_no_holder() {
         if (child > 0) {
             return 3;
         }
-        return is_upgraded(young) ? 0 : 4;
+        return young.is_upgraded_soon() ? 0 : 4;
     });
 }
 
@@ -87,7 +69,7 @@ void test_the_parent_of_a_daemon_is_no_holder() {
         if (daemon(1, 1) != 0) {
             _exit(1);
         }
-        const char good = is_upgraded(both) ? 'y' : 'n';
+        const char good = both.is_upgraded_soon() ? 'y' : 'n';
         (void)!write(ends[1], &good, 1);
         _exit(0);
     }
@@ -106,7 +88,7 @@ void test_a_child_that_quits_at_once_is_no_holder() {
         quick_exit(0);
     }
     await_end(child);
-    EXPECT(is_upgraded(both));
+    EXPECT(both.is_upgraded_soon());
 }
 
 // Until the process has ended, or was asleep in many looks in a row: it may sleep for a lock on its way.
@@ -251,7 +233,7 @@ void test_a_thread_that_is_canceled_in_recv_lets_its_connection_upgrade() {
     void* result = nullptr;
     EXPECT_EQ(pthread_join(thread, &result), 0);
     EXPECT(result == PTHREAD_CANCELED);
-    EXPECT(is_upgraded(both));
+    EXPECT(both.is_upgraded_soon());
 }
 
 } // namespace

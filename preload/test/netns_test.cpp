@@ -91,14 +91,6 @@ class Twin {
     int accepted_ = -1;
 };
 
-void exchange(const Connected& pair) {
-    for (const auto& [from, to] : {std::pair{pair.a, pair.b}, std::pair{pair.b, pair.a}}) {
-        char byte = 'x';
-        EXPECT_EQ(send(from, &byte, 1, 0), 1);
-        EXPECT_EQ(recv(to, &byte, 1, 0), 1);
-    }
-}
-
 Connected elsewhere() {
     const Elsewhere other;
     return Connected();
@@ -111,7 +103,7 @@ void test_a_connection_of_another_namespace_stays_with_the_kernel() {
     const Connected pair = elsewhere();
     const Twin twin(pair);
     for (int i = 0; i < 500; ++i) {
-        exchange(pair);
+        pair.exchange();
         EXPECT_EQ(path_of(pair.a), 0);
         EXPECT_EQ(path_of(pair.b), 0);
         usleep(1000);

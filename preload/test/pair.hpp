@@ -114,19 +114,7 @@ struct Connected {
         close(a);
         close(b);
     }
-};
-
-// Both of whose directions are in memory.
-struct Pair : Connected {
-    Pair() {
-        constexpr int patience = 5000;
-        for (int i = 0; i < patience && (path_of(a) != 3 || path_of(b) != 3); ++i) {
-            exchange();
-            usleep(1000);
-        }
-        EXPECT_EQ(path_of(a), 3);
-        EXPECT_EQ(path_of(b), 3);
-    }
+    // A byte each way.
     void exchange() const {
         for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
             char byte = 'x';
@@ -135,6 +123,21 @@ struct Pair : Connected {
             EXPECT_EQ(byte, 'x');
         }
     }
+    // Exchanges bytes until both directions are in memory. False: they are not after some seconds.
+    [[nodiscard]] bool is_upgraded_soon() const {
+        constexpr int patience = 5000;
+        const auto is_upgraded = [&] { return path_of(a) == 3 && path_of(b) == 3; };
+        for (int i = 0; i < patience && !is_upgraded(); ++i) {
+            exchange();
+            usleep(1000);
+        }
+        return is_upgraded();
+    }
+};
+
+// Both of whose directions are in memory.
+struct Pair : Connected {
+    Pair() { EXPECT(is_upgraded_soon()); }
 };
 
 } // namespace preload_test

@@ -18,6 +18,7 @@
 
 namespace {
 
+using preload_test::Connected;
 using preload_test::Pair;
 
 class Set {
@@ -299,6 +300,37 @@ void test_a_wait_in_an_outer_set_hears_of_an_upgraded_member_that_is_added() {
     });
 }
 
+// Both ends get ready to be upgraded while sets that have them come and go, and are reused: the library's lists of a
+// connection's sets are not locked while it looks for a member in one of them.
+void test_sets_are_closed_while_their_members_are_upgraded() {
+    constexpr int pairs = 40;
+    std::atomic<int> fd{-1};
+    std::atomic<bool> over{false};
+    std::array<std::thread, 2> others{};
+    for (std::thread& other : others) {
+        other = std::thread([&] {
+            while (!over) {
+                const Set set;
+                epoll_event event{};
+                event.events = EPOLLIN;
+                (void)epoll_ctl(set.fd(), EPOLL_CTL_ADD, fd, &event); // fails if it was closed just now
+                std::array<epoll_event, 4> found{};
+                (void)epoll_wait(set.fd(), found.data(), found.size(), 0);
+            }
+        });
+    }
+    for (int i = 0; i < pairs; ++i) {
+        const Connected connected;
+        fd = i % 2 == 0 ? connected.a : connected.b;
+        EXPECT(connected.is_upgraded_soon());
+        fd = -1;
+    }
+    over = true;
+    for (std::thread& other : others) {
+        other.join();
+    }
+}
+
 } // namespace
 
 int main() {
@@ -312,6 +344,7 @@ int main() {
         FABTEST(test_a_poll_of_a_set_hears_of_an_upgraded_member_that_is_added),
         FABTEST(test_a_select_of_a_set_hears_of_an_upgraded_member_that_is_added),
         FABTEST(test_a_wait_in_an_outer_set_hears_of_an_upgraded_member_that_is_added),
+        FABTEST(test_sets_are_closed_while_their_members_are_upgraded),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

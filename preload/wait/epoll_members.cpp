@@ -90,24 +90,55 @@ uint32_t kernel_events_of(uint32_t wanted) {
 
 } // namespace
 
-EpollSet* EpollSet::make() {
-    finish_closed();
+EpollSet* EpollSet::take_unused() {
     const LocalLock::Hold hold(pool_lock);
-    if (!hold) {
-        return nullptr;
-    }
     // Skips a set in which a thread still sleeps, since another thread closed it.
     EpollSet** at = &unused_sets;
-    while (*at != nullptr && (*at)->is_asleep()) {
+    while (hold && *at != nullptr && (*at)->is_asleep()) {
         at = &(*at)->next_unused_;
     }
-    void* place = *at;
-    if (place != nullptr) {
-        *at = (*at)->next_unused_;
-    } else {
-        place = memory(sizeof(EpollSet));
+    EpollSet* set = hold ? *at : nullptr;
+    if (set != nullptr) {
+        *at = set->next_unused_;
     }
-    return place != nullptr ? new (place) EpollSet : nullptr;
+    return set;
+}
+
+EpollSet* EpollSet::make(int epfd) {
+    finish_closed();
+    EpollSet* set = take_unused();
+    if (set == nullptr) {
+        void* place = memory(sizeof(EpollSet));
+        set = place != nullptr ? new (place) EpollSet : nullptr;
+    }
+    if (set == nullptr) {
+        return nullptr;
+    }
+    // A thread may look for a member in the set that was closed, see for_each_watch(): the lock stays as it is.
+    const LocalLock::Hold hold(set->lock_);
+    if (!hold) {
+        return nullptr; // a signal handler has interrupted that thread, and the place is lost
+    }
+    set->renew(epfd);
+    return set;
+}
+
+// With the lock. leave() has removed the members.
+void EpollSet::renew(int epfd) {
+    number = epfd;
+    numbers_ = 1;
+    wakeup_is_past_ = false;
+    is_inherited_ = false;
+    shared_ = nullptr;
+    next_reported_ = 0;
+    converted_ = 0;
+    others_ = false;
+    waited_ = false;
+    by_level_ = false;
+    soon_ = false;
+    missed_ = false;
+    max_reached_ = false;
+    asked_kernel_ns_ = 0;
 }
 
 void EpollSet::drop_number() {
@@ -352,7 +383,7 @@ void EpollSet::flush_removed() {
         for (Watch* watch = table_[i]; watch != nullptr;) {
             Watch* next = watch->next;
             if (watch->removed) {
-                sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, watch->fd, nullptr);
+                sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_DEL, watch->fd, nullptr);
                 remove(watch);
             }
             watch = next;

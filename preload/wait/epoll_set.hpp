@@ -127,14 +127,14 @@ class EpollSet {
     static bool has_own(const epoll_event* events, int count);
 
     void note_others() { others_.store(true); } // a member that the library does not track
-    static EpollSet* make();
+    static EpollSet* make(int epfd);            // nullptr: no memory
     void add_number() { numbers_.fetch_add(1); }
     void drop_number(); // the last one frees it
     // Frees sets that were closed in a signal handler which had interrupted a section of such a lock.
     static void finish_closed();
     void after_fork();
     [[nodiscard]] LocalLock& lock() { return lock_; }
-    int number = -1; // one of its fds
+    std::atomic<int> number{-1}; // one of its fds
 
   private:
     static constexpr size_t buckets = 256;
@@ -143,6 +143,8 @@ class EpollSet {
     Watch* add(int fd);
     void remove(Watch* watch);
     bool remove_nested(const EpollSet& inner, bool waits);
+    static EpollSet* take_unused();
+    void renew(int epfd);
     bool leave(bool waits);
     void finish_later();
     size_t add_nested(std::span<EpollSet*> sets);

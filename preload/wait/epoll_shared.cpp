@@ -115,10 +115,10 @@ void EpollSet::change_in_kernel(Watch& watch, uint32_t events) {
     if (((watch.wanted.events | watch.kernel_events) & EPOLLEXCLUSIVE) != 0) {
         event.events &= EPOLLIN | EPOLLOUT | EPOLLET | EPOLLWAKEUP;
         event.events |= EPOLLEXCLUSIVE;
-        sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, watch.fd, nullptr);
-        sys::call(SYS_epoll_ctl, number, EPOLL_CTL_ADD, watch.fd, &event);
+        sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_DEL, watch.fd, nullptr);
+        sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_ADD, watch.fd, &event);
     } else {
-        sys::call(SYS_epoll_ctl, number, EPOLL_CTL_MOD, watch.fd, &event);
+        sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_MOD, watch.fd, &event);
     }
     watch.kernel_events = event.events;
 }

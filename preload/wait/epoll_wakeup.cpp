@@ -56,7 +56,7 @@ uint64_t EpollSet::sleeper_for(const Connection& c) {
         event.events = EPOLLIN | EPOLLET; // a child that has the set, too, cannot drain it
         event.data.ptr = &pipe_mark;
         const int fd = wakeup::pipe_reader(id);
-        const bool added = fd >= 0 && sys::call(SYS_epoll_ctl, number, EPOLL_CTL_ADD, fd, &event) == 0;
+        const bool added = fd >= 0 && sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_ADD, fd, &event) == 0;
         pipe_ = added ? Pipe::member : Pipe::impossible;
     }
     return pipe_ == Pipe::member ? id : uint64_t{path::by_frame};
@@ -69,7 +69,8 @@ uint64_t EpollSet::sleeper() {
         epoll_event event{};
         event.events = EPOLLIN | EPOLLET;
         event.data.ptr = &own_mark;
-        if (wakeup_ != 0 && sys::call(SYS_epoll_ctl, number, EPOLL_CTL_ADD, wakeup::descriptor(wakeup_), &event) != 0) {
+        if (wakeup_ != 0 &&
+            sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_ADD, wakeup::descriptor(wakeup_), &event) != 0) {
             wakeup::release(wakeup_);
             wakeup_ = 0;
         }
@@ -181,9 +182,9 @@ void EpollSet::give_up_wakeup() {
             stream::wake_again(*watch->connection);
         }
     }
-    sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, wakeup::descriptor(wakeup_), nullptr);
+    sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_DEL, wakeup::descriptor(wakeup_), nullptr);
     if (std::exchange(pipe_, Pipe::none) == Pipe::member) {
-        sys::call(SYS_epoll_ctl, number, EPOLL_CTL_DEL, wakeup::pipe_reader(wakeup_), nullptr);
+        sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_DEL, wakeup::pipe_reader(wakeup_), nullptr);
     }
     wakeup::release(wakeup_);
     wakeup_ = 0;

@@ -48,7 +48,8 @@ void watches_closing(Connection& c) {
 }
 
 void watches_leave_kernel(Connection& c) {
-    for_each_watch(c, [](EpollSet& set, int fd) { sys::call(SYS_epoll_ctl, set.number, EPOLL_CTL_DEL, fd, nullptr); });
+    for_each_watch(
+        c, [](EpollSet& set, int fd) { sys::call(SYS_epoll_ctl, set.number.load(), EPOLL_CTL_DEL, fd, nullptr); });
 }
 
 void watches_careful(Connection& c) {

@@ -214,6 +214,10 @@ PRELOAD_EXPORT int setsockopt(int fd, int level, int name, const void* value, so
         int number = 0;
         memcpy(&number, value, sizeof(number));
         kept->store(number != 0 ? 1 : 0);
+        if ((name == TCP_CORK) == (number == 0)) { // TCP_NODELAY, too, lets go what was held back: tcp(7)
+            const sys::ErrnoKept errno_kept;
+            stream::push(*table::connection(fd), fd);
+        }
         return 0;
     }
     const int result = real::setsockopt(fd, level, name, value, length);

@@ -3,6 +3,7 @@
 #include "preload/connection/gate.hpp"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
@@ -86,6 +87,18 @@ void let_frames_go(ConnectionState& s, int fd) {
     set_tcp_option(fd, TCP_NODELAY, 1);
 }
 
+// What the kernel holds back would be sent at once, in front of the rest. For bytes that are always held back, the wait
+// ends when the kernel's does.
+bool waits_for_corked(ConnectionState& s, int fd) {
+    int unsent = 0;
+    if (tcp_option(fd, TCP_CORK) == 0 || sys::ioctl(fd, SIOCOUTQNSD, &unsent) != 0 || unsent == 0) {
+        return false;
+    }
+    const uint64_t now = sys::now_ns();
+    uint64_t since = 0;
+    return s.held_since_ns.compare_exchange_strong(since, now) || now - since < stream::held_at_most_ns;
+}
+
 } // namespace
 
 void restore_options(ConnectionState& s, int fd) {
@@ -118,7 +131,7 @@ void want(Connection& c, int fd) {
 void consent(Connection& c, int fd) {
     const sys::ErrnoKept kept;
     ConnectionState& s = *c.state.load();
-    if (c.segment.load() == nullptr || table::connection(fd) != &c) {
+    if (c.segment.load() == nullptr || table::connection(fd) != &c || waits_for_corked(s, fd)) {
         return;
     }
     // Only careful calls take these locks, and there are none; a signal handler that has interrupted this very function
@@ -138,6 +151,7 @@ void consent(Connection& c, int fd) {
             const long flags = sys::call(SYS_fcntl, fd, F_GETFL, 0);
             s.nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
             let_frames_go(s, fd);
+            s.held_since_ns = 0;
             s.cookie = cookie_of(fd);
             c.out_ring().writer.sent.store(s.sent);
             s.bytes_sent_to = s.sent.load();

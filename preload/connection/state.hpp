@@ -161,7 +161,10 @@ struct alignas(64) ConnectionState {
     uint32_t woken_readers = 0;           // by such frames, consecutive
     std::atomic<bool> wake_due{false};    // a frame for the peer's writer is due
     std::atomic<bool> refused{false};     // a write found that the far end does not know the epoch yet
-    std::atomic<uint32_t> blocked{0};     // writes that found no space, or too little
+    // Since when the last bytes that were written are held back, in the ring or by the kernel; 0: they are not. See
+    // stream_cork.cpp.
+    std::atomic<uint64_t> held_since_ns{0};
+    std::atomic<uint32_t> blocked{0}; // writes that found no space, or too little
     std::atomic<uint32_t> upgrades{0};
     std::atomic<uint32_t> returns{0};
     std::atomic<bool> hold{false}; // do not switch to the ring any more

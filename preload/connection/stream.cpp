@@ -331,7 +331,8 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
         const Taken taken =
             kernel_has_nothing(c, epoch, will_sleep) ? Taken::nothing : take_frames(c, fd, false, error);
         // Bytes written before EOF, or before the frame, are visible now.
-        if (!s.awaits_resume && ring.writer.head.load() != s.in.position) {
+        const bool at_end = taken == Taken::end || taken == Taken::failed;
+        if (!s.awaits_resume && (ring.writer.head.load() != s.in.position || (at_end && take_held(c)))) {
             if (taken == Taken::failed && !s.broken) {
                 s.pending_error = static_cast<int>(-error);
             }
@@ -401,7 +402,8 @@ ssize_t reset_or_end(const Connection& c, ssize_t error) {
     // The same for this end's bytes: then the peer has received all of them.
     const Direction& out = c.out_ring();
     const bool followed = (s.out_epoch.load() & 1) != 0 && out.reader.epoch.load() == s.out_epoch.load();
-    const bool had_all = out.reader.tail.load() == out.writer.head.load() && !has_backlog(s) &&
+    const bool holds = (s.out_epoch.load() & 1) != 0 && s.held_since_ns != 0;
+    const bool had_all = out.reader.tail.load() == out.writer.head.load() && !holds && !has_backlog(s) &&
                          (followed || out.reader.received.load() >= s.bytes_sent_to.load());
     return had_all ? 0 : error;
 }

@@ -44,6 +44,9 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
 ssize_t write_now(Connection& c, int fd, Parts& parts, int flags);
 // The same from a file, which is read directly into the ring. offset as in sendfile(2).
 ssize_t write_file_now(Connection& c, int fd, int file, off_t* offset, size_t count);
+// The peer sees what was held back, see TCP_CORK in tcp(7) and MSG_MORE in send(2).
+inline constexpr uint64_t held_at_most_ns = 200000000U;
+void push(Connection& c, int fd);
 
 // How to wait for the connection.
 struct Readiness {

@@ -517,6 +517,7 @@ int prepare_shutdown(Connection& c, int fd, int how) {
         return how;
     }
     const ConnectionState& s = *c.state.load();
+    push(c, fd);
     c.out_ring().writer.ends = path::ends_soon;
     // Afterwards, the peer could not be woken when there is space for what it writes.
     pin(c, fd, Reason::half_closed);

@@ -476,6 +476,7 @@ bool finish_resend(Connection& c, int fd, bool may_wait) {
 } // namespace
 
 bool finish_out(Connection& c, int fd, bool may_wait) {
+    push(c, fd);
     const bool done = finish_resend(c, fd, may_wait || c.mirrored);
     const ConnectionState& s = *c.state.load();
     if (s.end_due && s.open.load() != 0) { // for others, which do not hear of this process's service any more
@@ -498,7 +499,8 @@ bool writes_by_kernel(Connection& c, int fd) {
 
 bool has_last_bytes(Connection& c, int fd) {
     const ReadSection section(c, fd);
-    return section && has_bytes_in_memory(c) && (peer_has_ended(c, fd) || peer_has_gone(c, fd));
+    return section && (has_bytes_in_memory(c) || has_held(c)) && (peer_has_ended(c, fd) || peer_has_gone(c, fd)) &&
+           (has_bytes_in_memory(c) || take_held(c));
 }
 
 namespace {

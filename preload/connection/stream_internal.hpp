@@ -51,6 +51,24 @@ class WriteSection : public Section {
     }
 };
 
+// Bytes that a program holds back (stream_cork.cpp). Under the write lock.
+// Whether `count` further bytes, written with these flags, are held back.
+bool may_hold(Connection& c, uint64_t count, int flags);
+void hold(Connection& c); // what is written by now
+// The reader sees what was held back, in the ring or by the kernel.
+void push_held(Connection& c, int fd);
+// For a call without MSG_MORE, until push_held(): the program's option is not set in the kernel while careful.
+void cork_in_kernel(int fd, bool on);
+// What the kernel has taken, it holds back or not.
+void note_held_by_kernel(ConnectionState& s, bool more);
+// Behind it nothing must go by the ring yet, for a while.
+bool holds_in_kernel(const ConnectionState& s);
+// The reader sees all that is written, and is woken.
+void publish(Connection& c, int fd);
+// Under the read lock, at the end of the stream: what a writer held back that was killed. False: nothing.
+bool take_held(Connection& c);
+bool has_held(const Connection& c); // whether there would be something to take
+
 // Under the read lock.
 ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sleep);
 // Follows the writer's switches as far as possible without consuming a byte of the program; consumes frames if the ring

@@ -29,6 +29,9 @@ bool may_switch(const Connection& c, bool halts) {
     if (halts) {
         return true;
     }
+    if (holds_in_kernel(s)) {
+        return false;
+    }
     // The reader may have to give back what it has not yet taken from TCP.
     if (s.hold || s.sent.load() - ring.reader.received.load() > path::give_back_bytes) {
         return false;
@@ -70,6 +73,7 @@ void advance_out(Connection& c) {
         !ring.wake.consent.compare_exchange_strong(given, Consent::used)) {
         return;
     }
+    push_held(c, c.fd.load());
     if (const uint64_t own = service::own_name(); own != 0) { // else the parent's stays
         c.segment.load()->service[c.out_index()].store(own, std::memory_order_relaxed);
     }
@@ -108,6 +112,7 @@ void return_out(Connection& c, bool resend) {
     if ((epoch & 1) == 0) {
         return;
     }
+    push_held(c, c.fd.load());
     if (resend) {
         const uint64_t tail = ring.reader.tail.load();
         s.backlog_from = std::min(tail, s.out.position);

@@ -49,6 +49,12 @@ bool ends(const Connection& c, int fd) {
 // Under the write lock. Returns when the next step is due, or `never`, or `leave`. due: when this one was.
 uint64_t step(Connection& c, int fd, uint64_t now, uint64_t due) {
     ConnectionState& s = *c.state.load();
+    if (const uint64_t held_ns = s.held_since_ns; held_ns != 0) {
+        if (now < held_ns + held_at_most_ns) {
+            return held_ns + held_at_most_ns;
+        }
+        push_held(c, fd);
+    }
     const bool in_ring = (s.out_epoch.load() & 1) != 0;
     const uint64_t nudged_ns = std::exchange(s.nudged_ns, 0);
     const uint64_t head = s.out.position;

@@ -101,6 +101,7 @@ void check_output(Connection& c, int fd, short wanted, Readiness& r) {
             r.events |= POLLOUT;
             return;
         }
+        push_held(c, fd);
         // The peer cannot wake waiters: they poll repeatedly, if only for a while. The peer is about to request the
         // kernel, or has still to read bytes that came by TCP before the ring, and then to switch as well.
         if (!can_wait_for_space(c) && is_halted(s, s.out_epoch.load())) {

@@ -267,6 +267,7 @@ ssize_t space_of(Connection& c, int fd, uint64_t& space) {
         return violation(c, fd);
     }
     if (space == 0) {
+        push_held(c, fd);
         space = resize(c);
     }
     if (space == 0) {
@@ -277,13 +278,10 @@ ssize_t space_of(Connection& c, int fd, uint64_t& space) {
     return 0;
 }
 
-void publish(Connection& c, int fd, uint64_t position) {
-    ConnectionState& s = *c.state.load();
-    const uint64_t before = s.bytes_out.load(std::memory_order_relaxed); // under the write lock
-    s.bytes_out.store(before + position - s.out.position, std::memory_order_relaxed);
-    s.out.position = position;
-    c.out_ring().writer.head.store(position);
-    data_written(c, fd);
+void count_in_ring(ConnectionState& s, uint64_t n) {
+    s.bytes_out.store(s.bytes_out.load(std::memory_order_relaxed) + n,
+                      std::memory_order_relaxed); // under the write lock
+    s.out.position += n;
 }
 
 // The first buffers. With Frame::resume in front, if it is due: in one call, so that after the peer's end the kernel's
@@ -316,6 +314,7 @@ ssize_t write_some_to_kernel(Connection& c, int fd, Parts& parts, int flags, boo
     if (due) {
         c.out_ring().writer.frames.fetch_add(1, std::memory_order_release);
     }
+    flags |= s.cork.load(std::memory_order_relaxed) != 0 ? MSG_MORE : 0; // the kernel's option is off, see gate.cpp
     long n =
         sys::call(SYS_sendmsg, fd, &message, (flags & (MSG_NOSIGNAL | MSG_MORE | kernel_send_flags)) | MSG_DONTWAIT);
     if (due && n <= 0) {
@@ -325,6 +324,7 @@ ssize_t write_some_to_kernel(Connection& c, int fd, Parts& parts, int flags, boo
         return n;
     }
     (due && n == 1 ? count_sent : count_bytes_sent)(c, static_cast<uint64_t>(n));
+    note_held_by_kernel(s, (flags & MSG_MORE) != 0);
     if (due) {
         s.resume_due = false;
         --n;
@@ -422,13 +422,18 @@ ssize_t write_locked(Connection& c, int fd, Parts& parts, int flags) {
     uint64_t total = 0;
     do { // a write for which the smallest area is too small goes on in the next one, also if it does not wait
         const uint64_t now = std::min(space, parts.size());
-        path::Cursor at = s.out;
+        const bool holds = parts.size() <= space && may_hold(c, now, flags);
         for (uint64_t left = now; left != 0;) {
-            const size_t n = at.contiguous(std::min(left, path::copied_at_once));
-            parts.get(memory + at.offset_of(at.position), n);
-            at.position += n;
+            const size_t n = s.out.contiguous(std::min(left, path::copied_at_once));
+            parts.get(memory + s.out.offset_of(s.out.position), n);
             left -= n;
-            publish(c, fd, at.position);
+            count_in_ring(s, n);
+            if (!holds) {
+                publish(c, fd);
+            }
+        }
+        if (holds) [[unlikely]] {
+            hold(c);
         }
         total += now;
     } while (!parts.empty() && s.out.area == 0 && (space = resize(c)) != 0);
@@ -471,10 +476,17 @@ ssize_t write_file_locked(Connection& c, int fd, int file, off_t* offset, size_t
             return -EAGAIN;
         }
         constexpr size_t piece = 65536;
+        ConnectionState& s = *c.state.load();
+        if (s.cork != 0) {
+            cork_in_kernel(fd, true);
+        }
         const long n = sys::call(SYS_sendfile, fd, file, offset, std::min(count, piece));
         if (n > 0) {
             count_bytes_sent(c, static_cast<uint64_t>(n));
-            stats::moved_by_kernel(c, *c.state.load(), false, static_cast<uint64_t>(n));
+            note_held_by_kernel(s, s.cork != 0);
+            stats::moved_by_kernel(c, s, false, static_cast<uint64_t>(n));
+        } else if (s.cork != 0 && s.held_since_ns == 0) {
+            cork_in_kernel(fd, false);
         }
         return n;
     }
@@ -492,7 +504,9 @@ ssize_t write_file_locked(Connection& c, int fd, int file, off_t* offset, size_t
         if (offset != nullptr) {
             *offset += n;
         }
-        publish(c, fd, at.position + static_cast<uint64_t>(n));
+        const bool holds = may_hold(c, static_cast<uint64_t>(n), 0);
+        count_in_ring(s, static_cast<uint64_t>(n));
+        holds ? hold(c) : publish(c, fd);
         stats::moved_locked(c, s, false, static_cast<uint64_t>(n), static_cast<uint64_t>(n), s.out.capacity());
     }
     return n;

@@ -88,6 +88,9 @@ struct alignas(64) WriterFields {
     std::atomic<uint32_t> ends{no_end};
     std::atomic<uint32_t> wakes{0}; // the writer's process can wake by an id: see wait/wakeup.hpp
     std::atomic<uint32_t> clear{0}; // an odd epoch that has ended, whose bytes the reader must not leave in the ring
+    // Behind head: up to here, bytes were written that the writer holds back (TCP_CORK, MSG_MORE). A reader that finds
+    // the end of the stream reads them: the writer was killed.
+    std::atomic<uint64_t> held_to{0};
 };
 
 struct alignas(64) ReaderFields {

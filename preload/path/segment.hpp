@@ -13,7 +13,7 @@
 
 namespace preload::path {
 
-inline constexpr uint64_t segment_magic = 0x32676573'70727372; // "rsrpseg2"
+inline constexpr uint64_t segment_magic = 0x33676573'70727372; // "rsrpseg3"
 
 // For a connection whose far end is on another host: the segment is this host's alone. A process beside the program,
 // the worker (fabric/), plays the far end in it: it does here what the far end's program does in the far segment.

@@ -15,7 +15,7 @@
 
 namespace preload::rendezvous {
 
-inline constexpr uint32_t protocol_version = 6;
+inline constexpr uint32_t protocol_version = 7;
 
 // From the second end to the first, carrying the memory file.
 struct Hello {

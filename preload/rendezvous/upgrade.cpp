@@ -187,6 +187,7 @@ bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token,
             s.taken = s.taken_read = 0;
             s.unread_due_ns = 0;
             s.nudged_ns = 0;
+            s.held_since_ns = 0;
             s.woken_readers = 0;
             for (uint8_t*& area : c.give_back) {
                 path::unmap_give_back(std::exchange(area, nullptr));

@@ -103,23 +103,25 @@ Pair pair() {
     return made;
 }
 
-void exchange(int client, int server) {
-    // 3: both directions are in memory, see stats/query.cpp. Not without the library, of course.
+bool may_be_upgraded(int fd) {
     static auto* path_of = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "rspreload_path"));
+    constexpr int both_in_memory = 3; // see stats/query.cpp
+    return setting("CALLS_EXCHANGES", 0) > 0 && path_of != nullptr && path_of(fd) != both_in_memory;
+}
+
+void exchange(int client, int server) {
     const auto exchange_once = [&] {
         char byte = 'x';
         for (const auto& [from, to] : {std::pair{client, server}, std::pair{server, client}}) {
             must(write(from, &byte, 1) == 1 && recv(to, &byte, 1, 0) == 1, "an exchange");
         }
     };
-    const int at_least = setting("CALLS_EXCHANGES", 0);
-    for (int left = at_least; left > 0; --left) {
+    for (int left = setting("CALLS_EXCHANGES", 0); left > 0; --left) {
         exchange_once();
     }
     // On a busy machine it takes the library longer. Some connections are never upgraded.
-    const int longest_ms = setting("CALLS_UPGRADE_MS", 2000);
-    for (int left = at_least > 0 && path_of != nullptr ? longest_ms : 0;
-         left > 0 && (path_of(client) != 3 || path_of(server) != 3); --left) {
+    for (int left = setting("CALLS_UPGRADE_MS", 2000); left > 0 && (may_be_upgraded(client) || may_be_upgraded(server));
+         --left) {
         usleep(1000);
         exchange_once();
     }

@@ -48,6 +48,8 @@ Pair pair();
 // At the beginning of each connection: CALLS_EXCHANGES bytes each way, if any, and then more until the library has
 // upgraded it, for CALLS_UPGRADE_MS at most.
 void exchange(int client, int server);
+// The library upgrades connections here, but has not upgraded this one yet.
+bool may_be_upgraded(int fd);
 void close_all(const Pair& pair);
 // Bytes go both ways.
 void say_echo(int client, int server);

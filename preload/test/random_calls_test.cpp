@@ -21,6 +21,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -135,8 +136,10 @@ class Program {
     void any_call(size_t c, size_t side) {
         End& end = ends_[c][side];
         const uint64_t kind = random_.below(100);
-        if (kind < 30) {
+        if (kind < 26) {
             send_some(c, side);
+        } else if (kind < 30) {
+            send_corked(c, side);
         } else if (kind < 58) {
             receive_some(c, side);
         } else if (kind < 66) {
@@ -181,6 +184,34 @@ class Program {
         end.counts->sent += static_cast<uint64_t>(n);
     }
 
+    // What is held back keeps its place, whatever happens to the connection meanwhile; the program lets it go, or time
+    // does. Whether the peer sees it by then depends on time: it does not look.
+    void send_corked(size_t c, size_t side) {
+        End& end = ends_[c][side];
+        cork(any_fd(end), 1);
+        for (uint64_t left = 1 + random_.below(3); left > 0; --left) {
+            send_some(c, side);
+            printf(" ");
+        }
+        const uint64_t kind = random_.below(8);
+        if (kind == 0) {
+            change_fds(c, side);
+        } else if (kind == 1) {
+            in_child(c, side);
+        } else if (kind == 2) {
+            pass(end);
+        } else if (kind == 3) {
+            query(any_fd(end));
+        }
+        printf(" uncorked");
+        if (random_.below(3) == 0) {
+            await_quiet(c);
+        }
+        cork(any_fd(end), 0);
+    }
+
+    static void cork(int fd, int on) { MUST(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)) == 0); }
+
     static ssize_t send_by(uint64_t kind, int fd, Bytes& bytes) {
         const size_t half = bytes.size() / 2;
         std::array<iovec, 3> parts{
@@ -214,7 +245,7 @@ class Program {
             return n;
         }
         default:
-            return send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+            return send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | (bytes.size() % 8 == 0 ? MSG_MORE : 0));
         }
     }
 

@@ -507,7 +507,8 @@ void test_a_connect_that_was_given_up_says_nothing_when_it_is_refused() {
 
 // Another thread may give the connect up, or read the event of its refusal.
 void test_a_connect_that_comes_to_nothing_wakes_who_sleeps_on_the_endpoint() {
-    for (const bool refused : {false, true}) {
+    for (const auto& [refused, by_send] :
+         {std::pair(false, false), std::pair(false, true), std::pair(true, false), std::pair(true, true)}) {
         Host server_host(here());
         const Listener listener(server_host);
         Host host(here());
@@ -528,7 +529,9 @@ void test_a_connect_that_comes_to_nothing_wakes_who_sleeps_on_the_endpoint() {
         EXPECT(readable(fd, 0));
         EXPECT_RESULT(try_wait(host, &client.ep->fid), -FI_EAGAIN); // until it was told
         char byte = 0;
-        EXPECT_ERROR(recv(client, &byte, 1));
+        EXPECT_RESULT(by_send ? send(client, &byte, 1) : recv(client, &byte, 1), -FI_ENOTCONN);
+        EXPECT_RESULT(try_wait(host, &client.ep->fid), 0);
+        EXPECT(!readable(fd, 0));
     }
 }
 

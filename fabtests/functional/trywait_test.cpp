@@ -223,6 +223,7 @@ void test_trywait_says_no_until_the_loss_was_told() {
     EXPECT_RESULT(try_wait(*pair.own_host, &pair.server->ep->fid), -FI_EAGAIN);
     EXPECT_RESULT(send(*pair.server, "x", 1), -FI_ECONNRESET); // told by a send as well
     EXPECT_RESULT(try_wait(*pair.own_host, &pair.server->ep->fid), 0);
+    EXPECT(!readable(wait_fd(&pair.server->ep->fid))); // although it has never received
 }
 
 void test_trywait_says_no_once_there_is_room_again() {

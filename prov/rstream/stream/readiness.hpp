@@ -83,7 +83,8 @@ class Readiness {
     template <class Source> [[nodiscard]] bool wakes(const Source& source) const {
         const bool ended = source.ended();
         const size_t shown = shown_.load();
-        return ((receives_.unsettled() || !polled_.load()) && (source.readable() != 0 || ended)) ||
+        return (receives_.unsettled() && (source.readable() != 0 || ended)) ||
+               (!polled_.load() && (source.readable() != 0 || news(ended))) ||
                (received_.load() && (source.readable() > left_.load() || news(ended))) ||
                (shown != 0 && (source.readable() > shown || news(ended))) || (sends_.unsettled() && can_send(source)) ||
                source.iomap_answered() || (completion_awaited_.load() && (source.all_completed() || source.lost())) ||
@@ -100,6 +101,9 @@ class Readiness {
     // fi_trywait: the same, after the calling thread is noted as one that may sleep; and what it is blocked for may be
     // there, although another thread has been told of that.
     template <class Source> [[nodiscard]] bool may_sleep(const Source& source) {
+        if (!polled_.load() && !end_reported_.load()) {
+            receives_.on_blocked(); // it sleeps for the first bytes, or the end
+        }
         const bool receives = receives_.may_sleep([&] { return source.readable() != 0 || source.ended(); });
         const bool sends = sends_.may_sleep([&] { return can_send(source); });
         if (receives && sends && !ready(source)) {

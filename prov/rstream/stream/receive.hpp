@@ -86,7 +86,10 @@ class Receive {
   private:
     // The number of readable bytes, 0 at the end of the stream, or an error.
     template <class Progress> ssize_t available(const Progress& progress) BASE_REQUIRES(mutex_) {
-        if (!has_connected(lifecycle_.state())) {
+        if (const State state = lifecycle_.state(); !has_connected(state)) {
+            if (has_failed(state)) {
+                readiness_.on_end_reported();
+            }
             return -FI_ENOTCONN;
         }
         readiness_.on_poll();

@@ -164,6 +164,9 @@ void Transmit::complete(const void* context) {
 int Transmit::error() {
     const State state = lifecycle_.state();
     if (!has_connected(state)) {
+        if (has_failed(state)) {
+            readiness_.on_end_reported();
+        }
         return -FI_ENOTCONN;
     }
     if (link_.finishing() || link_.peer_closed()) {

@@ -124,6 +124,31 @@ void test_an_end_wakes_until_it_was_reported(void**) {
     assert_false(readiness.ready(Source{.end = true}));
 }
 
+// As by a send, of a program that never receives.
+void test_an_end_that_another_call_reported_does_not_wake(void**) {
+    Readiness readiness;
+    assert_true(readiness.wakes(Source{.gone = true}));
+    readiness.on_end_reported();
+    assert_false(readiness.wakes(Source{.gone = true}));
+    assert_false(readiness.ready(Source{.gone = true}));
+    assert_true(readiness.wakes(Source{.bytes = 1, .gone = true}));
+}
+
+// A receiver may sleep before its first receive. What a send of another thread tells does not reach it.
+void test_a_thread_that_has_not_received_is_woken_though_another_one_was_told(void**) {
+    Readiness readiness;
+    assert_true(elsewhere([&] { return readiness.may_sleep(Source{}); }));
+    readiness.on_end_reported();
+    assert_true(readiness.may_sleep(Source{.gone = true}));
+    assert_true(readiness.wakes(Source{.gone = true}));
+    // The one that was told sleeps alone.
+    Readiness other;
+    assert_true(other.may_sleep(Source{}));
+    other.on_end_reported();
+    assert_true(other.may_sleep(Source{.gone = true}));
+    assert_false(other.wakes(Source{.gone = true}));
+}
+
 // A program that waits for something else then, behind an end or with bytes left unread, sleeps.
 void test_a_program_that_was_told_is_not_woken_again(void**) {
     Readiness readiness;
@@ -409,6 +434,8 @@ int main() {
         cmocka_unit_test(test_a_second_peek_that_shows_the_same_needs_more),
         cmocka_unit_test(test_a_peek_after_a_recv_counts_from_what_it_shows),
         cmocka_unit_test(test_an_end_wakes_until_it_was_reported),
+        cmocka_unit_test(test_an_end_that_another_call_reported_does_not_wake),
+        cmocka_unit_test(test_a_thread_that_has_not_received_is_woken_though_another_one_was_told),
         cmocka_unit_test(test_a_program_that_was_told_is_not_woken_again),
         cmocka_unit_test(test_a_thread_is_woken_though_another_one_was_told),
         cmocka_unit_test(test_a_thread_is_woken_though_another_one_received),

@@ -4,7 +4,11 @@
 // Event queues by themselves: reading, writing, errors, waiting, and the descriptor.
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstring>
+#include <thread>
+
+#include <pthread.h>
 
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
@@ -160,6 +164,29 @@ void test_errors_come_by_readerr_with_their_data() {
     make_error(host, std::string(most, 'n'));
 }
 
+// fi_eq(3): a program of an API before 1.5 need not set the members for a buffer.
+void test_an_old_program_gets_error_data_in_a_buffer_of_the_queue() {
+    Info info = get_info(here());
+    info->fabric_attr->api_version = FI_VERSION(1, 4);
+    Host host(std::move(info));
+    const Listener listener(host);
+    Stream client(host);
+    client.connect(listener.name().data());
+    const Info request(host.expect(FI_CONNREQ, &listener.pep->fid).info);
+    EXPECT_RESULT(fi_reject(listener.pep.get(), request->handle, "why", 3), 0);
+    uint32_t type = 0;
+    fi_eq_cm_entry entry{};
+    EXPECT_RESULT(fi_eq_sread(host.eq.get(), &type, &entry, sizeof(entry), patience(10000), 0), -FI_EAVAIL);
+    char never[4] = "old";
+    fi_eq_err_entry error{};
+    error.err_data = never;
+    error.err_data_size = sizeof(never);
+    EXPECT_RESULT(fi_eq_readerr(host.eq.get(), &error, 0), sizeof(error));
+    EXPECT(std::string(never) == "old");
+    EXPECT_EQ(error.err_data_size, size_t{3});
+    EXPECT(memcmp(error.err_data, "why", 3) == 0);
+}
+
 void test_an_event_behind_an_error_waits_for_it() {
     auto host = host_with();
     const Listener listener(host);
@@ -205,6 +232,29 @@ void test_sread_is_woken_by_a_write_of_another_thread() {
             threads.join();
         }
     }
+}
+
+void test_sread_returns_when_a_signal_arrives() {
+    auto host = host_with();
+    struct sigaction action {};
+    struct sigaction before {};
+    action.sa_handler = [](int) {};
+    sigaction(SIGUSR1, &action, &before);
+    std::atomic<bool> done{false};
+    Threads threads;
+    threads.start([&done, reader = pthread_self()] {
+        while (!done) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+            pthread_kill(reader, SIGUSR1);
+        }
+    });
+    fi_eq_entry entry{};
+    uint32_t type = 0;
+    const ssize_t got = fi_eq_sread(host.eq.get(), &type, &entry, sizeof(entry), patience(3000), 0);
+    done = true;
+    threads.join();
+    sigaction(SIGUSR1, &before, nullptr);
+    EXPECT_RESULT(got, -FI_EINTR);
 }
 
 void test_each_event_goes_to_one_of_many_readers() {
@@ -421,9 +471,11 @@ int main() {
         FABTEST(test_too_small_a_buffer_loses_no_connection_request),
         FABTEST(test_bad_arguments_give_einval),
         FABTEST(test_errors_come_by_readerr_with_their_data),
+        FABTEST(test_an_old_program_gets_error_data_in_a_buffer_of_the_queue),
         FABTEST(test_an_event_behind_an_error_waits_for_it),
         FABTEST(test_sread_waits_at_least_as_long_as_it_is_told),
         FABTEST(test_sread_is_woken_by_a_write_of_another_thread),
+        FABTEST(test_sread_returns_when_a_signal_arrives),
         FABTEST(test_each_event_goes_to_one_of_many_readers),
         FABTEST(test_the_descriptor_is_readable_while_there_is_an_event),
         FABTEST(test_the_descriptor_wakes_for_requests_and_connections),

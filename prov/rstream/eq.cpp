@@ -264,8 +264,8 @@ ssize_t EventQueue::sread(uint32_t* event, void* buf, size_t len, int timeout, u
         if (moved) {
             left = left < 0 ? rest_of_watch : std::min(left, rest_of_watch);
         }
-        if (poll(fds, moved ? 2 : 3, left) < 0 && errno != EINTR) {
-            return -errno;
+        if (poll(fds, moved ? 2 : 3, left) < 0) {
+            return -errno; // -FI_EINTR as well: fi_eq(3)
         }
     }
 }
@@ -283,7 +283,9 @@ ssize_t EventQueue::read_error(fi_eq_err_entry* buf, uint64_t flags) {
     const size_t buffer_size = buf->err_data_size;
     memcpy(buf, front.bytes.data(), sizeof(*buf));
     // fi_eq(3): data goes into the caller's buffer if one was given, else it stays in the queue's until the next read.
-    if (buffer != nullptr && buffer_size != 0) {
+    // A program of an older API does not set these members.
+    const bool own_buffer = FI_VERSION_GE(fabric_.api_version, FI_VERSION(1, 5));
+    if (own_buffer && buffer != nullptr && buffer_size != 0) {
         buf->err_data = buffer;
         buf->err_data_size = std::min(buffer_size, front.err_data.size());
         std::copy_n(front.err_data.begin(), buf->err_data_size, static_cast<std::byte*>(buffer));

@@ -3,6 +3,7 @@
 //
 // Calls out of turn: refused, and nothing changed. Objects closed in every state, and those that are still in use.
 #include <netinet/in.h>
+#include <rdma/fi_collective.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
@@ -192,6 +193,9 @@ void test_calls_that_an_object_has_not_are_refused() {
     EXPECT_ERROR(fi_setopt(&listener.pep->fid, FI_OPT_ENDPOINT, FI_OPT_SEND_BUF_SIZE, &length, sizeof(length)));
     EXPECT_ERROR(fi_read(stream.get(), buffer, 1, nullptr, FI_ADDR_UNSPEC, 0, 0, nullptr));
     EXPECT_ERROR(fi_tsend(stream.get(), buffer, 1, nullptr, FI_ADDR_UNSPEC, 0, nullptr));
+    EXPECT_ERROR(fi_barrier(stream.get(), FI_ADDR_UNSPEC, nullptr));
+    EXPECT_ERROR(fi_barrier2(stream.get(), FI_ADDR_UNSPEC, 0, nullptr));
+    EXPECT_ERROR(fi_broadcast(stream.get(), buffer, 1, nullptr, FI_ADDR_UNSPEC, FI_ADDR_UNSPEC, FI_INT8, 0, nullptr));
     fid_cq* cq = nullptr;
     fi_cq_attr attr{};
     EXPECT_ERROR(fi_cq_open(host.domain.get(), &attr, &cq, nullptr));

@@ -59,7 +59,7 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
     ep->rma = &no_rma_ops;
     ep->tagged = &no_tagged_ops;
     ep->atomic = &no_atomic_ops;
-    ep->collective = nullptr;
+    ep->collective = &no_collective_ops;
     if (info.handle != nullptr) {
         ep->request_ = domain.fabric().requests().take(info.handle, nullptr);
         if (!ep->request_) {

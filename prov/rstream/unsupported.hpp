@@ -5,6 +5,7 @@
 #pragma once
 
 #include <rdma/fi_atomic.h>
+#include <rdma/fi_collective.h>
 #include <rdma/fi_tagged.h>
 
 #include "prov/rstream/fid.hpp"
@@ -52,6 +53,21 @@ inline fi_ops_atomic no_atomic_ops = {
     .writevalid = RSTREAM_REFUSE(fi_ops_atomic, writevalid),
     .readwritevalid = RSTREAM_REFUSE(fi_ops_atomic, readwritevalid),
     .compwritevalid = RSTREAM_REFUSE(fi_ops_atomic, compwritevalid),
+};
+
+inline fi_ops_collective no_collective_ops = {
+    .size = sizeof(fi_ops_collective),
+    .barrier = RSTREAM_REFUSE(fi_ops_collective, barrier),
+    .broadcast = RSTREAM_REFUSE(fi_ops_collective, broadcast),
+    .alltoall = RSTREAM_REFUSE(fi_ops_collective, alltoall),
+    .allreduce = RSTREAM_REFUSE(fi_ops_collective, allreduce),
+    .allgather = RSTREAM_REFUSE(fi_ops_collective, allgather),
+    .reduce_scatter = RSTREAM_REFUSE(fi_ops_collective, reduce_scatter),
+    .reduce = RSTREAM_REFUSE(fi_ops_collective, reduce),
+    .scatter = RSTREAM_REFUSE(fi_ops_collective, scatter),
+    .gather = RSTREAM_REFUSE(fi_ops_collective, gather),
+    .msg = RSTREAM_REFUSE(fi_ops_collective, msg),
+    .barrier2 = RSTREAM_REFUSE(fi_ops_collective, barrier2),
 };
 
 } // namespace rstream

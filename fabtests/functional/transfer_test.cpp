@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <limits>
 
 #include <unistd.h>
 
@@ -127,6 +128,18 @@ void test_what_cannot_be_asked_for_gives_einval_and_changes_nothing() {
     EXPECT_RESULT(fi_recvv(s.get(), many.data(), nullptr, 1025, FI_ADDR_UNSPEC, nullptr), -FI_EINVAL);
     EXPECT_RESULT(fi_sendv(s.get(), many.data(), nullptr, 1024, FI_ADDR_UNSPEC, nullptr), 1024);
     expect_text(*pair.server, std::string(1024, 'x'));
+}
+
+void test_lengths_may_add_up_to_more_than_a_size_t() {
+    auto pair = connected();
+    const std::string text(64, 'x');
+    EXPECT_RESULT(send(*pair.client, text.data(), 64), 64);
+    EXPECT_RESULT(await_readable(*pair.server, 64), 64);
+    char bytes[64] = {};
+    const iovec endless = segment(bytes, std::numeric_limits<size_t>::max() - 63);
+    EXPECT_RESULT(recv_message(*pair.server, {segment(bytes, 64), endless}, FI_PEEK), 64);
+    EXPECT(std::string(bytes, 64) == text);
+    EXPECT_RESULT(recv_message(*pair.server, {segment(bytes, 64), endless}, 0), 64);
 }
 
 void test_memory_may_be_used_again_at_once() {
@@ -408,6 +421,7 @@ int main() {
         FABTEST(test_no_room_gives_zero_while_there_are_bytes_and_eagain_if_not),
         FABTEST(test_harmless_flags_change_nothing),
         FABTEST(test_what_cannot_be_asked_for_gives_einval_and_changes_nothing),
+        FABTEST(test_lengths_may_add_up_to_more_than_a_size_t),
         FABTEST(test_memory_may_be_used_again_at_once),
         FABTEST(test_a_full_stream_gives_eagain_and_accepts_again_once_the_peer_reads),
         FABTEST(test_a_send_larger_than_the_buffer_is_accepted_in_part),

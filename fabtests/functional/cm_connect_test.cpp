@@ -305,6 +305,31 @@ void test_setname_before_listen_chooses_where_to_listen() {
     reach(host, pep.get(), &address);
 }
 
+// A core would read past the end of half an address.
+void test_only_whole_addresses_are_taken() {
+    Host host(here());
+    Stream stream(host);
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    EXPECT_RESULT(fi_setname(&stream.ep->fid, &address, 1), -FI_EINVAL);
+    EXPECT_RESULT(fi_setname(&stream.ep->fid, &address, sizeof(address) - 1), -FI_EINVAL);
+    address.sin6_family = AF_INET;
+    EXPECT_RESULT(fi_setname(&stream.ep->fid, &address, sizeof(sockaddr_in) - 1), -FI_EINVAL);
+    EXPECT_RESULT(fi_setname(&stream.ep->fid, &address, sizeof(sockaddr_in)), 0);
+    address.sin6_family = AF_UNIX;
+    EXPECT_RESULT(fi_setname(&stream.ep->fid, &address, sizeof(address)), -FI_EINVAL);
+    const Info info(fi_dupinfo(host.info.get()));
+    free(info->src_addr);
+    info->src_addr = calloc(1, sizeof(sockaddr_in));
+    EXPECT(info->src_addr != nullptr);
+    static_cast<sockaddr*>(info->src_addr)->sa_family = AF_INET;
+    info->src_addrlen = 4;
+    fid_pep* pep = nullptr;
+    EXPECT_RESULT(fi_passive_ep(host.fabric.get(), info.get(), &pep, nullptr), -FI_EINVAL);
+    fid_ep* ep = nullptr;
+    EXPECT_RESULT(fi_endpoint(host.domain.get(), info.get(), &ep, nullptr), -FI_EINVAL);
+}
+
 void test_a_listener_without_a_node_is_reached_at_every_address() {
     need_core("tcp");
     Request request = here();
@@ -432,6 +457,7 @@ int main() {
         FABTEST(test_getname_with_too_little_room_tells_how_much_it_needs),
         FABTEST(test_getpeer_of_an_endpoint_without_a_peer_gives_enotconn),
         FABTEST(test_setname_before_listen_chooses_where_to_listen),
+        FABTEST(test_only_whole_addresses_are_taken),
         FABTEST(test_a_listener_without_a_node_is_reached_at_every_address),
         FABTEST(test_connections_over_ipv6),
         FABTEST(test_connect_without_an_address_uses_that_of_the_info),

@@ -7,13 +7,10 @@
 #include <limits>
 #include <set>
 
-#include <arpa/inet.h>
-#include <netdb.h>
-#include <netinet/in.h>
-
 #include "fabtests/common/child.hpp"
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
+#include "fabtests/functional/getinfo.hpp"
 
 namespace {
 
@@ -22,41 +19,7 @@ constexpr uint64_t order_strict = 0x1ff;
 
 using namespace fabtests;
 
-constexpr uint32_t version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
 constexpr uint64_t stream_caps = FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
-
-Info hints_for(fi_ep_type type, const std::string& provider = "rstream") {
-    Info hints(fi_allocinfo());
-    hints->ep_attr->type = type;
-    if (!provider.empty()) {
-        hints->fabric_attr->prov_name = strdup(provider.c_str());
-    }
-    return hints;
-}
-
-// Of the core under test.
-Info stream_hints() { return hints_for(FI_RSTREAM_EP_STREAM, core_name() + ";rstream"); }
-
-int ask(Info& answer, const fi_info* hints, const char* node = nullptr, const char* service = nullptr,
-        uint64_t flags = 0) {
-    fi_info* list = nullptr;
-    const int ret = fi_getinfo(version, node, service, flags, hints, &list);
-    answer.reset(ret == 0 ? list : nullptr);
-    return ret;
-}
-
-int ask(const fi_info* hints) {
-    Info answer;
-    return ask(answer, hints);
-}
-
-bool is_stream(const fi_info& info) { return info.ep_attr->protocol == FI_PROTO_RSTREAM; }
-
-uint16_t port(const void* address) {
-    const auto* any = static_cast<const sockaddr*>(address);
-    return ntohs(any->sa_family == AF_INET6 ? static_cast<const sockaddr_in6*>(address)->sin6_port
-                                            : static_cast<const sockaddr_in*>(address)->sin_port);
-}
 
 void test_getinfo_tells_the_attributes_of_a_stream() {
     Info list;
@@ -87,113 +50,6 @@ void test_getinfo_tells_the_attributes_of_a_stream() {
         EXPECT(info->domain_attr->name != nullptr && *info->domain_attr->name != '\0');
         EXPECT(info->handle == nullptr);
         EXPECT(info->addr_format == FI_SOCKADDR_IN || info->addr_format == FI_SOCKADDR_IN6);
-    }
-}
-
-void test_getinfo_serves_ipv4() {
-    const Info hints = stream_hints();
-    Info list;
-    EXPECT_RESULT(ask(list, hints.get(), node_name().c_str(), "7471"), 0);
-    EXPECT_EQ(list->addr_format, FI_SOCKADDR_IN);
-    EXPECT_EQ(list->dest_addrlen, sizeof(sockaddr_in));
-    const auto* to = static_cast<const sockaddr_in*>(list->dest_addr);
-    in_addr wanted{};
-    inet_pton(AF_INET, node_name().c_str(), &wanted);
-    EXPECT_EQ(to->sin_addr.s_addr, wanted.s_addr);
-    EXPECT_EQ(port(to), 7471);
-    hints->addr_format = FI_SOCKADDR_IN;
-    EXPECT_RESULT(ask(list, hints.get()), 0);
-    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
-        EXPECT_EQ(info->addr_format, FI_SOCKADDR_IN);
-    }
-}
-
-void test_getinfo_serves_ipv6() {
-    need_core("tcp");
-    const Info hints = stream_hints();
-    Info list;
-    EXPECT_RESULT(ask(list, hints.get(), "::1", "7471"), 0);
-    EXPECT_EQ(list->addr_format, FI_SOCKADDR_IN6);
-    EXPECT_EQ(list->dest_addrlen, sizeof(sockaddr_in6));
-    const auto* to = static_cast<const sockaddr_in6*>(list->dest_addr);
-    EXPECT(IN6_IS_ADDR_LOOPBACK(&to->sin6_addr));
-    EXPECT_EQ(port(to), 7471);
-    hints->addr_format = FI_SOCKADDR_IN6;
-    EXPECT_RESULT(ask(list, hints.get()), 0);
-    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
-        EXPECT_EQ(info->addr_format, FI_SOCKADDR_IN6);
-    }
-}
-
-void test_getinfo_with_fi_source_gives_our_own_address() {
-    Info list;
-    EXPECT_RESULT(ask(list, stream_hints().get(), node_name().c_str(), "7471", FI_SOURCE), 0);
-    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
-        EXPECT(info->src_addr != nullptr);
-        EXPECT_EQ(port(info->src_addr), 7471);
-        EXPECT(info->dest_addr == nullptr);
-    }
-}
-
-void test_getinfo_takes_addresses_from_the_hints() {
-    const Info hints = stream_hints();
-    Info first;
-    EXPECT_RESULT(ask(first, hints.get(), node_name().c_str(), "7471"), 0);
-    hints->addr_format = first->addr_format;
-    hints->dest_addr = malloc(first->dest_addrlen);
-    hints->dest_addrlen = first->dest_addrlen;
-    memcpy(hints->dest_addr, first->dest_addr, first->dest_addrlen);
-    Info second;
-    EXPECT_RESULT(ask(second, hints.get()), 0);
-    EXPECT_EQ(second->dest_addrlen, first->dest_addrlen);
-    EXPECT(memcmp(second->dest_addr, first->dest_addr, first->dest_addrlen) == 0);
-}
-
-void test_getinfo_keeps_the_port_of_a_source_address() {
-    need_core("tcp");
-    const auto expect_port = [](const auto& address) {
-        const Info hints = stream_hints();
-        hints->src_addr = malloc(sizeof(address));
-        EXPECT(hints->src_addr != nullptr);
-        memcpy(hints->src_addr, &address, sizeof(address));
-        hints->src_addrlen = sizeof(address);
-        hints->addr_format = sizeof(address) == sizeof(sockaddr_in) ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
-        Info list;
-        EXPECT_RESULT(ask(list, hints.get()), 0);
-        for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
-            EXPECT(info->src_addr != nullptr);
-            EXPECT_EQ(port(info->src_addr), 7471);
-        }
-    };
-    sockaddr_in four{};
-    four.sin_family = AF_INET;
-    four.sin_port = htons(7471);
-    expect_port(four); // the wildcard
-    four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    expect_port(four);
-    sockaddr_in6 six{};
-    six.sin6_family = AF_INET6;
-    six.sin6_port = htons(7471);
-    expect_port(six);
-}
-
-void test_getinfo_knows_names_of_services() {
-    const servent* http = getservbyname("http", "tcp");
-    if (http == nullptr) {
-        throw Skip("no http in /etc/services");
-    }
-    Info list;
-    EXPECT_RESULT(ask(list, stream_hints().get(), node_name().c_str(), "http"), 0);
-    EXPECT_EQ(port(list->dest_addr), ntohs(static_cast<uint16_t>(http->s_port)));
-    EXPECT_ERROR(ask(list, stream_hints().get(), node_name().c_str(), "no-such-service"));
-}
-
-void test_getinfo_without_a_node_gives_all_local_addresses() {
-    Info list;
-    EXPECT_RESULT(ask(list, stream_hints().get(), nullptr, "7471", FI_SOURCE), 0);
-    for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
-        EXPECT(is_stream(*info));
-        EXPECT(info->src_addr == nullptr || port(info->src_addr) == 7471);
     }
 }
 
@@ -507,13 +363,6 @@ int main(int argc, char** argv) {
     }
     const CMUnitTest tests[] = {
         FABTEST(test_getinfo_tells_the_attributes_of_a_stream),
-        FABTEST(test_getinfo_serves_ipv4),
-        FABTEST(test_getinfo_serves_ipv6),
-        FABTEST(test_getinfo_with_fi_source_gives_our_own_address),
-        FABTEST(test_getinfo_takes_addresses_from_the_hints),
-        FABTEST(test_getinfo_keeps_the_port_of_a_source_address),
-        FABTEST(test_getinfo_knows_names_of_services),
-        FABTEST(test_getinfo_without_a_node_gives_all_local_addresses),
         FABTEST(test_getinfo_is_found_by_the_names_of_the_manual),
         FABTEST(test_getinfo_serves_no_other_type_of_endpoint),
         FABTEST(test_getinfo_refuses_what_a_stream_has_not),

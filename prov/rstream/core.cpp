@@ -111,6 +111,14 @@ bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t
            (addr_format == FI_FORMAT_UNSPEC || addr_format == info.addr_format || any_socket);
 }
 
+bool is_internet_address(const void* address, size_t length) {
+    if (address == nullptr || length < sizeof(sockaddr_in)) {
+        return false;
+    }
+    const auto family = static_cast<const sockaddr*>(address)->sa_family;
+    return family == AF_INET || (family == AF_INET6 && length >= sizeof(sockaddr_in6));
+}
+
 int aim_at(fi_info& info, const void* address) {
     size_t length = std::max(info.src_addrlen, info.dest_addrlen); // for an address family of the core's own
     switch (static_cast<const sockaddr*>(address)->sa_family) {

@@ -43,6 +43,9 @@ bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t
 int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
                      Info& out);
 
+// Whether these bytes are a whole address of IPv4 or IPv6: cores trust the length that a program gives.
+bool is_internet_address(const void* address, size_t length);
+
 // Sets the destination address of an info. 0; -FI_EINVAL if the length of the address is unknown, for a family other
 // than AF_INET and AF_INET6 and an info without addresses; or -FI_ENOMEM.
 int aim_at(fi_info& info, const void* address);

@@ -32,6 +32,12 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
     if (info.ep_attr != nullptr && info.ep_attr->type != FI_EP_UNSPEC && info.ep_attr->type != FI_RSTREAM_EP_STREAM) {
         return -FI_EINVAL;
     }
+    // Those of a request are the core's.
+    if (info.handle == nullptr &&
+        ((info.src_addr != nullptr && !is_internet_address(info.src_addr, info.src_addrlen)) ||
+         (info.dest_addr != nullptr && !is_internet_address(info.dest_addr, info.dest_addrlen)))) {
+        return -FI_EINVAL;
+    }
     struct Deleter {
         void operator()(Endpoint* e) const { delete e; }
     };
@@ -128,7 +134,7 @@ int Endpoint::control(int command, void* arg) {
 }
 
 int Endpoint::set_name(const void* addr, size_t length) {
-    if (addr == nullptr || length == 0) {
+    if (!is_internet_address(addr, length)) {
         return -FI_EINVAL;
     }
     if (connection_ || request_) {

@@ -9,7 +9,9 @@
 #include <limits>
 #include <string_view>
 
+#include <netdb.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
 
 #include "include/rdma/fi_ext_rstream.h"
 #include "prov/rstream/core.hpp"
@@ -132,6 +134,81 @@ const char* refusal(const fi_info* hints, uint32_t api_version) {
     return nullptr;
 }
 
+struct Address {
+    const void* bytes = nullptr;
+    size_t length = 0;
+
+    [[nodiscard]] bool given() const { return bytes != nullptr && length != 0; }
+    [[nodiscard]] uint32_t format() const {
+        return static_cast<const sockaddr*>(bytes)->sa_family == AF_INET6 ? FI_SOCKADDR_IN6 : FI_SOCKADDR_IN;
+    }
+};
+
+// What a program asks for, with those addresses of its hints that count: fi_getinfo(3).
+struct Request {
+    Request(const char* node, const char* service, uint64_t flags, const fi_info* hints)
+        : node(node), service(service), flags(flags), hints(hints) {
+        const bool source_named = (flags & FI_SOURCE) != 0;
+        if (hints != nullptr && !source_named) {
+            source = {hints->src_addr, hints->src_addrlen};
+        }
+        if (hints != nullptr && (source_named || (node == nullptr && service == nullptr))) {
+            destination = {hints->dest_addr, hints->dest_addrlen};
+        }
+    }
+    // Whether the addresses are whole ones.
+    [[nodiscard]] bool valid() const {
+        return (!source.given() || is_internet_address(source.bytes, source.length)) &&
+               (!destination.given() || is_internet_address(destination.bytes, destination.length));
+    }
+    // The hints need not name the format of the addresses in them; cores answer that they do not know it either.
+    [[nodiscard]] uint32_t format() const {
+        uint32_t format = hints != nullptr ? hints->addr_format : uint32_t{FI_FORMAT_UNSPEC};
+        for (const Address& address : {source, destination}) {
+            if (format == FI_FORMAT_UNSPEC && address.given()) {
+                format = address.format();
+            }
+        }
+        return format;
+    }
+
+    const char* node;
+    const char* service;
+    uint64_t flags;
+    const fi_info* hints;
+    Address source;
+    Address destination;
+};
+
+// A name may have addresses of both families, of which a core takes the first, and so has this host: the node as an
+// address of the requested format. Empty if the core need not be told, or there is none.
+std::string node_in_format(const Request& request) {
+    const uint32_t format = request.format();
+    if ((format != FI_SOCKADDR_IN && format != FI_SOCKADDR_IN6) ||
+        (request.node == nullptr && request.service == nullptr)) {
+        return {};
+    }
+    const bool six = format == FI_SOCKADDR_IN6;
+    if (request.node == nullptr) {
+        if ((request.flags & FI_SOURCE) != 0) {
+            return six ? "::" : ""; // without a node, a core takes the wildcard of IPv4
+        }
+        return six ? "::1" : "127.0.0.1";
+    }
+    addrinfo wanted{};
+    wanted.ai_family = six ? AF_INET6 : AF_INET;
+    wanted.ai_socktype = SOCK_STREAM;
+    wanted.ai_flags = (request.flags & FI_NUMERICHOST) != 0 ? AI_NUMERICHOST : 0;
+    addrinfo* found = nullptr;
+    if (getaddrinfo(request.node, nullptr, &wanted, &found) != 0) {
+        return {};
+    }
+    char text[NI_MAXHOST] = "";
+    const int ret = getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+    freeaddrinfo(found);
+    return ret == 0 ? text : "";
+}
+
 // The cores that the provider hint names besides this provider ("tcp;rstream"), else those of FI_RSTREAM_CORE.
 std::vector<std::string> cores_for(const fi_info* hints, const Params& params) {
     std::vector<std::string> cores;
@@ -170,7 +247,8 @@ int copy_address(void*& to, size_t& to_length, const void* from, size_t length) 
 }
 
 // The caller's hints that a core has to meet. -FI_ENODATA if they name another core.
-int hints_for_core(const std::string& core, const fi_info* hints, Info& out) {
+int hints_for_core(const std::string& core, const Request& request, Info& out) {
+    const fi_info* hints = request.hints;
     out = core_hints();
     if (!out) {
         return -FI_ENOMEM;
@@ -178,9 +256,9 @@ int hints_for_core(const std::string& core, const fi_info* hints, Info& out) {
     if (hints == nullptr) {
         return 0;
     }
-    out->addr_format = hints->addr_format;
-    if (copy_address(out->src_addr, out->src_addrlen, hints->src_addr, hints->src_addrlen) != 0 ||
-        copy_address(out->dest_addr, out->dest_addrlen, hints->dest_addr, hints->dest_addrlen) != 0) {
+    out->addr_format = request.format();
+    if (copy_address(out->src_addr, out->src_addrlen, request.source.bytes, request.source.length) != 0 ||
+        copy_address(out->dest_addr, out->dest_addrlen, request.destination.bytes, request.destination.length) != 0) {
         return -FI_ENOMEM;
     }
     if (hints->ep_attr != nullptr && hints->ep_attr->protocol == FI_PROTO_IWARP) {
@@ -223,17 +301,15 @@ bool meets(const fi_info& core, const fi_info* hints) {
 }
 
 // Restores the local port that the caller requests, which some cores drop for the wildcard address.
-void keep_source_port(fi_info& info, const fi_info* hints) {
-    if (hints == nullptr || hints->src_addr == nullptr || info.src_addr == nullptr ||
-        std::min(hints->src_addrlen, info.src_addrlen) < sizeof(sockaddr_in)) {
+void keep_source_port(fi_info& info, const Address& source) {
+    if (!source.given() || info.src_addr == nullptr || info.src_addrlen < sizeof(sockaddr_in)) {
         return;
     }
     // The port has the same offset in both structs.
     static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
-    const auto* wanted = static_cast<const sockaddr_in*>(hints->src_addr);
     auto* given = static_cast<sockaddr_in*>(info.src_addr);
-    if (given->sin_port == 0 && (wanted->sin_family == AF_INET || wanted->sin_family == AF_INET6)) {
-        given->sin_port = wanted->sin_port;
+    if (given->sin_port == 0) {
+        given->sin_port = static_cast<const sockaddr_in*>(source.bytes)->sin_port;
     }
 }
 
@@ -296,6 +372,12 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
         RSTREAM_INFO(FI_LOG_CORE, "cannot serve a request for %s\n", reason);
         return -FI_ENODATA;
     }
+    const Request request(node, service, flags, hints);
+    if (!request.valid()) {
+        RSTREAM_INFO(FI_LOG_CORE, "cannot serve a request for an address that is none of IPv4 or IPv6\n");
+        return -FI_ENODATA;
+    }
+    const std::string same_node = node_in_format(request);
     const Params params = Params::load();
     const bool specific = is_specific(node, service, hints);
     Info head;
@@ -304,9 +386,10 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
     for (const std::string& core : cores_for(hints, params)) {
         Info core_hints;
         Info found;
-        int ret = hints_for_core(core, hints, core_hints);
+        int ret = hints_for_core(core, request, core_hints);
         if (ret == 0) {
-            ret = core_getinfo(core, node, service, flags, std::move(core_hints), found);
+            ret = core_getinfo(core, same_node.empty() ? node : same_node.c_str(), service, flags,
+                               std::move(core_hints), found);
         }
         if (ret != 0) {
             RSTREAM_INFO(FI_LOG_CORE, "core %s: %s\n", core.c_str(), fi_strerror(-ret));
@@ -321,7 +404,7 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
             if ((ret = info_over_core(*one, params, version, ours)) != 0) {
                 return ret;
             }
-            keep_source_port(*ours, hints);
+            keep_source_port(*ours, request.source);
             follow_hints(*ours, hints);
             bool wanted = suffices(*ours, hints);
             for (const fi_info* seen = head.get(); wanted && seen != nullptr; seen = seen->next) {

@@ -3,6 +3,7 @@
 //
 // Keepalive: its settings, and peers that are silent but there, whom it must leave alone. That it finds those who are
 // gone needs a wire that can be cut: fabtests/lab/tests.
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -62,6 +63,24 @@ void test_settings_are_taken_as_size_t_and_uint32_t() {
         EXPECT_RESULT(set<uint16_t>(s, option, 25), -FI_EINVAL);
         EXPECT_EQ(get<size_t>(s, option), 50U);
     }
+}
+
+void test_threads_may_set_different_settings_at_once() {
+    Host host(here());
+    Stream s(host);
+    std::atomic<int> lost{0};
+    Threads threads;
+    for (const int option : {idle, interval, static_cast<int>(FI_OPT_RSTREAM_USER_TIMEOUT)}) {
+        threads.start([&s, &lost, option] {
+            const auto start = Clock::now();
+            for (size_t i = 0; milliseconds_since(start) < 500; ++i) {
+                const size_t value = 1 + i % 1000000;
+                lost += set<size_t>(s, option, value) != 0 || get<size_t>(s, option) != value ? 1 : 0;
+            }
+        });
+    }
+    threads.join();
+    EXPECT_EQ(lost.load(), 0);
 }
 
 void test_what_is_out_of_range_is_refused_and_changes_nothing() {
@@ -308,6 +327,7 @@ int main(int argc, char** argv) {
     const CMUnitTest tests[] = {
         FABTEST(test_it_is_off_by_default_as_with_tcp),
         FABTEST(test_settings_are_taken_as_size_t_and_uint32_t),
+        FABTEST(test_threads_may_set_different_settings_at_once),
         FABTEST(test_what_is_out_of_range_is_refused_and_changes_nothing),
         FABTEST(test_parameters_set_the_defaults),
         FABTEST(test_parameters_out_of_range_leave_the_defaults),

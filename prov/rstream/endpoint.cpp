@@ -107,6 +107,7 @@ int Endpoint::enable() {
     } else if (const int ret = domain_.core_info_for(*info_, core_info); ret != 0) {
         return ret;
     }
+    const base::Guard lock(setting_);
     return Stream::open(domain_, *core_info, *queue_, &fid, settings_, connection_);
 }
 

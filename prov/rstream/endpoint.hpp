@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "base/mutex.hpp"
 #include "prov/rstream/request.hpp"
 #include "prov/rstream/stream/stream.hpp"
 
@@ -47,6 +48,7 @@ class Endpoint : public fid_ep {
     Domain& domain_;
     Info info_; // as passed by the user
     EventQueue* queue_ = nullptr;
+    base::Mutex setting_; // held while one is changed: other threads may change others
     Settings settings_;
     std::atomic<size_t> linger_;                 // milliseconds
     std::unique_ptr<ConnectionRequest> request_; // the request that this endpoint answers

@@ -121,6 +121,7 @@ int Endpoint::set_option(int name, const void* value, size_t length) {
                          option->max);
             return -FI_EINVAL;
         }
+        const base::Guard lock(setting_);
         KeepaliveSettings changed = settings_.keepalive;
         changed.*option->member = wanted;
         if (const int ret = connection_ ? connection_->set_keepalive(changed) : 0; ret != 0) {
@@ -178,6 +179,7 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         return store_status(connection_ ? connection_->status() : fi_rstream_status{}, value, length);
     }
     if (const auto* option = find(keepalive_options, name)) {
+        const base::Guard lock(setting_);
         return store_any(value, length, sizeof(uint32_t), settings_.keepalive.*option->member);
     }
     const auto* option = find(size_options, name);

@@ -55,19 +55,20 @@ inline fi_ops_atomic no_atomic_ops = {
     .compwritevalid = RSTREAM_REFUSE(fi_ops_atomic, compwritevalid),
 };
 
-inline fi_ops_collective no_collective_ops = {
-    .size = sizeof(fi_ops_collective),
-    .barrier = RSTREAM_REFUSE(fi_ops_collective, barrier),
-    .broadcast = RSTREAM_REFUSE(fi_ops_collective, broadcast),
-    .alltoall = RSTREAM_REFUSE(fi_ops_collective, alltoall),
-    .allreduce = RSTREAM_REFUSE(fi_ops_collective, allreduce),
-    .allgather = RSTREAM_REFUSE(fi_ops_collective, allgather),
-    .reduce_scatter = RSTREAM_REFUSE(fi_ops_collective, reduce_scatter),
-    .reduce = RSTREAM_REFUSE(fi_ops_collective, reduce),
-    .scatter = RSTREAM_REFUSE(fi_ops_collective, scatter),
-    .gather = RSTREAM_REFUSE(fi_ops_collective, gather),
-    .msg = RSTREAM_REFUSE(fi_ops_collective, msg),
-    .barrier2 = RSTREAM_REFUSE(fi_ops_collective, barrier2),
-};
+inline fi_ops_collective no_collective_ops = [] {
+    fi_ops_collective ops{}; // barrier2, which libfabric has since 1.16, stays null: fi_barrier2() checks that
+    ops.size = sizeof(ops);
+    ops.barrier = RSTREAM_REFUSE(fi_ops_collective, barrier);
+    ops.broadcast = RSTREAM_REFUSE(fi_ops_collective, broadcast);
+    ops.alltoall = RSTREAM_REFUSE(fi_ops_collective, alltoall);
+    ops.allreduce = RSTREAM_REFUSE(fi_ops_collective, allreduce);
+    ops.allgather = RSTREAM_REFUSE(fi_ops_collective, allgather);
+    ops.reduce_scatter = RSTREAM_REFUSE(fi_ops_collective, reduce_scatter);
+    ops.reduce = RSTREAM_REFUSE(fi_ops_collective, reduce);
+    ops.scatter = RSTREAM_REFUSE(fi_ops_collective, scatter);
+    ops.gather = RSTREAM_REFUSE(fi_ops_collective, gather);
+    ops.msg = RSTREAM_REFUSE(fi_ops_collective, msg);
+    return ops;
+}();
 
 } // namespace rstream

@@ -61,7 +61,13 @@ Event Host::next_event(int timeout_ms) {
         std::byte bytes[sizeof(fi_eq_cm_entry) + 512];
     } buffer;
     Event event;
-    const ssize_t got = fi_eq_sread(eq.get(), &event.type, &buffer, sizeof(buffer), timeout_ms, 0);
+    const auto begin = Clock::now();
+    ssize_t got = -FI_EINTR; // a signal, or a pause (SIGSTOP)
+    for (int left = timeout_ms; got == -FI_EINTR && left >= 0;
+         left = timeout_ms -
+                static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin).count())) {
+        got = fi_eq_sread(eq.get(), &event.type, &buffer, sizeof(buffer), left, 0);
+    }
     if (got == -FI_EAVAIL) {
         fi_eq_err_entry error{};
         check("fi_eq_readerr", fi_eq_readerr(eq.get(), &error, 0));
@@ -73,7 +79,7 @@ Event Host::next_event(int timeout_ms) {
         event.data.assign(data, data + error.err_data_size);
         return event;
     }
-    if (got == -FI_EAGAIN) {
+    if (got == -FI_EAGAIN || got == -FI_EINTR) {
         throw Error("no event in time", -FI_ETIMEDOUT);
     }
     check("fi_eq_sread", got);

@@ -283,13 +283,21 @@ ssize_t receive_in_order(Connection& c, int fd, Parts& parts, int flags) {
     const bool may_wait = (flags & MSG_DONTWAIT) == 0 && !s.nonblocking.load(std::memory_order_relaxed);
     TimeLimit limit(s, fd, SO_RCVTIMEO);
     ssize_t done = 0;
+    uint64_t begin = 0; // of a wait for what is given back
     bool by_ring = true;
     if (s.recovered.load(std::memory_order_relaxed) && s.hold.load(std::memory_order_relaxed)) [[unlikely]] {
         stream::settle(c, fd); // what the far end has sent again may have been read by now
     }
     for (;;) {
         const ssize_t n = stream::read_now(c, fd, parts, flags, may_wait);
-        if (n == -EAGAIN && s.giving_back) [[unlikely]] {
+        if (n == -EAGAIN && !may_wait && stream::lacks_given_back(c, fd)) [[unlikely]] {
+            begin = begin != 0 ? begin : sys::now_ns();
+            if (stream::await_given_back(c, fd, begin)) {
+                continue;
+            }
+        }
+        // Also after a part: further bytes may be in the kernel already, and their edge behind.
+        if (s.giving_back && (n == -EAGAIN || (n > 0 && !parts.empty()))) [[unlikely]] {
             watches_refused(c);
         }
         if (n > 0) {

@@ -127,9 +127,10 @@ struct alignas(64) ConnectionState {
     std::atomic<bool> awaits_resume{false}; // the ring is not read any more: a resend was requested
     std::atomic<bool> giving_back{false};   // reads are suspended, see stream_hand_over.cpp
     std::atomic<uint64_t> giving_since_ns{0};
-    std::atomic<bool> handed_over{false}; // to a holder that does not use the ring: no reads until it is done
-    uint64_t taken_read = 0;              // bytes of `taken` that were read here, if the peer has ended
-    std::atomic<uint64_t> taken{0};       // bytes in the give-back area that the peer has not resent
+    std::atomic<bool> handed_over{false};   // to a holder that does not use the ring: no reads until it is done
+    std::atomic<uint64_t> given_back_to{0}; // TCP position behind what the peer has sent again then
+    uint64_t taken_read = 0;                // bytes of `taken` that were read here after all
+    std::atomic<uint64_t> taken{0};         // bytes in the give-back area that the peer has not resent
 
     alignas(64) OwnerLock write_lock;
     path::Cursor out;

@@ -287,7 +287,7 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
         if (s.broken) {
             return may_read_broken(c) ? read_ring(c, fd, parts, flags, sound_bytes(c)) : -ECONNRESET;
         }
-        if (s.giving_back) [[unlikely]] {
+        if (s.giving_back && !may_read_taken(c)) [[unlikely]] {
             return -EAGAIN;
         }
         if (s.taken != 0) [[unlikely]] {

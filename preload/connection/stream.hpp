@@ -100,10 +100,15 @@ bool ring_has_space(const Connection& c);
 // Whether all available bytes were seen, all are in the ring (n bytes), and the peer has not ended.
 bool more_may_come(const Connection& c, ssize_t n);
 
-// A give-back runs (stream_hand_over.cpp): for some milliseconds, no caller sees the unread bytes, and no event reports
-// its end. A peer that never answers violates the protocol.
+// A give-back runs (stream_hand_over.cpp), and the peer was asked for the unread bytes: for some milliseconds, no
+// caller sees them, and no event reports its end. A peer that never answers violates the protocol.
 bool gives_back(Connection& c, int fd);
 inline constexpr int give_back_pause_ms = 1; // until the next poll
+// What was given back has not arrived by TCP yet.
+bool lacks_given_back(const Connection& c, int fd);
+// Waits for that, for a millisecond since begin: a call that does not block would fail with EAGAIN, although a wait may
+// have reported these bytes. True: read again.
+bool await_given_back(Connection& c, int fd, uint64_t begin);
 // Continues by the kernel if the ring is full, and its reader has not read for a while. For the service, repeatedly.
 // True: call it again after this time.
 bool leave_full_ring(Connection& c, int fd, uint64_t now);

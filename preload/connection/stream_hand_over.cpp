@@ -8,6 +8,9 @@
 // TCP has carried up to the switch), writes them to the give-back area, and requests the peer to send these, and then
 // the unread ones in the ring, by TCP (Request::resend). If the peer has returned to the kernel already, it must stop
 // first, at a position that both ends know: Request::halt makes it switch to the ring once more.
+//
+// If the peer wants that, to shut down or to hand over its own end, a wait may have reported bytes to the program just
+// before. Until the peer is asked to send them again, the program may read what was taken.
 #include "preload/connection/stream_internal.hpp"
 
 #include <array>
@@ -31,6 +34,7 @@ namespace {
 
 constexpr uint64_t timeout_ns = 5000000000U;
 constexpr int pause_ms = 1;
+constexpr uint64_t reading_time_ns = 5000000U; // for a process that goes on reading, before the peer is asked
 
 // Null: no memory.
 uint8_t* area_of_taken(Connection& c) {
@@ -48,6 +52,16 @@ uint8_t* space_for_taken(Connection& c, uint64_t& space) {
     uint8_t* area = area_of_taken(c);
     space = path::give_back_bytes - s.taken;
     return area != nullptr && space != 0 ? area + s.taken : nullptr;
+}
+
+// Some bytes were read here, and are not given back any more.
+void forget_read(Connection& c) {
+    ConnectionState& s = *c.state.load();
+    if (uint8_t* area = s.taken_read != 0 ? area_of_taken(c) : nullptr; area != nullptr) {
+        s.taken -= s.taken_read;
+        memmove(area, area + s.taken_read, s.taken);
+        s.taken_read = 0;
+    }
 }
 
 ssize_t take_from_kernel(Connection& c, int fd, uint64_t until) {
@@ -127,10 +141,29 @@ bool ask_seldom(Connection& c) {
 
 bool ask_for_step(Connection& c) { return c.mirrored ? ask_seldom(c) : service::ask(c.shared(), 1 - c.out_index()); }
 
+namespace {
+
+// All that was taken was read here meanwhile. False: the peer has begun to halt, and waits for the next request.
+bool withdraw_halt(Connection& c, uint32_t epoch) {
+    Direction& ring = c.in_ring();
+    if (!path::requests(ring.reader.request.load(), epoch, path::halt)) {
+        return true;
+    }
+    uint32_t consent = Consent::given;
+    if (!ring.wake.consent.compare_exchange_strong(consent, Consent::withheld) && consent == Consent::used) {
+        return false;
+    }
+    ring.reader.request.store(path::request_of(0, path::return_quietly));
+    return true;
+}
+
+} // namespace
+
 ssize_t give_back_step(Connection& c, int fd) {
     constexpr int max_epochs = 16; // at once: a peer that switches endlessly would keep this thread here
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
+    forget_read(c);
     for (int turn = 0;; ++turn) {
         const uint32_t epoch = s.in_epoch.load();
         const uint32_t theirs = published_epoch(c);
@@ -139,13 +172,19 @@ ssize_t give_back_step(Connection& c, int fd) {
         }
         if ((epoch & 1) == 0) {
             if (theirs == epoch) {
-                if (s.taken == 0) {
+                if (s.taken == 0 && withdraw_halt(c, epoch)) {
                     return 0;
                 }
-                uint32_t withheld = Consent::withheld;
-                ring.wake.consent.compare_exchange_strong(withheld, Consent::given);
-                ring.reader.request.store(path::request_of(epoch, path::halt));
-                changed(c);
+                // A reader that was told of these bytes has time to read them, which is simpler, too.
+                if (may_read_taken(c) && sys::now_ns() - s.giving_since_ns.load() < reading_time_ns) {
+                    return -EAGAIN;
+                }
+                if (s.taken != 0) {
+                    uint32_t withheld = Consent::withheld;
+                    ring.wake.consent.compare_exchange_strong(withheld, Consent::given);
+                    ring.reader.request.store(path::request_of(epoch, path::halt));
+                    changed(c);
+                }
                 if (const ssize_t result = wait_for_peer(c, fd, epoch); result != -ERESTART) {
                     return result;
                 }
@@ -184,6 +223,7 @@ ssize_t give_back_step(Connection& c, int fd) {
             return error;
         }
         if (resent) {
+            s.given_back_to = s.received.load() + s.taken + (ring.writer.head.load() - s.in.position);
             s.taken = 0;
             ring.reader.given_back = 0;
             s.in.position = ring.writer.head.load(); // behind what was resent
@@ -320,18 +360,46 @@ bool gives_back(Connection& c, int fd) {
         return s.giving_back;
     }
     if (!s.handed_over) { // the service may be busy
+        const uint32_t before = c.in_ring().reader.request.load();
         if (const ssize_t step = give_back_step(c, fd); step != -EAGAIN) {
             give_back_ended(c, fd, step);
             return false;
         }
-        (void)ask_seldom(c); // a busy service may have missed a request
+        // A busy service may have missed a request.
+        (void)(c.in_ring().reader.request.load() != before ? ask_for_step(c) : ask_seldom(c));
     }
     if (!s.handed_over && // else the service goes on, as long as the peer is there
         static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(timeout_ns)) {
         s.giving_back = false;
         (void)violation(c, fd);
     }
-    return true;
+    return !may_read_taken(c);
+}
+
+// A far end learns too late that a request was withdrawn.
+bool may_read_taken(const Connection& c) {
+    const ConnectionState& s = *c.state.load();
+    return s.taken != 0 && !s.awaits_resume && !s.handed_over && !c.mirrored;
+}
+
+bool lacks_given_back(const Connection& c, int fd) {
+    const ConnectionState& s = *c.state.load();
+    return s.giving_back ? !may_read_taken(c)
+                         : (s.received.load() < s.given_back_to.load() && unread_in_kernel(fd) == 0);
+}
+
+bool await_given_back(Connection& c, int fd, uint64_t begin) {
+    constexpr uint64_t call_limit_ns = 1000000U;
+    constexpr uint64_t limit_ns = 10000000U; // of all calls: a peer that does not answer costs no more than that
+    const uint64_t end =
+        std::min(begin + call_limit_ns, c.state.load()->giving_since_ns.load(std::memory_order_relaxed) + limit_ns);
+    while (gives_back(c, fd) || lacks_given_back(c, fd)) {
+        if (sys::now_ns() > end) {
+            return false;
+        }
+        sched_yield();
+    }
+    return sys::now_ns() <= end;
 }
 
 bool can_take(Connection& c) { return area_of_taken(c) != nullptr; }
@@ -341,11 +409,7 @@ void begin_to_give_back(Connection& c) {
     if (s.giving_back) {
         return;
     }
-    if (uint8_t* area = s.taken_read != 0 ? area_of_taken(c) : nullptr; area != nullptr) {
-        s.taken -= s.taken_read;
-        memmove(area, area + s.taken_read, s.taken);
-        s.taken_read = 0;
-    }
+    forget_read(c);
     s.giving_since_ns = sys::now_ns();
     s.peer_asked_ns = 0;
     s.giving_back = true;
@@ -382,6 +446,7 @@ ssize_t read_taken(Connection& c, Parts& parts, int flags) {
         return static_cast<ssize_t>(n);
     }
     s.taken_read += n;
+    s.giving_since_ns = sys::now_ns(); // it has begun to read them
     if (s.taken_read == s.taken) {
         s.taken = s.taken_read = 0;
         c.in_ring().reader.given_back = 0;

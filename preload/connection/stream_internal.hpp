@@ -117,7 +117,9 @@ inline constexpr uint64_t short_wait_ns = 500000;
 inline constexpr uint64_t close_wait_ns = 10000000;
 inline constexpr uint64_t exit_wait_ns = 100000000;
 void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()
-// Reads what was taken, if the peer has ended before it could resend it.
+// Whether the program may still read what was taken: the peer was not asked to send it again.
+bool may_read_taken(const Connection& c);
+// Reads what was taken; also if the peer has ended before it could resend it.
 ssize_t read_taken(Connection& c, Parts& parts, int flags);
 // Whether Request::halt has begun this epoch, and the peer can still be expected to request the kernel next.
 bool is_halted(const ConnectionState& s, uint32_t epoch);

@@ -180,7 +180,7 @@ bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token,
             s.frames_seen = 0;
             s.resume_seen = false;
             s.awaits_resume = false;
-            s.resent_to = 0;
+            s.resent_to = s.given_back_to = 0;
             s.giving_back = s.handed_over = false;
             s.peer_gone = false;
             s.peer_closed_ns = s.peer_asked_ns = 0;

@@ -183,6 +183,38 @@ void test_the_last_bytes_are_spliced() {
     }
 }
 
+// A peer that sends and then shuts down asks for the unread bytes, to send them again by TCP. Programs such as wrk take
+// EAGAIN for an error when poll or epoll_wait has reported bytes.
+void test_reported_bytes_are_read_while_the_peer_shuts_down() {
+    expect_success(start([&] {
+        constexpr long count = 5000;
+        constexpr size_t few = 700;
+        constexpr int times = 60;
+        constexpr int step_us = 7;
+        for (int i = 0; i < times; ++i) {
+            const size_t size = i % 2 == 0 ? count : few;
+            const Peer peer;
+            peer.ping_pong();
+            EXPECT_EQ(fcntl(peer.fd(), F_SETFL, O_NONBLOCK), 0);
+            peer.tell(Do::send, count);
+            peer.tell(Do::shut);
+            for (long got = 0; got < count;) {
+                EXPECT((preload_test::events_of(peer.fd(), POLLIN) & POLLIN) != 0);
+                usleep(static_cast<useconds_t>(i * step_us)); // the peer's request comes before the read, or after it
+                const std::string text = preload_test::receive(peer.fd(), size);
+                EXPECT(!text.empty());
+                for (const char byte : text) {
+                    EXPECT_EQ(byte, wakeup_test::sent_byte(got++));
+                }
+            }
+            EXPECT((preload_test::events_of(peer.fd(), POLLIN) & POLLIN) != 0);
+            EXPECT_EQ(preload_test::receive(peer.fd(), 1).size(), 0U);
+            EXPECT_EQ(peer.answer(), count);
+            EXPECT_EQ(peer.answer(), 0);
+        }
+    }));
+}
+
 } // namespace
 
 int main() {
@@ -194,6 +226,7 @@ int main() {
         FABTEST(test_the_last_bytes_are_spliced),
         FABTEST(test_a_splice_goes_on_if_the_peer_is_killed_in_it),
         FABTEST(test_a_splice_writes_to_a_peer_that_has_shut_down),
+        FABTEST(test_reported_bytes_are_read_while_the_peer_shuts_down),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -125,7 +125,7 @@ struct alignas(64) ConnectionState {
     uint32_t empty_reads = 0;               // consecutive, since then
     bool resume_seen = false;               // Frame::resume was consumed; the ring must be drained first
     std::atomic<bool> awaits_resume{false}; // the ring is not read any more: a resend was requested
-    std::atomic<bool> giving_back{false};   // reads are suspended, see stream_hand_over.cpp
+    std::atomic<bool> giving_back{false};   // reads are suspended, see stream_give_back.cpp
     std::atomic<uint64_t> giving_since_ns{0};
     std::atomic<bool> handed_over{false};   // to a holder that does not use the ring: no reads until it is done
     std::atomic<uint64_t> given_back_to{0}; // TCP position behind what the peer has sent again then

@@ -100,7 +100,7 @@ bool ring_has_space(const Connection& c);
 // Whether all available bytes were seen, all are in the ring (n bytes), and the peer has not ended.
 bool more_may_come(const Connection& c, ssize_t n);
 
-// A give-back runs (stream_hand_over.cpp), and the peer was asked for the unread bytes: for some milliseconds, no
+// A give-back runs (stream_give_back.cpp), and the peer was asked for the unread bytes: for some milliseconds, no
 // caller sees them, and no event reports its end. A peer that never answers violates the protocol.
 bool gives_back(Connection& c, int fd);
 inline constexpr int give_back_pause_ms = 1; // until the next poll

@@ -100,7 +100,7 @@ bool peer_has_ended(Connection& c, int fd);
 bool peer_has_gone(Connection& c, int fd);
 bool peer_has_gone_meanwhile(Connection& c, int fd);
 
-// One step towards a peer's direction with nothing in the ring, see stream_hand_over.cpp. Under the read lock. 0: done;
+// One step towards a peer's direction with nothing in the ring, see stream_give_back.cpp. Under the read lock. 0: done;
 // -EAGAIN: the peer's service must be asked; else an error, and bytes are lost.
 ssize_t give_back_step(Connection& c, int fd);
 void begin_to_give_back(Connection& c);
@@ -116,6 +116,7 @@ inline constexpr uint64_t short_wait_ns = 500000;
 // service then.
 inline constexpr uint64_t close_wait_ns = 10000000;
 inline constexpr uint64_t exit_wait_ns = 100000000;
+inline constexpr uint64_t answer_timeout_ns = 5000000000U;   // a peer that never answers violates the protocol
 void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()
 // Whether the program may still read what was taken: the peer was not asked to send it again.
 bool may_read_taken(const Connection& c);

@@ -260,6 +260,7 @@ void Thread::take_steps(uint64_t now) const {
 
 void Thread::run() {
     std::array<epoll_event, 64> events;
+    uint64_t next_sweep = UINT64_MAX;
     for (;;) {
         if (bool asked = true; leaves && leaves.compare_exchange_strong(asked, false)) {
             return;
@@ -267,7 +268,7 @@ void Thread::run() {
         descriptors::discard_more();
         take_requests();
         const bool more = begin_waiting();
-        const uint64_t next = more ? 0 : std::min(agreements_.deadline(), steps_due.load());
+        const uint64_t next = more ? 0 : std::min({agreements_.deadline(), steps_due.load(), next_sweep});
         uint64_t now = next != 0 && next != UINT64_MAX ? sys::now_ns() : 0;
         const int timeout =
             next == UINT64_MAX
@@ -298,6 +299,7 @@ void Thread::run() {
         if (steps_due.load() <= now) {
             take_steps(now);
         }
+        next_sweep = wakeup::sweep(now);
     }
 }
 

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "fabtests/common/test.hpp"
+#include "preload/base/system.hpp"
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/wait/wakeup.hpp"
 #include "preload/wait/wakeup_page.hpp"
@@ -266,6 +267,29 @@ void test_more_ids_than_places_replace_each_other() {
     }
 }
 
+// Processes come and go: a server does not keep what it had of all of them.
+void test_an_id_that_is_not_used_is_forgotten() {
+    constexpr uint64_t longer_than_pause_ns = 11000000000U;
+    const size_t before = count_open();
+    const Foreign busy(foreign_id(5001, 1));
+    const Foreign gone(foreign_id(5002, 2));
+    EXPECT(busy.learn() && gone.learn());
+    uint64_t now = preload::sys::now_ns();
+    EXPECT(wakeup::sweep(now) != UINT64_MAX);
+    EXPECT(busy.wake() && gone.wake());
+    wakeup::sweep(now += longer_than_pause_ns);
+    EXPECT(busy.wake());
+    EXPECT(wakeup::sweep(now += longer_than_pause_ns) != UINT64_MAX);
+    EXPECT(busy.wake());
+    EXPECT(!gone.wake());
+    EXPECT_EQ(busy.taken(), 3U);
+    wakeup::sweep(now += longer_than_pause_ns);
+    EXPECT_EQ(wakeup::sweep(now += longer_than_pause_ns), UINT64_MAX);
+    EXPECT(!busy.wake());
+    EXPECT(count_open() <= before + 2); // their own
+    EXPECT(busy.learn() && busy.wake());
+}
+
 // The service learns while threads wake: nobody writes a descriptor that was closed, and perhaps is another file by
 // now. Where an id is unknown nothing is written; where it is known, exactly its own.
 void test_threads_wake_while_ids_are_replaced() {
@@ -418,6 +442,7 @@ int main() {
         FABTEST(test_an_id_that_was_learned_is_woken),
         FABTEST(test_an_id_that_is_learned_twice_keeps_one_descriptor),
         FABTEST(test_more_ids_than_places_replace_each_other),
+        FABTEST(test_an_id_that_is_not_used_is_forgotten),
         FABTEST(test_threads_wake_while_ids_are_replaced),
         FABTEST(test_a_peer_with_a_page_is_notified_once_until_it_looks),
         FABTEST(test_a_notice_whose_descriptor_was_not_written_counts_for_nothing),

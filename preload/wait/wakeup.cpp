@@ -39,7 +39,7 @@ static_assert(own_count <= WakeupPage::count);
 constinit std::atomic<WakeupPage*> page{nullptr};
 constinit std::atomic<int> page_fd{0}; // fd + 1; 0: not made, -1: it failed, or is being made
 
-// Ids of other processes. Only the service thread replaces them; none is removed.
+// Ids of other processes. Only the service thread adds and removes them.
 struct Known {
     std::atomic<Id> id{0};
     std::atomic<int> fd{-1};
@@ -47,10 +47,14 @@ struct Known {
     std::atomic<bool> is_pipe{false};
     std::atomic<WakeupPage*> page{nullptr}; // of its process
     std::atomic<uint32_t> users{0};         // threads that are writing it
+    std::atomic<bool> used{false};          // since the last sweep
 };
 constexpr size_t known_count = 128;
 constexpr size_t places = 8; // slots in which one may be
 constinit std::array<Known, known_count> known{};
+// Peers come and go. An id that was not used from one sweep to the next is requested again when it is needed.
+constexpr uint64_t sweep_pause_ns = 10000000000U;
+constinit uint64_t next_sweep_ns = UINT64_MAX;
 
 Known& place_of(Id id, size_t i) {
     const uint64_t mixed = id * 0x9e3779b97f4a7c15U;
@@ -242,6 +246,9 @@ bool wake(Id id, uid_t user) {
         if (one.id.load(std::memory_order_relaxed) != id || one.user.load(std::memory_order_relaxed) != user) {
             continue;
         }
+        if (!one.used.load(std::memory_order_relaxed)) {
+            one.used.store(true, std::memory_order_relaxed);
+        }
         one.users.fetch_add(1);
         bool done = one.id.load() == id && one.user.load() == user; // else it is being replaced
         if (done && one.is_pipe.load()) {
@@ -258,6 +265,18 @@ bool wake(Id id, uid_t user) {
 
 namespace {
 
+// False: a thread is writing it.
+bool forget(Known& one) {
+    const Id before = one.id.exchange(0);
+    if (one.users.load() != 0) {
+        one.id.store(before);
+        return false;
+    }
+    descriptors::close(one.fd.exchange(-1));
+    WakeupPage::unmap(one.page.exchange(nullptr));
+    return true;
+}
+
 bool keep_known(Id id, uid_t user, int fd, bool is_pipe, WakeupPage* theirs) {
     static uint32_t next = 0;
     Known* place = nullptr;
@@ -273,14 +292,7 @@ bool keep_known(Id id, uid_t user, int fd, bool is_pipe, WakeupPage* theirs) {
     // A replaced one is requested again when needed.
     for (size_t i = 0; i < places && place == nullptr; ++i) {
         Known& one = place_of(id, next++ % places);
-        const Id before = one.id.exchange(0);
-        if (one.users.load() == 0) {
-            descriptors::close(one.fd.exchange(-1));
-            WakeupPage::unmap(one.page.exchange(nullptr));
-            place = &one;
-        } else {
-            one.id.store(before);
-        }
+        place = forget(one) ? &one : nullptr;
     }
     if (place == nullptr || !descriptors::is_spare(fd)) {
         descriptors::close(fd);
@@ -291,7 +303,9 @@ bool keep_known(Id id, uid_t user, int fd, bool is_pipe, WakeupPage* theirs) {
     place->user = user;
     place->fd = fd;
     place->is_pipe = is_pipe;
+    place->used = true;
     place->id = id;
+    next_sweep_ns = std::min(next_sweep_ns, sys::now_ns() + sweep_pause_ns);
     return true;
 }
 
@@ -307,8 +321,22 @@ bool learn_pipe(Id id, uid_t user, int writer) {
     return made >= 0 && keep_known(id, user, made, true, nullptr);
 }
 
+uint64_t sweep(uint64_t now) {
+    if (now < next_sweep_ns) [[likely]] {
+        return next_sweep_ns;
+    }
+    next_sweep_ns = UINT64_MAX;
+    for (Known& one : known) {
+        if (one.fd.load() >= 0 && (one.used.exchange(false) || !forget(one))) {
+            next_sweep_ns = now + sweep_pause_ns;
+        }
+    }
+    return next_sweep_ns;
+}
+
 void after_fork_in_child() {
     process = 0;
+    next_sweep_ns = UINT64_MAX;
     busy = 0;
     preferred = 0;
     last_index = UINT32_MAX;

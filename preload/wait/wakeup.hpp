@@ -48,6 +48,9 @@ bool learn(Id id, uid_t user, int fd, int page);
 int page_file(); // of this process; -1: it has none
 // The same for the write end of a pipe, which stays the caller's.
 bool learn_pipe(Id id, uid_t user, int writer);
+// Closes the descriptors of other processes' ids that were not used for a while. Service thread only. Returns when to
+// call it again, in ns as sys::now_ns().
+uint64_t sweep(uint64_t now);
 void after_fork_in_child(); // its descriptors are closed elsewhere
 
 // Holds an id while a thread may sleep.

@@ -157,6 +157,7 @@ class Program:
                                             cwd=trial.folder, start_new_session=True,
                                             preexec_fn=default_signals)
         self.status = None
+        self.expected = 0  # the status that the case has asked for
 
     def output(self):
         with open(self.out_path, "rb") as file:
@@ -297,6 +298,7 @@ class Trial:
         """Runs a program to its end, which must be a good one."""
         program = self.start(argv, **options)
         ended = program.wait()
+        program.expected = status
         if ended != status:
             raise Failed("%s ended with %d: %s" % (program.label, ended, program.last_words()))
         return program
@@ -310,6 +312,7 @@ class Trial:
                     (os.path.basename(a), os.path.basename(b), os.path.getsize(a), os.path.getsize(b)))
 
     def expect_ended(self, program, status=0):
+        program.expected = status
         self.expect(program.status == status,
                     lambda: "%s ended with %s: %s" % (program.label, program.status, program.last_words()))
 
@@ -419,12 +422,17 @@ class Attempt:
         self.programs = [(program.label, program.status, program.comparable_errors()) for program in trial.programs
                          if program.label != "poll"]  # as many as the time takes, see wait_until()
         self.left = trial.left
+        self.unexpected = any(program.status != program.expected for program in trial.programs if program.label != "poll")
         self.upgraded, self.connections = 0, 0
         if trial.under_rsrun:
             try:
                 self.upgraded, self.connections = trial.upgraded(trial.port)
             except (Failed, ValueError):
                 pass  # which the attempt has reported
+
+    def is_remarkable(self):
+        """Whether there is something that a run on kernel TCP may have, too."""
+        return bool(self.failure or self.left or self.unexpected or any(errors for _, _, errors in self.programs))
 
 
 class Suite:

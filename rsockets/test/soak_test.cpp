@@ -165,7 +165,7 @@ void test_many_connections_for_some_time() {
 
 void test_connecting_and_closing_leaves_nothing_behind() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    const int cycles = setting("RSOCKET_SOAK_CYCLES", 500);
+    const int cycles = setting("RSOCKET_SOAK_CYCLES", 200);
 #else
     const int cycles = setting("RSOCKET_SOAK_CYCLES", 5000);
 #endif

@@ -432,7 +432,7 @@ bool EpollSet::arm(Interest& interest) {
         }
         interest.watched_.store(fd);
     }
-    return interest.disabled_ || interest.socket_->may_sleep();
+    return interest.disabled_ || interest.socket_->may_sleep(interest);
 }
 
 // Stores the events of candidates. The kernel watches those that have none. others_wait: other threads may sleep, and

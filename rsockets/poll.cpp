@@ -129,11 +129,11 @@ class Poll {
         }
     }
 
-    bool may_sleep() {
+    bool may_sleep(const Sleeper& sleeper) {
         bool may = true;
         for (nfds_t i = 0; i < count_; ++i) {
             if (auto* socket = objects_[i].as<Socket>(); socket != nullptr && !hidden_[i]) {
-                may = socket->may_sleep() && may;
+                may = socket->may_sleep(sleeper) && may;
             }
         }
         return may;
@@ -244,7 +244,7 @@ int poll(pollfd* fds, nfds_t count, Kind kind, const Deadline& deadline, const s
         if ((ready = poll.check()) != 0 || deadline.passed()) {
             return ready;
         }
-        if (!poll.may_sleep() && polls < max_polls) {
+        if (!poll.may_sleep(sleeper) && polls < max_polls) {
             continue;
         }
         const auto longest = polls < max_polls ? most : std::chrono::milliseconds(1);

@@ -312,6 +312,7 @@ void Socket::on_connected(const ::fid* subject) {
             return;
         }
         move_to(State::connected);
+        passed_on_.store(0);
         connections_.note_connected();
         bound_.release();
         show();

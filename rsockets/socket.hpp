@@ -109,8 +109,9 @@ class Socket final : public Object, private EventHandler {
         uint32_t moves = 0; // changes of state: each outcome of a connect counts, also of the same socket's next one
     };
     Progress progress();
-    // Whether a thread that found nothing may sleep on `wait_fd`. If not, it must poll again.
-    bool may_sleep();
+    // Whether a thread that found nothing may sleep on `wait_fd`, and in the wait queue as `waiter`. If not, it must
+    // poll again.
+    bool may_sleep(const Waiter& waiter);
     [[nodiscard]] int wait_fd() const; // -1: only the wait queue notifies
     WaitQueue& wait_queue() { return wait_queue_; }
     // Keeps the connection alive, for a thread that is in no call on this socket, while it calls any of the above.
@@ -217,6 +218,7 @@ class Socket final : public Object, private EventHandler {
     ssize_t keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt,
                         const std::function<bool()>& has_part);
     short events_connected(Connection& connection, short interest);
+    void pass_on(const Connection& connection, const Waiter* from);
     void note_sleep();
 
     // socket_options.cpp
@@ -249,6 +251,7 @@ class Socket final : public Object, private EventHandler {
     std::atomic<uint32_t> moves_{0};       // changes of state
     std::atomic<uint64_t> disconnects_{0}; // changes with `mutex_` held, before the state and the connection do
     WaitQueue wait_queue_;
+    std::atomic<uint64_t> passed_on_{0}; // see pass_on
     BoundAddress bound_ RSOCKET_GUARDED_BY(mutex_);
     Connections connections_;
     ConnectAttempt attempt_; // guarded as its header states

@@ -118,9 +118,28 @@ Socket::Progress Socket::progress() {
     return now;
 }
 
-bool Socket::may_sleep() {
+// The descriptor signals what is new since the last poll, so a thread that may sleep has ended the signal. What has
+// come may be nothing to that thread, or no edge any more, but all to others: those get a notification instead, once.
+void Socket::pass_on(const Connection& present, const Waiter* from) {
+    if (!wait_queue_.has_others(from)) {
+        return;
+    }
+    constexpr uint64_t ends =
+        FI_RSTREAM_PEER_FINISHED | FI_RSTREAM_PEER_CLOSED | FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST;
+    const auto status = present.status();
+    const uint64_t come = status.arrived * (ends + 1) + (status.flags & ends);
+    if ((status.readable != 0 || (status.flags & ends) != 0) && passed_on_.exchange(come) != come) {
+        wait_queue_.notify_others(from);
+    }
+}
+
+bool Socket::may_sleep(const Waiter& waiter) {
     Connection* present = established();
-    if (present == nullptr || present->may_sleep()) {
+    if (present == nullptr) {
+        return true;
+    }
+    if (present->may_sleep()) {
+        pass_on(*present, &waiter);
         return true;
     }
     // The endpoint has events. If no caller has polled for them, they are consumed here, or it would stay signalled.
@@ -177,7 +196,7 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
         if (deadline.passed()) {
             return -EAGAIN;
         }
-        if (!may_sleep() && polls < max_polls) {
+        if (!may_sleep(sleeper) && polls < max_polls) {
             continue;
         }
         const int fd = wait_fd();

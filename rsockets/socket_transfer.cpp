@@ -353,7 +353,9 @@ Socket::Sending Socket::check_sending() {
     const auto present_stays = keep_connection();
     service_entry_.listed.store(false); // first: a later send registers the socket again
     if (Connection* present = established(); present != nullptr) {
-        (void)present->may_sleep(); // moves data on; the queue signals the rest
+        if (present->may_sleep()) { // which moves data on
+            pass_on(*present, nullptr);
+        }
         if (present->needs_calls() && !service_entry_.listed.exchange(true)) {
             return Sending::waits;
         }

@@ -16,13 +16,15 @@
 
 namespace rsockets {
 
-void WaitQueue::notify_all() {
+void WaitQueue::notify_others(const Waiter* but) {
     if (count_.load() == 0) {
         return;
     }
     const Guard lock(mutex_);
     for (Waiter* waiter : waiters_) {
-        waiter->notify();
+        if (waiter != but) {
+            waiter->notify();
+        }
     }
 }
 

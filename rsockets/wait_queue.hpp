@@ -29,7 +29,9 @@ class Waiter {
 // The wait queue of a socket.
 class WaitQueue {
   public:
-    void notify_all();
+    void notify_all() { notify_others(nullptr); }
+    void notify_others(const Waiter* but);
+    [[nodiscard]] bool has_others(const Waiter* but) const { return count_.load() > (but != nullptr ? 1 : 0); }
     void let_go();
     void add(Waiter* waiter);
     void remove(Waiter* waiter);

@@ -160,3 +160,34 @@ CASE(a_poll_of_nothing_hears_that_a_send_has_found_the_peer_gone) {
     c.note_events("gone", static_cast<unsigned>(one.revents));
     c.join();
 }
+
+// Each set is told of what has come, whoever else was told of it, and sleeps again or not.
+CASE(a_set_of_edges_leaves_the_event_to_another_set) {
+    const Pair pair = c.make_pair();
+    const Set levels(c);
+    const Set edges(c);
+    SAY(levels.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 1));
+    SAY(edges.control(EPOLL_CTL_ADD, pair.server, EPOLLIN | EPOLLET, 2));
+    levels.note("nothing yet");
+    edges.note("nothing yet");
+    c.send_all(pair.client, "x");
+    edges.note("by an edge", in_time);
+    edges.note("once");
+    levels.note("by a level", in_time);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+    levels.note("read");
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    edges.note("the end by an edge", in_time);
+    levels.note("the end by a level", in_time);
+}
+
+CASE(a_poll_for_another_event_leaves_what_has_come_to_a_set) {
+    const Pair pair = c.make_pair();
+    const Set set(c);
+    SAY(set.control(EPOLL_CTL_ADD, pair.server, EPOLLIN, 1));
+    set.note("nothing yet");
+    c.send_all(pair.client, "x");
+    pollfd one{pair.server, POLLRDHUP, 0};
+    SAY(c.s.poll(&one, 1, a_moment));
+    set.note("a byte", in_time);
+}

@@ -64,8 +64,8 @@ short Socket::events_connected(Connection& present, short interest) {
     if (!finished && (status.flags & (FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) != 0) {
         note_loss(present, there < 0 && there != -FI_EAGAIN ? static_cast<int>(-there) : ECONNRESET);
     }
-    if (finished && (status.flags & FI_RSTREAM_PEER_RESET) != 0) {
-        note_loss(present, EPIPE); // TCP's error for a reset after EOF
+    if (finished && (status.flags & FI_RSTREAM_PEER_RESET) != 0 && !ending_.send_shut.load()) {
+        note_loss(present, EPIPE); // TCP's error for a reset after EOF; after both ends there is nothing to reset
     }
     const bool lost = ending_.lost.load();
     const bool no_more_in = ending_.receive_shut.load() || finished || lost;

@@ -111,6 +111,9 @@ ssize_t Socket::sendable(Connection*& out, uint64_t began) {
         break;
     }
     if (ending_.send_shut.load() || ending_.lost.load()) {
+        if (present != nullptr) {
+            (void)events_connected(*present, 0); // a reset may have arrived that no call has seen
+        }
         const int error = ending_.take_error();
         return error != 0 ? -error : -EPIPE;
     }
@@ -134,8 +137,13 @@ ssize_t Socket::sending_result(Connection& present, ssize_t sent, size_t length)
         if (ending_.send_shut.load() || ending_.lost.load()) {
             return -EPIPE;
         }
+        const uint64_t flags = present.status().flags;
+        if ((flags & FI_RSTREAM_PEER_RESET) != 0) {
+            const ssize_t error = fail_with_loss(present, (flags & FI_RSTREAM_PEER_FINISHED) != 0 ? EPIPE : ECONNRESET);
+            return error != 0 ? error : -EPIPE;
+        }
         // The provider reports the cause of a loss once, possibly to another call. A receive always reports it.
-        if ((present.status().flags & FI_RSTREAM_LOST) != 0 && present.poll_bytes() == -FI_ETIMEDOUT) {
+        if ((flags & FI_RSTREAM_LOST) != 0 && present.poll_bytes() == -FI_ETIMEDOUT) {
             const ssize_t error = fail_with_loss(present, ETIMEDOUT);
             return error != 0 ? error : -EPIPE;
         }
@@ -186,8 +194,11 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags, uint64_t began) 
     const bool more = (flags & MSG_MORE) != 0 || cached_.corked.load(std::memory_order_relaxed);
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     const size_t total = segments.left();
-    if (total == 0 && state() == State::connected && !ending_.send_shut.load() && !ending_.lost.load()) {
-        return 0;
+    if (Connection* present = total == 0 ? established() : nullptr; present != nullptr) {
+        (void)events_connected(*present, 0); // a reset may have arrived that no call has seen
+        if (!ending_.send_shut.load() && !ending_.lost.load()) {
+            return 0;
+        }
     }
     SendSpaceWaiter waiter(send_space_, wait_queue_);
     size_t sent = 0;

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// What the peer did, and no call has seen yet: the first call reports it, whichever it is. Cases do not poll before.
+#include "rsockets/test/conformance/conformance.hpp"
+#include "rsockets/test/conformance/set.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+#include <unistd.h>
+
+using namespace conformance;
+
+namespace {
+
+void close_now(Case& c, int fd) {
+    c.forget(fd);
+    c.s.close(fd);
+}
+
+void reset(Case& c, int fd) {
+    const linger now{1, 0};
+    c.s.setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    close_now(c, fd);
+}
+
+// Sends no bytes until that fails, or `error` is how it fails.
+void send_nothing_until(Case& c, int fd, int error) {
+    for (int i = 0; i < 5000; ++i) {
+        if (c.s.send(fd, c.buffer, 0, MSG_NOSIGNAL) != 0 && errno == error) {
+            c.note(std::string(strerrorname_np(error)) + " comes");
+            return;
+        }
+        usleep(1000);
+    }
+    c.note(std::string(strerrorname_np(error)) + " never comes");
+}
+
+void note_error(Case& c, int fd) {
+    int error = -1;
+    socklen_t length = sizeof(error);
+    c.s.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    c.note(std::string("SO_ERROR ") + (error == 0 ? "0" : strerrorname_np(error)));
+}
+
+} // namespace
+
+CASE(a_send_of_no_bytes_sees_a_reset_by_itself) {
+    const Pair pair = c.make_pair();
+    reset(c, pair.client);
+    send_nothing_until(c, pair.server, ECONNRESET);
+    SAY(c.s.send(pair.server, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(a_send_after_ones_own_shutdown_sees_a_reset_by_itself) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    reset(c, pair.client);
+    send_nothing_until(c, pair.server, ECONNRESET);
+    SAY(c.s.send(pair.server, "x", 1, MSG_NOSIGNAL));
+}
+
+CASE(a_send_after_the_end_and_a_reset_is_a_broken_pipe) {
+    for (int wait = 1; wait < 1000; wait *= 2) { // until the reset is there first
+        const Pair pair = c.make_pair();
+        c.s.shutdown(pair.client, SHUT_WR);
+        c.await(pair.server, POLLRDHUP);
+        reset(c, pair.client);
+        c.s.poll(nullptr, 0, wait);
+        if (c.s.send(pair.server, "x", 1, MSG_NOSIGNAL) < 0) {
+            c.note(strerrorname_np(errno));
+            return;
+        }
+    }
+    c.note("it is always taken");
+}
+
+// With bytes unread, which both ends were shut down before.
+CASE(a_reset_after_both_ends_changes_nothing) {
+    const Pair pair = c.make_pair();
+    c.send_all(pair.server, "unread");
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    c.await(pair.client, POLLRDHUP);
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    c.await(pair.server, POLLHUP);
+    close_now(c, pair.client);
+    c.s.poll(nullptr, 0, a_moment);
+    c.note_poll("ended", pair.server, POLLIN | POLLOUT | POLLRDHUP);
+    note_error(c, pair.server);
+    SAY(c.s.send(pair.server, "x", 1, MSG_NOSIGNAL));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}

@@ -63,6 +63,18 @@ bool Address::v4_mapped() const {
     return family() == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&six.sin6_addr);
 }
 
+Address Address::bare() const {
+    if (family() == AF_INET) {
+        auto four = as<sockaddr_in>(storage);
+        memset(four.sin_zero, 0, sizeof(four.sin_zero));
+        return from(four);
+    }
+    auto six = as<sockaddr_in6>(storage);
+    six.sin6_flowinfo = 0;
+    six.sin6_scope_id = IN6_IS_ADDR_LINKLOCAL(&six.sin6_addr) ? six.sin6_scope_id : 0;
+    return from(six);
+}
+
 Address Address::unmapped() const {
     if (!v4_mapped()) {
         return *this;

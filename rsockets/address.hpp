@@ -23,6 +23,8 @@ struct Address {
     [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
     [[nodiscard]] sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 
+    // Without what a caller may have passed besides: a flow, a scope that the address does not need, more length.
+    [[nodiscard]] Address bare() const;
     // ::ffff:a.b.c.d as a.b.c.d; any other unchanged.
     [[nodiscard]] Address unmapped() const;
     // As a socket of that family reports it.

@@ -293,15 +293,6 @@ Address Connection::name() const {
     return address;
 }
 
-Address Connection::peer() const {
-    Address address;
-    size_t length = sizeof(address.storage);
-    if (fi_getpeer(ep_.get(), &address.storage, &length) == 0) {
-        address.length = static_cast<socklen_t>(length);
-    }
-    return address;
-}
-
 Sizes Connection::sizes() const {
     Sizes sizes;
     for (const Option& option : options) {

@@ -93,7 +93,6 @@ class Connection {
     [[nodiscard]] bool has_kernel_ports() const { return kernel_ports_; }
 
     [[nodiscard]] Address name() const;
-    [[nodiscard]] Address peer() const;
     [[nodiscard]] Sizes sizes() const;
     [[nodiscard]] const std::string& device() const { return device_; } // core and domain: "verbs/mlx5_0"
 

@@ -117,9 +117,6 @@ Address Socket::present_name() const {
     return present != nullptr ? present->name() : Address();
 }
 
-// A core must query it, and has none for a lost connection.
-Address Socket::peer_name(const Connection& present) const { return came_from_.set() ? came_from_ : present.peer(); }
-
 void Socket::set_number(int fd) {
     const Guard lock(mutex_);
     if (!counters_.move_to(fd)) {
@@ -137,8 +134,8 @@ void Socket::show() {
         counters_.show(Counters::Role::listen, present_name(), Address(), listener_->transport().core());
         return;
     }
-    counters_.show(came_from_.set() ? Counters::Role::accept : Counters::Role::connect, present->name(),
-                   peer_name(*present), present->device());
+    counters_.show(accepted_ ? Counters::Role::accept : Counters::Role::connect, present->name(), peer_,
+                   present->device());
     const Sizes buffers = present->sizes();
     counters_.set_buffers(buffers.recv_buffer, buffers.send_buffer);
 }
@@ -170,7 +167,7 @@ int Socket::came_from(sockaddr* address, socklen_t* length) {
         return -error;
     }
     const Guard lock(mutex_);
-    peer_name(*present).for_family(family_).give(address, length);
+    peer_.for_family(family_).give(address, length);
     return 0;
 }
 

@@ -151,7 +151,6 @@ class Socket final : public Object, private EventHandler {
     // not one of a socket that has been connected.
     [[nodiscard]] Connection* established() const { return state() == State::connected ? connection() : nullptr; }
     Address present_name() const RSOCKET_REQUIRES(mutex_); // not set: only `bound_` has one
-    Address peer_name(const Connection& present) const RSOCKET_REQUIRES(mutex_);
     void show() RSOCKET_REQUIRES(mutex_);
     bool left_behind(Connection& present);
     enum class Shut : uint8_t { nothing, sending, both };
@@ -258,7 +257,9 @@ class Socket final : public Object, private EventHandler {
     std::shared_ptr<Listener> listener_ RSOCKET_GUARDED_BY(mutex_);
     Ref<Socket> parent_ RSOCKET_GUARDED_BY(mutex_); // the listener, while the connection is being set up
     bool setting_up_ RSOCKET_GUARDED_BY(mutex_) = false;
-    Address came_from_ RSOCKET_GUARDED_BY(mutex_); // the peer of an accepted connection, from the request
+    // Where the connection goes: from the request, or what connect(2) was given. A core has none for a lost connection.
+    Address peer_ RSOCKET_GUARDED_BY(mutex_);
+    bool accepted_ RSOCKET_GUARDED_BY(mutex_) = false;
 
     Ending ending_;
     Counters counters_; // bytes and calls, shown by rsstat

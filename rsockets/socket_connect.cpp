@@ -104,10 +104,11 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
                 unreachable = connections_.take_unreachable();
                 wait_queue_.let_go();
             }
-            came_from_ = Address();
+            accepted_ = false;
             disconnects_.fetch_add(1);
             move_to(State::connecting);
             to = to.wildcard_as_loopback();
+            peer_ = to.unmapped().wildcard_as_loopback().bare();
             if (const int error = options_.v6_only() && to.v4_mapped() ? ENETUNREACH : 0; error != 0) {
                 move_to(State::closed);
                 return -error;

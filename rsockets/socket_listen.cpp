@@ -139,7 +139,8 @@ void Socket::begin_as_child_of(Socket& listener, const fi_info& request) {
     options_.inherit(listener.options_);
     cached_.inherit(listener.cached_);
     parent_ = Ref<Socket>(&listener);
-    came_from_ = Address(request.dest_addr, static_cast<socklen_t>(request.dest_addrlen));
+    peer_ = Address(request.dest_addr, static_cast<socklen_t>(request.dest_addrlen)).bare();
+    accepted_ = true;
     state_.store(State::connecting);
     setting_up_ = true;
     library_.setup_begins();

@@ -91,3 +91,61 @@ CASE(a_reset_after_both_ends_changes_nothing) {
     SAY(c.s.send(pair.server, "x", 1, MSG_NOSIGNAL));
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
+
+CASE(a_client_still_tells_the_name_of_a_peer_that_has_closed) {
+    const int listener = c.make_listener();
+    const sockaddr_storage to = c.address_of(listener);
+    const int client = c.make_connected_to(listener);
+    close_now(c, c.accept_from(listener));
+    c.await(client, POLLRDHUP);
+    c.s.poll(nullptr, 0, a_moment); // the fabric's connection may end after the stream
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    SAY(c.s.getpeername(client, generic(peer), &length));
+    c.note(std::to_string(length));
+    c.note(text_of(peer, true) == text_of(to, true) ? "the listener's" : "another");
+}
+
+// Whatever the program passed to connect besides the address itself.
+CASE(getpeername_tells_the_address_alone) {
+    const int listener = c.make_listener();
+    const int listener6 = c.make_listener(1, AF_INET6);
+    sockaddr_storage to = c.address_of(listener);
+    memset(reinterpret_cast<sockaddr_in&>(to).sin_zero, 1, sizeof(sockaddr_in::sin_zero));
+    sockaddr_storage to6 = c.address_of(listener6);
+    reinterpret_cast<sockaddr_in6&>(to6).sin6_scope_id = 1;
+    constexpr socklen_t without_scope = 24;
+    const int client = c.make_socket();
+    const int client6 = c.make_socket(AF_INET6);
+    const int other6 = c.make_socket(AF_INET6);
+    SAY(c.s.connect(client, generic(to), sizeof(to)));
+    SAY(c.s.connect(client6, generic(to6), sizeof(to6)));
+    SAY(c.s.connect(other6, generic(to6), without_scope));
+    for (const int fd : {client, client6, other6}) {
+        sockaddr_storage peer;
+        memset(&peer, 9, sizeof(peer));
+        socklen_t length = sizeof(peer);
+        SAY(c.s.getpeername(fd, generic(peer), &length));
+        c.note(std::to_string(length) + " " + text_of(peer));
+        if (peer.ss_family == AF_INET) {
+            c.note(std::to_string(reinterpret_cast<const sockaddr_in&>(peer).sin_zero[0]));
+        } else {
+            const auto& six = reinterpret_cast<const sockaddr_in6&>(peer);
+            c.note(std::to_string(six.sin6_scope_id) + " " + std::to_string(six.sin6_flowinfo));
+        }
+    }
+}
+
+CASE(a_connection_to_the_wildcard_tells_the_loopback_address) {
+    need_loopback();
+    const int listener = c.make_listener();
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port_of(c.address_of(listener)));
+    const int client = c.make_socket();
+    SAY(c.s.connect(client, generic(to), sizeof(to)));
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    SAY(c.s.getpeername(client, generic(peer), &length));
+    c.note(text_of(peer));
+}

@@ -269,6 +269,8 @@ int Socket::disconnect(int fd) {
         return 0;
     }
     const Connections::Handling handling(connections_);
+    Connection* const present = established();
+    const bool over = present != nullptr && left_behind(*present); // nothing is left to reset, as in tcp_disconnect
     Connection* given_up = nullptr;
     uint64_t last_attempt = 0;
     {
@@ -276,7 +278,9 @@ int Socket::disconnect(int fd) {
         if (state() == State::connected || state() == State::connecting) {
             disconnects_.fetch_add(1);
             move_to(State::closed);
-            ending_.error.store(ECONNRESET); // for calls that still use it
+            if (!over || connection() != present) {
+                ending_.error.store(ECONNRESET); // for calls that still use it
+            }
         }
         attempt_.report();
         last_attempt = attempt_.number();

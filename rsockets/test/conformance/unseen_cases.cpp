@@ -44,6 +44,12 @@ void note_error(Case& c, int fd) {
     c.note(std::string("SO_ERROR ") + (error == 0 ? "0" : strerrorname_np(error)));
 }
 
+void disconnect(Case& c, int fd) {
+    sockaddr nowhere{};
+    nowhere.sa_family = AF_UNSPEC;
+    SAY(c.s.connect(fd, &nowhere, sizeof(nowhere)));
+}
+
 } // namespace
 
 CASE(a_send_of_no_bytes_sees_a_reset_by_itself) {
@@ -148,4 +154,34 @@ CASE(a_connection_to_the_wildcard_tells_the_loopback_address) {
     socklen_t length = sizeof(peer);
     SAY(c.s.getpeername(client, generic(peer), &length));
     c.note(text_of(peer));
+}
+
+CASE(giving_up_what_has_ended_leaves_no_error) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    SAY(c.s.shutdown(pair.server, SHUT_WR));
+    c.await(pair.server, POLLHUP);
+    c.await(pair.client, POLLHUP);
+    disconnect(c, pair.server);
+    note_error(c, pair.server);
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
+}
+
+CASE(giving_up_a_broken_pipe_leaves_its_error) {
+    const Pair pair = c.make_pair();
+    close_now(c, pair.server);
+    c.await(pair.client, POLLRDHUP);
+    SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
+    c.await(pair.client, POLLERR);
+    disconnect(c, pair.client);
+    note_error(c, pair.client);
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+}
+
+CASE(giving_up_what_goes_on_is_a_reset) {
+    const Pair pair = c.make_pair();
+    disconnect(c, pair.client);
+    note_error(c, pair.client);
+    SAY(c.s.recv(pair.client, c.buffer, 1, 0));
+    SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }

@@ -4,6 +4,7 @@
 // Sending and receiving.
 #include "rsockets/api.hpp"
 
+#include <algorithm>
 #include <climits>
 #include <memory>
 
@@ -64,11 +65,7 @@ bool is_empty(const iovec* iov, int count) {
     if (count < 0 || count > IOV_MAX || (iov == nullptr && count != 0)) {
         return false;
     }
-    size_t total = 0;
-    for (int i = 0; i < count; ++i) {
-        total += iov[i].iov_len;
-    }
-    return total == 0;
+    return std::all_of(iov, iov + count, [](const iovec& one) { return one.iov_len == 0; });
 }
 
 constexpr size_t file_piece = 65536;

@@ -198,3 +198,11 @@ CASE(sendto_on_a_fresh_socket) {
     const sockaddr_in elsewhere = loopback(closed_port());
     SAY(c.s.sendto(c.make_socket(), "to", 2, MSG_NOSIGNAL, generic(elsewhere), sizeof(elsewhere)));
 }
+
+// Their lengths add up to 0, but not in numbers that have an end.
+CASE(segments_whose_lengths_wrap_around_are_not_empty) {
+    const Pair pair = c.make_pair();
+    iovec parts[] = {{c.buffer, SIZE_MAX}, {c.buffer, 1}};
+    SAY(c.s.writev(pair.client, parts, 2));
+    SAY(c.s.readv(pair.server, parts, 2));
+}

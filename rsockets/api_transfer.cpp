@@ -27,18 +27,26 @@ int invalid(const iovec* iov, size_t count, int too_many) {
         if (iov[i].iov_len > SSIZE_MAX - total) {
             return EINVAL;
         }
-        if (iov[i].iov_base == nullptr && iov[i].iov_len != 0) {
-            return EFAULT;
-        }
         total += iov[i].iov_len;
     }
     return 0;
 }
 
+// Whether bytes would go from or to nowhere. The kernel finds that last, when it copies them.
+bool has_null(const iovec* iov, size_t count) {
+    return std::any_of(iov, iov + count, [](const iovec& one) { return one.iov_base == nullptr && one.iov_len != 0; });
+}
+
 ssize_t send_on(int fd, const iovec* iov, size_t count, int flags, int too_many) {
     const auto send = [&](Socket& socket) -> ssize_t {
-        const int error = invalid(iov, count, too_many);
-        return error != 0 ? -error : socket.send(iov, count, flags);
+        if (const int error = invalid(iov, count, too_many); error != 0) {
+            return -error;
+        }
+        if (has_null(iov, count)) {
+            const ssize_t refused = socket.send(nullptr, 0, flags);
+            return refused != 0 ? refused : -EFAULT;
+        }
+        return socket.send(iov, count, flags);
     };
     return with_signal(with_socket(fd, send, waits), flags);
 }
@@ -53,9 +61,14 @@ ssize_t recv_on(int fd, const iovec* iov, size_t count, int flags, int too_many)
     return with_socket(
         fd,
         [&](Socket& socket) -> ssize_t {
-            const bool discards = (flags & MSG_TRUNC) != 0; // which needs no memory
-            const int error = discards && count == 1 ? 0 : invalid(iov, count, too_many);
-            return error != 0 ? -error : socket.recv(iov, count, flags);
+            if (const int error = invalid(iov, count, too_many); error != 0) {
+                return -error;
+            }
+            if ((flags & MSG_TRUNC) == 0 && has_null(iov, count)) { // discarding needs no memory
+                const ssize_t there = socket.recv(iov, count, (flags & ~MSG_WAITALL) | MSG_PEEK | MSG_TRUNC);
+                return there > 0 ? -EFAULT : there;
+            }
+            return socket.recv(iov, count, flags);
         },
         waits);
 }

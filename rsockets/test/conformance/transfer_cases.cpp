@@ -431,3 +431,22 @@ CASE(one_thread_fills_and_drains_its_own_connection) {
     }
     c.note("done");
 }
+
+// A null pointer is found last, when there are bytes to copy.
+CASE(null_pointers_come_after_what_the_socket_says) {
+    const Pair pair = c.make_pair();
+    SAY(c.s.recv(pair.server, nullptr, 1, MSG_DONTWAIT));
+    SAY(c.s.recv(c.make_socket(), nullptr, 1, 0));
+    SAY(c.s.send(c.make_socket(), nullptr, 1, MSG_NOSIGNAL));
+    c.send_all(pair.client, "ab");
+    c.await(pair.server, POLLIN);
+    SAY(c.s.recv(pair.server, nullptr, 1, 0));
+    SAY(c.s.recv(pair.server, nullptr, 1, MSG_WAITALL));
+    iovec parts[] = {{nullptr, 1}, {c.buffer, 1}};
+    SAY(c.s.readv(pair.server, parts, 2));
+    SAY(c.s.recv(pair.server, c.buffer, 2, 0));
+    SAY(c.s.send(pair.client, nullptr, 1, 0));
+    SAY(c.s.shutdown(pair.client, SHUT_WR));
+    SAY(c.s.send(pair.client, nullptr, 1, MSG_NOSIGNAL));
+    SAY(c.s.recv(pair.server, nullptr, 1, 0));
+}

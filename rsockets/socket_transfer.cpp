@@ -302,7 +302,7 @@ ssize_t Socket::recv_now(const iovec* iov, size_t count, int flags, size_t wante
 
 ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     if ((flags & MSG_OOB) != 0) {
-        return -EINVAL; // as TCP without urgent data
+        return state() == State::listening ? -ENOTCONN : -EINVAL; // as TCP without urgent data
     }
     if ((flags & MSG_ERRQUEUE) != 0) {
         return -EAGAIN;
@@ -314,7 +314,7 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
     const size_t total = segments.left();
     const bool all = (flags & MSG_WAITALL) != 0;
     const auto limit = Nanoseconds(cached_.receive_timeout.load());
-    if (!all || !wait || peek) {
+    if (!all || !wait || peek || total == 0) {
         const size_t least = all ? std::min(total, most_awaited()) : low_water();
         const size_t wanted = wait ? std::min(least, total) : 1;
         const auto attempt = [&] { return recv_now(iov, count, flags, wanted, began); };
@@ -323,6 +323,9 @@ ssize_t Socket::recv(const iovec* iov, size_t count, int flags) {
             return wanted > 1 && present != nullptr && disconnects() == began && present->poll_bytes() > 0;
         };
         const ssize_t ret = repeat(wait, limit, attempt, has_part);
+        if (total == 0 && wait && (ret == -EAGAIN || ret == -EINTR)) {
+            return 0; // as in tcp_recvmsg, which has all that it wanted after its first wait
+        }
         // After the timeout, or a signal, the available bytes are returned.
         if ((ret == -EAGAIN || ret == -EINTR) && wanted > 1) {
             const ssize_t part = recv_now(iov, count, flags, 1, began);

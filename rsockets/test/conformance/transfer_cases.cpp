@@ -450,3 +450,14 @@ CASE(null_pointers_come_after_what_the_socket_says) {
     SAY(c.s.send(pair.client, nullptr, 1, MSG_NOSIGNAL));
     SAY(c.s.recv(pair.server, nullptr, 1, 0));
 }
+
+CASE(recv_of_no_bytes_returns_none_after_so_rcvtimeo) {
+    const Pair pair = c.make_pair();
+    const timeval time{0, 20000};
+    SAY(c.s.setsockopt(pair.client, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)));
+    SAY(c.s.recv(pair.client, c.buffer, 0, MSG_DONTWAIT));
+    SAY(c.s.recv(pair.client, c.buffer, 0, 0));
+    SAY(c.s.recv(pair.client, c.buffer, 0, MSG_WAITALL));
+}
+
+CASE(a_listener_has_no_urgent_data) { SAY(c.s.recv(c.make_listener(), c.buffer, 1, MSG_OOB)); }

@@ -34,7 +34,7 @@ int Socket::listen(int fd, int backlog) {
         const Guard lock(mutex_);
         if (state() == State::listening) {
             listener_->set_limit(limit);
-        } else if (state() != State::closed) {
+        } else if (state() != State::closed || !attempt_.reported()) { // connect(2) comes first, which tells of it
             return -EINVAL;
         }
     }

@@ -340,3 +340,13 @@ CASE(no_number_is_told_before_nobody) {
     }
     SAY(c.s.accept(listener, nullptr, nullptr));
 }
+
+CASE(listen_waits_for_the_result_of_connect) {
+    const sockaddr_in to = loopback(closed_port());
+    const int fd = c.make_socket(AF_INET, SOCK_NONBLOCK);
+    SAY(c.s.connect(fd, generic(to), sizeof(to)));
+    c.await(fd, POLLERR);
+    SAY(c.s.listen(fd, 1));
+    SAY(c.s.connect(fd, generic(to), sizeof(to)));
+    SAY(c.s.listen(fd, 1));
+}

@@ -94,7 +94,14 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
         }
         return -EINVAL;
     }
-    return -bound_.bind(options_.kernel(), address, length);
+    const int error = bound_.bind(options_.kernel(), address, length);
+    const Address bound = bound_.asked();
+    if (error == 0 && family_ == AF_INET6 && !bound.wildcard() && !bound.v4_mapped()) { // as in inet6_bind
+        const int on = 1;
+        (void)options_.kernel().set(IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+        options_.read_v6_only();
+    }
+    return -error;
 }
 
 // A listener that is shut down keeps the address that it was bound to, and may listen again.

@@ -251,3 +251,17 @@ CASE(buffer_sizes_are_no_smaller_than_asked_for) {
         SAY(c.s.setsockopt(fd, SOL_SOCKET, name, &zero, sizeof(zero)));
     }
 }
+
+CASE(a_socket_bound_to_an_ipv6_address_is_v6only) {
+    const sockaddr_in6 own = loopback6(0);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    sockaddr_in6 mapped = own;
+    mapped.sin6_addr = in6addr_any;
+    mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff;
+    for (const sockaddr_in6& address : {own, any, mapped}) {
+        const int fd = c.make_socket(AF_INET6);
+        SAY(c.s.bind(fd, generic(address), sizeof(address)));
+        note_value(c, fd, IPPROTO_IPV6, IPV6_V6ONLY);
+    }
+}

@@ -90,8 +90,12 @@ int disconnect(int fd, const sockaddr* nobody, socklen_t length) {
     if (c->role != Role::listen) {
         const sys::ErrnoKept kept;
         (void)stream::hand_over(*c, fd, Reason::option);
+        stream::announce_reset(*c, fd);
     }
     const int result = real::connect(fd, nobody, length);
+    if (result != 0 && c->role != Role::listen) {
+        stream::undo_reset(*c);
+    }
     if (result == 0 && table::connection(fd) == c) {
         const sys::ErrnoKept kept;
         lifecycle::disconnected(*c);

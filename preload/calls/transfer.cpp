@@ -26,7 +26,12 @@ namespace {
 
 iovec part_of(const void* data, size_t size) { return {const_cast<void*>(data), std::min<size_t>(size, SSIZE_MAX)}; }
 
-bool is_list(int count) { return count >= 0 && count <= IOV_MAX; }
+// Of a connection. The kernel refuses lists before anything else that are too long, or whose lengths are negative as
+// ssize_t.
+bool is_list(int fd, const iovec* parts, size_t count) {
+    return table::connection(fd) != nullptr && count <= IOV_MAX && (parts != nullptr || count == 0) &&
+           std::all_of(parts, parts + count, [](const iovec& part) { return part.iov_len <= SSIZE_MAX; });
+}
 
 bool has_bytes(const iovec* parts, int count) {
     return std::any_of(parts, parts + count, [](const iovec& part) { return part.iov_len != 0; });
@@ -148,19 +153,22 @@ PRELOAD_ALIAS(__write, write);
 
 PRELOAD_EXPORT ssize_t readv(int fd, const struct iovec* parts, int count) {
     const auto kernel = [&] { return real::readv(fd, parts, count); };
-    return is_list(count) && has_bytes(parts, count) ? io::receive(fd, parts, static_cast<size_t>(count), 0, kernel)
-                                                     : kernel();
+    return is_list(fd, parts, static_cast<size_t>(count)) && has_bytes(parts, count)
+               ? io::receive(fd, parts, static_cast<size_t>(count), 0, kernel)
+               : kernel();
 }
 
 PRELOAD_EXPORT ssize_t writev(int fd, const struct iovec* parts, int count) {
     const auto kernel = [&] { return real::writev(fd, parts, count); };
-    return is_list(count) ? io::send(fd, parts, static_cast<size_t>(count), 0, kernel) : kernel();
+    return is_list(fd, parts, static_cast<size_t>(count)) ? io::send(fd, parts, static_cast<size_t>(count), 0, kernel)
+                                                          : kernel();
 }
 
 // preadv2(2) and pwritev2(2) on a socket: only offset -1, RWF_NOWAIT and RWF_HIPRI. The kernel rejects everything else.
 PRELOAD_EXPORT ssize_t preadv2(int fd, const struct iovec* parts, int count, off_t offset, int flags) {
     const auto kernel = [&] { return real::preadv2(fd, parts, count, offset, flags); };
-    return is_list(count) && has_bytes(parts, count) && offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0
+    return is_list(fd, parts, static_cast<size_t>(count)) && has_bytes(parts, count) && offset == -1 &&
+                   (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0
                ? io::receive(fd, parts, static_cast<size_t>(count), (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0,
                              kernel)
                : kernel();
@@ -169,7 +177,7 @@ PRELOAD_ALIAS(preadv64v2, preadv2);
 
 PRELOAD_EXPORT ssize_t pwritev2(int fd, const struct iovec* parts, int count, off_t offset, int flags) {
     const auto kernel = [&] { return real::pwritev2(fd, parts, count, offset, flags); };
-    return is_list(count) && offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0
+    return is_list(fd, parts, static_cast<size_t>(count)) && offset == -1 && (flags & ~(RWF_NOWAIT | RWF_HIPRI)) == 0
                ? io::send(fd, parts, static_cast<size_t>(count), (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0, kernel)
                : kernel();
 }
@@ -196,7 +204,8 @@ PRELOAD_EXPORT ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, st
 }
 
 PRELOAD_EXPORT ssize_t recvmsg(int fd, struct msghdr* message, int flags) {
-    if (message == nullptr || message->msg_iovlen > IOV_MAX || has_bad_name(*message)) {
+    if (message == nullptr || message->msg_iovlen > IOV_MAX || has_bad_name(*message) ||
+        (table::connection(fd) != nullptr && !is_list(fd, message->msg_iov, message->msg_iovlen))) {
         return real::recvmsg(fd, message, flags);
     }
     const size_t capacity = message->msg_controllen;
@@ -225,7 +234,8 @@ PRELOAD_EXPORT ssize_t sendto(int fd, const void* data, size_t size, int flags, 
 }
 
 PRELOAD_EXPORT ssize_t sendmsg(int fd, const struct msghdr* message, int flags) {
-    if (message == nullptr || message->msg_iovlen > IOV_MAX || has_bad_name(*message)) {
+    if (message == nullptr || message->msg_iovlen > IOV_MAX || has_bad_name(*message) ||
+        (table::connection(fd) != nullptr && !is_list(fd, message->msg_iov, message->msg_iovlen))) {
         return real::sendmsg(fd, message, flags);
     }
     return send_message(fd, message, flags);

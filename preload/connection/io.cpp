@@ -396,7 +396,12 @@ ssize_t peek_for_all(Connection& c, int fd, const Parts& all, int flags) {
 
 ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
     if ((flags & MSG_PEEK) == 0) [[likely]] {
-        return receive_in_order(c, fd, parts, flags);
+        const bool wants_bytes = !parts.empty();
+        const ssize_t n = receive_in_order(c, fd, parts, flags);
+        if (n == -EAGAIN && !wants_bytes && (flags & MSG_DONTWAIT) == 0 && !c.state.load()->nonblocking.load()) {
+            return 0; // as the kernel when SO_RCVTIMEO is over: it has all that it was asked for
+        }
+        return n;
     }
     if ((flags & (MSG_WAITALL | MSG_DONTWAIT)) == MSG_WAITALL && !c.state.load()->nonblocking.load()) {
         return peek_for_all(c, fd, parts, flags);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdint>
 
 #include <sys/uio.h>
@@ -18,7 +19,7 @@ class Parts {
   public:
     Parts(const iovec* parts, size_t count) : part_(parts), left_(count) {
         for (size_t i = 0; i < count; ++i) {
-            size_ += parts[i].iov_len;
+            size_ = std::min<uint64_t>(size_ + parts[i].iov_len, SSIZE_MAX); // each is at most that
         }
         skip(0);
     }

@@ -182,7 +182,8 @@ bool finish_out(Connection& c, int fd, bool may_wait);
 bool undo_close(Connection& c);
 // The fd is about to be closed: publishes a reset that the program wants (SO_LINGER), or that TCP would make.
 void note_reset(Connection& c, int fd);
-void undo_reset(Connection& c); // the close did not take place
+void announce_reset(Connection& c, int fd); // a reset that is certain, by connect(2) to AF_UNSPEC
+void undo_reset(Connection& c);             // it did not take place
 // Before a shutdown in the kernel. Returns how to shut down there now, or -1: nothing. Writing is shut down later, by
 // the service, if the peer has yet to get bytes in front of EOF.
 int prepare_shutdown(Connection& c, int fd, int how);

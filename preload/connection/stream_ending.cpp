@@ -339,7 +339,13 @@ bool undo_close(Connection& c) {
 }
 
 void note_reset(Connection& c, int fd) {
-    if (c.segment.load() != nullptr && aborts(fd)) {
+    if (aborts(fd)) {
+        announce_reset(c, fd);
+    }
+}
+
+void announce_reset(Connection& c, int fd) {
+    if (c.segment.load() != nullptr) {
         c.out_ring().writer.resets = 1;
         c.shared().mirror.closed = path::MirrorFields::aborted;
         RSPRELOAD_PROBE(reset, fd, static_cast<int>(Reason::none));

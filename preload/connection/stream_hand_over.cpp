@@ -19,9 +19,6 @@
 
 namespace preload::stream {
 
-using path::Consent;
-using path::Direction;
-
 namespace {
 
 constexpr int pause_ms = 1;

@@ -398,8 +398,9 @@ ssize_t receive_careful(Connection& c, int fd, Parts& parts, int flags) {
     if ((flags & MSG_PEEK) == 0) [[likely]] {
         const bool wants_bytes = !parts.empty();
         const ssize_t n = receive_in_order(c, fd, parts, flags);
-        if (n == -EAGAIN && !wants_bytes && (flags & MSG_DONTWAIT) == 0 && !c.state.load()->nonblocking.load()) {
-            return 0; // as the kernel when SO_RCVTIMEO is over: it has all that it was asked for
+        if ((n == -EAGAIN || n == -EINTR) && !wants_bytes && (flags & MSG_DONTWAIT) == 0 &&
+            !c.state.load()->nonblocking.load()) {
+            return 0; // as the kernel after a wait in vain: it has all that it was asked for
         }
         return n;
     }

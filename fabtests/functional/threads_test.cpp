@@ -63,6 +63,36 @@ void test_one_thread_sends_while_another_receives_and_both_spin() {
     four_threads(Wait::spin, 4096, 300007, 61);
 }
 
+// It asks before the endpoint is enabled, too.
+void test_one_thread_receives_before_another_has_connected() {
+    Host host(here());
+    Listener listener(host);
+    Stream client(host);
+    std::atomic<bool> asked{false};
+    ssize_t received = 0;
+    char byte = 0;
+    Threads threads;
+    threads.start([&] {
+        do {
+            received = fi_recv(client.get(), &byte, sizeof(byte), nullptr, 0, nullptr);
+            asked = true;
+        } while (received == -FI_ENOTCONN || received == -FI_EAGAIN);
+    });
+    while (!asked) {
+        std::this_thread::yield();
+    }
+    client.connect(listener.name().data());
+    const Info info(listener.request().info);
+    Stream server(host, info.get());
+    server.accept();
+    host.next_event();
+    host.next_event();
+    server.send_all("x", 1);
+    threads.join();
+    EXPECT_RESULT(received, 1);
+    EXPECT_EQ(byte, 'x');
+}
+
 void test_many_threads_open_connections_on_one_domain() {
     constexpr int workers = 4;
     constexpr int rounds = 15;
@@ -306,6 +336,7 @@ int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_one_thread_sends_while_another_receives_and_both_sleep),
         FABTEST(test_one_thread_sends_while_another_receives_and_both_spin),
+        FABTEST(test_one_thread_receives_before_another_has_connected),
         FABTEST(test_many_threads_open_connections_on_one_domain),
         FABTEST(test_many_threads_with_hosts_of_their_own),
         FABTEST(test_many_threads_read_one_queue_and_each_event_comes_once),

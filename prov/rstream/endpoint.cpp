@@ -91,6 +91,7 @@ int Endpoint::bind(AnyFid* other, uint64_t flags) {
 }
 
 int Endpoint::enable() {
+    const base::Guard lock(setting_);
     if (connection_) {
         return 0;
     }
@@ -107,8 +108,9 @@ int Endpoint::enable() {
     } else if (const int ret = domain_.core_info_for(*info_, core_info); ret != 0) {
         return ret;
     }
-    const base::Guard lock(setting_);
-    return Stream::open(domain_, *core_info, *queue_, &fid, settings_, connection_);
+    const int ret = Stream::open(domain_, *core_info, *queue_, &fid, settings_, connection_);
+    stream_.store(connection_.get(), std::memory_order_release);
+    return ret;
 }
 
 int Endpoint::control(int command, void* arg) {
@@ -119,10 +121,10 @@ int Endpoint::control(int command, void* arg) {
         if (arg == nullptr) {
             return -FI_EINVAL;
         }
-        if (!connection_) {
+        if (stream() == nullptr) {
             return -FI_EOPBADSTATE;
         }
-        return connection_->wait_fd(*static_cast<int*>(arg));
+        return stream()->wait_fd(*static_cast<int*>(arg));
     case FI_GETWAITOBJ:
         if (arg == nullptr) {
             return -FI_EINVAL;
@@ -138,7 +140,7 @@ int Endpoint::set_name(const void* addr, size_t length) {
     if (!is_internet_address(addr, length)) {
         return -FI_EINVAL;
     }
-    if (connection_ || request_) {
+    if (stream() != nullptr || request_) {
         return -FI_EOPBADSTATE;
     }
     void* copy = malloc(length);
@@ -156,7 +158,7 @@ int Endpoint::get_name(void* addr, size_t* length) {
     if (length == nullptr || (addr == nullptr && *length != 0)) {
         return -FI_EINVAL;
     }
-    const int ret = connection_ ? connection_->name(addr, length) : -FI_EOPBADSTATE;
+    const int ret = stream() != nullptr ? stream()->name(addr, length) : -FI_EOPBADSTATE;
     return ret != -FI_EOPBADSTATE ? ret : give_address(info_->src_addr, info_->src_addrlen, addr, length);
 }
 
@@ -164,7 +166,7 @@ int Endpoint::get_peer(void* addr, size_t* length) {
     if (length == nullptr || (addr == nullptr && *length != 0)) {
         return -FI_EINVAL;
     }
-    const int ret = connection_ ? connection_->peer(addr, length) : -FI_EOPBADSTATE;
+    const int ret = stream() != nullptr ? stream()->peer(addr, length) : -FI_EOPBADSTATE;
     return ret != -FI_EOPBADSTATE ? ret : -FI_ENOTCONN;
 }
 
@@ -178,7 +180,7 @@ int Endpoint::connect(const void* addr, std::span<const std::byte> data) {
     if (const int ret = enable(); ret != 0) {
         return ret;
     }
-    return connection_->connect(addr, data);
+    return stream()->connect(addr, data);
 }
 
 int Endpoint::accept(std::span<const std::byte> data) {
@@ -188,8 +190,8 @@ int Endpoint::accept(std::span<const std::byte> data) {
     if (const int ret = enable(); ret != 0) {
         return ret;
     }
-    const int ret = connection_->accept(request_->hello, data);
-    request_taken_ = connection_->request_used();
+    const int ret = stream()->accept(request_->hello, data);
+    request_taken_ = stream()->request_used();
     return ret;
 }
 
@@ -222,21 +224,21 @@ ssize_t Endpoint::send(const iovec* iov, size_t count, uint64_t flags) {
     if ((flags & ~(FI_PEEK | FI_MORE | stream_op_flags)) != 0 || !valid(iov, count)) {
         return -FI_EINVAL;
     }
-    if (!connection_) {
+    if (stream() == nullptr) {
         return -FI_ENOTCONN;
     }
-    return after_call((flags & FI_PEEK) != 0 ? connection_->peek_send()
-                                             : connection_->send(iov, count, (flags & FI_MORE) != 0));
+    return after_call((flags & FI_PEEK) != 0 ? stream()->peek_send()
+                                             : stream()->send(iov, count, (flags & FI_MORE) != 0));
 }
 
 ssize_t Endpoint::recv(const iovec* iov, size_t count, uint64_t flags) {
     if ((flags & ~(FI_PEEK | stream_op_flags)) != 0 || !valid(iov, count)) {
         return -FI_EINVAL;
     }
-    if (!connection_) {
+    if (stream() == nullptr) {
         return -FI_ENOTCONN;
     }
-    return after_call((flags & FI_PEEK) != 0 ? connection_->peek_recv(iov, count) : connection_->recv(iov, count));
+    return after_call((flags & FI_PEEK) != 0 ? stream()->peek_recv(iov, count) : stream()->recv(iov, count));
 }
 
 // An idle call makes progress for lingering endpoints: the program may never read an event queue, and the lingering
@@ -252,21 +254,21 @@ int Endpoint::map(void* buffer, size_t length, uint64_t access, uint64_t* offset
     if (buffer == nullptr || length == 0 || offset == nullptr || (access & ~FI_REMOTE_WRITE) != 0) {
         return -FI_EINVAL;
     }
-    return connection_ ? connection_->map(buffer, length, access, *offset) : -FI_ENOTCONN;
+    return stream() != nullptr ? stream()->map(buffer, length, access, *offset) : -FI_ENOTCONN;
 }
 
 int Endpoint::unmap(const void* buffer, size_t length, uint64_t flags) {
     if ((flags & ~FI_RSTREAM_UNATTENDED) != 0) {
         return -FI_EINVAL;
     }
-    return connection_ ? connection_->unmap(buffer, length, flags == 0) : -FI_EINVAL;
+    return stream() != nullptr ? stream()->unmap(buffer, length, flags == 0) : -FI_EINVAL;
 }
 
 ssize_t Endpoint::write_map(const void* buffer, size_t length, uint64_t offset, uint64_t flags) {
     if ((buffer == nullptr && length != 0) || (flags & ~FI_MORE) != 0) {
         return -FI_EINVAL;
     }
-    return connection_ ? connection_->write_map(buffer, length, offset, flags != 0) : -FI_ENOTCONN;
+    return stream() != nullptr ? stream()->write_map(buffer, length, offset, flags != 0) : -FI_ENOTCONN;
 }
 
 namespace {

@@ -27,8 +27,8 @@ class Endpoint : public fid_ep {
     int get_peer(void* addr, size_t* length);
     int connect(const void* addr, std::span<const std::byte> data);
     int accept(std::span<const std::byte> data);
-    int shutdown(uint64_t flags) { return connection_ ? connection_->shutdown(flags) : -FI_ENOTCONN; }
-    int try_wait() { return connection_ ? connection_->try_wait() : -FI_EOPBADSTATE; }
+    int shutdown(uint64_t flags) { return stream() != nullptr ? stream()->shutdown(flags) : -FI_ENOTCONN; }
+    int try_wait() { return stream() != nullptr ? stream()->try_wait() : -FI_EOPBADSTATE; }
     int close();
 
     ssize_t send(const iovec* iov, size_t count, uint64_t flags);
@@ -44,6 +44,8 @@ class Endpoint : public fid_ep {
     ~Endpoint() = default;
     int enable();
     ssize_t after_call(ssize_t result) const;
+    // Null until it is enabled, which another thread may be about to do.
+    [[nodiscard]] Stream* stream() const { return stream_.load(std::memory_order_acquire); }
 
     Domain& domain_;
     Info info_; // as passed by the user
@@ -54,6 +56,7 @@ class Endpoint : public fid_ep {
     std::unique_ptr<ConnectionRequest> request_; // the request that this endpoint answers
     bool request_taken_ = false;                 // a core endpoint was made from it
     std::unique_ptr<Stream> connection_;         // once enabled
+    std::atomic<Stream*> stream_{nullptr};       // the same, for calls
 };
 
 } // namespace rstream

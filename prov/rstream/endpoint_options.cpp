@@ -124,7 +124,7 @@ int Endpoint::set_option(int name, const void* value, size_t length) {
         const base::Guard lock(setting_);
         KeepaliveSettings changed = settings_.keepalive;
         changed.*option->member = wanted;
-        if (const int ret = connection_ ? connection_->set_keepalive(changed) : 0; ret != 0) {
+        if (const int ret = stream() != nullptr ? stream()->set_keepalive(changed) : 0; ret != 0) {
             return ret;
         }
         settings_.keepalive = changed;
@@ -134,6 +134,7 @@ int Endpoint::set_option(int name, const void* value, size_t length) {
     if (option == nullptr) {
         return -FI_ENOPROTOOPT;
     }
+    const base::Guard lock(setting_);
     if (connection_) {
         return -FI_EOPBADSTATE;
     }
@@ -176,7 +177,7 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         return 0;
     }
     if (name == FI_OPT_RSTREAM_STATUS) {
-        return store_status(connection_ ? connection_->status() : fi_rstream_status{}, value, length);
+        return store_status(stream() != nullptr ? stream()->status() : fi_rstream_status{}, value, length);
     }
     if (const auto* option = find(keepalive_options, name)) {
         const base::Guard lock(setting_);
@@ -187,7 +188,7 @@ int Endpoint::get_option(int name, void* value, size_t* length) {
         return -FI_ENOPROTOOPT;
     }
     const size_t now =
-        connection_ && option->present != nullptr ? (connection_.get()->*option->present)() : settings_.*option->member;
+        stream() != nullptr && option->present != nullptr ? (stream()->*option->present)() : settings_.*option->member;
     return store_any(value, length, option->narrow, now);
 }
 

@@ -305,6 +305,16 @@ void test_setname_before_listen_chooses_where_to_listen() {
     reach(host, pep.get(), &address);
 }
 
+void test_an_endpoint_of_another_type_is_refused() {
+    Host host(here());
+    const Info info(fi_dupinfo(host.info.get()));
+    info->ep_attr->type = FI_EP_MSG;
+    fid_pep* pep = nullptr;
+    EXPECT_RESULT(fi_passive_ep(host.fabric.get(), info.get(), &pep, nullptr), -FI_EINVAL);
+    fid_ep* ep = nullptr;
+    EXPECT_RESULT(fi_endpoint(host.domain.get(), info.get(), &ep, nullptr), -FI_EINVAL);
+}
+
 // A core would read past the end of half an address.
 void test_only_whole_addresses_are_taken() {
     Host host(here());
@@ -457,6 +467,7 @@ int main() {
         FABTEST(test_getname_with_too_little_room_tells_how_much_it_needs),
         FABTEST(test_getpeer_of_an_endpoint_without_a_peer_gives_enotconn),
         FABTEST(test_setname_before_listen_chooses_where_to_listen),
+        FABTEST(test_an_endpoint_of_another_type_is_refused),
         FABTEST(test_only_whole_addresses_are_taken),
         FABTEST(test_a_listener_without_a_node_is_reached_at_every_address),
         FABTEST(test_connections_over_ipv6),

@@ -49,6 +49,9 @@ bool is_loopback(const sockaddr& address) {
 } // namespace
 
 int PassiveEndpoint::open(Fabric& fabric, const fi_info& info, void* context, fid_pep** out) {
+    if (info.ep_attr != nullptr && info.ep_attr->type != FI_EP_UNSPEC && info.ep_attr->type != FI_RSTREAM_EP_STREAM) {
+        return -FI_EINVAL;
+    }
     if (info.src_addr != nullptr && !is_internet_address(info.src_addr, info.src_addrlen)) {
         return -FI_EINVAL;
     }

@@ -26,6 +26,10 @@ Address::Address(const void* data, socklen_t size) : length(std::min<socklen_t>(
     if (length != 0) {
         memcpy(&storage, data, length);
     }
+    constexpr socklen_t without_scope = 24; // SIN6_LEN_RFC2133, which the kernel accepts
+    if (length >= without_scope && length < sizeof(sockaddr_in6) && family() == AF_INET6) {
+        length = sizeof(sockaddr_in6);
+    }
 }
 
 Address Address::any(int family) {

@@ -126,11 +126,12 @@ struct alignas(64) ConnectionState {
     bool resume_seen = false;               // Frame::resume was consumed; the ring must be drained first
     std::atomic<bool> awaits_resume{false}; // the ring is not read any more: a resend was requested
     std::atomic<bool> giving_back{false};   // reads are suspended, see stream_give_back.cpp
-    std::atomic<uint64_t> giving_since_ns{0};
-    std::atomic<bool> handed_over{false};   // to a holder that does not use the ring: no reads until it is done
-    std::atomic<uint64_t> given_back_to{0}; // TCP position behind what the peer has sent again then
-    uint64_t taken_read = 0;                // bytes of `taken` that were read here after all
-    std::atomic<uint64_t> taken{0};         // bytes in the give-back area that the peer has not resent
+    uint64_t giving_began_ns = 0;
+    std::atomic<uint64_t> giving_since_ns{0}; // the same, or when the program last read, or was told of, these bytes
+    std::atomic<bool> handed_over{false};     // to a holder that does not use the ring: no reads until it is done
+    std::atomic<uint64_t> given_back_to{0};   // TCP position behind what the peer has sent again then
+    uint64_t taken_read = 0;                  // bytes of `taken` that were read here after all
+    std::atomic<uint64_t> taken{0};           // bytes in the give-back area that the peer has not resent
 
     alignas(64) OwnerLock write_lock;
     path::Cursor out;

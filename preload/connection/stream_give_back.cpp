@@ -243,6 +243,17 @@ bool may_read_taken(const Connection& c) {
     return s.taken != 0 && !s.awaits_resume && !s.handed_over && !c.mirrored;
 }
 
+// A program that polls again and again without reading does not keep the peer waiting for long.
+void note_taken_reported(Connection& c) {
+    constexpr uint64_t longest_ns = 20000000U;
+    ConnectionState& s = *c.state.load();
+    if (s.giving_back && may_read_taken(c)) {
+        if (const uint64_t now = sys::now_ns(); now - s.giving_began_ns < longest_ns) {
+            s.giving_since_ns = now;
+        }
+    }
+}
+
 bool lacks_given_back(const Connection& c, int fd) {
     const ConnectionState& s = *c.state.load();
     return s.giving_back ? !may_read_taken(c)
@@ -271,7 +282,8 @@ void begin_to_give_back(Connection& c) {
         return;
     }
     forget_read(c);
-    s.giving_since_ns = sys::now_ns();
+    s.giving_began_ns = sys::now_ns();
+    s.giving_since_ns = s.giving_began_ns;
     s.peer_asked_ns = 0;
     s.giving_back = true;
 }

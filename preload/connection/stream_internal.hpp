@@ -120,6 +120,7 @@ inline constexpr uint64_t answer_timeout_ns = 5000000000U;   // a peer that neve
 void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()
 // Whether the program may still read what was taken: the peer was not asked to send it again.
 bool may_read_taken(const Connection& c);
+void note_taken_reported(Connection& c); // it has time to read them from now on
 // Reads what was taken; also if the peer has ended before it could resend it.
 ssize_t read_taken(Connection& c, Parts& parts, int flags);
 // Whether Request::halt has begun this epoch, and the peer can still be expected to request the kernel next.

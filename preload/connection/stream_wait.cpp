@@ -57,6 +57,7 @@ void check_input(Connection& c, int fd, short wanted, Readiness& r, uint64_t* ar
     follow(c, fd, (wanted & POLLIN) == 0 || (arrived != nullptr && c.mirrored));
     if (s.taken != 0) {
         r.events |= POLLIN;
+        note_taken_reported(c);
     }
     if (arrived != nullptr) {
         *arrived = arrived_of(c, fd, head);

@@ -31,15 +31,16 @@ ssize_t receive_now(int fd, char* to, size_t size) { return recv(fd, to, size, M
 // What the peer has before and after the program lets go what it wrote. The kernel holds it back for 200 ms only: on a
 // busy machine, the attempt begins anew.
 template <class Write, class LetGo> void say_held(const char* what, const Write& write, const LetGo& let_go) {
-    const Pair one = pair();
     alarm(60);
-    for (;;) {
+    for (bool done = false; !done;) {
+        const Pair one = pair();
         const auto begin = std::chrono::steady_clock::now();
         write(one.client);
         char text[64] = {};
         const ssize_t before = receive_now(one.server, text, sizeof(text));
         const int error = before < 0 ? errno : 0;
-        if (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(150)) {
+        done = std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(150);
+        if (done) {
             say("%s: %zd %s", what, before, strerror(error));
             let_go(one.client);
             pollfd ready{one.server, POLLIN, 0};
@@ -47,13 +48,9 @@ template <class Write, class LetGo> void say_held(const char* what, const Write&
             memset(text, 0, sizeof(text));
             const ssize_t n = receive_now(one.server, text, sizeof(text));
             say("%s: %zd %s", what, n, text);
-            break;
         }
-        let_go(one.client);
-        while (receive_now(one.server, text, sizeof(text)) > 0) {
-        }
+        close_all(one);
     }
-    close_all(one);
 }
 
 void write_in_parts(int fd) {

@@ -131,6 +131,7 @@ void before_fork() {
             if (c.mirrored) {
                 c.shared().mirror.shared = 1;
             }
+            stream::push(c, fd); // this process may end before its service would do that
             ConnectionState& s = *c.state.load();
             s.open.fetch_add(1);
             s.holders.fetch_add(1);

@@ -50,8 +50,15 @@ bool may_hold(Connection& c, uint64_t count, int flags) {
 void hold(Connection& c) {
     ConnectionState& s = *c.state.load();
     c.out_ring().writer.held_to.store(s.out.position, std::memory_order_release);
-    if (s.held_since_ns == 0) {
-        s.held_since_ns = sys::now_ns();
+    if (s.held_since_ns != 0) {
+        return;
+    }
+    s.held_since_ns = sys::now_ns();
+    // For a reader that was stopped, the service looks ever more seldom.
+    constexpr uint64_t usual_delay_ns = 100000000U; // of its looks, which would cost a request each to avoid
+    if (const uint64_t due = s.held_since_ns + held_at_most_ns; due + usual_delay_ns < s.unread_due_ns.load()) {
+        s.unread_due_ns = due;
+        (void)service::take_steps_at(due);
     }
 }
 

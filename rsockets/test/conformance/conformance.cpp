@@ -199,6 +199,13 @@ void Case::note_bytes(const char* what, long long length) {
     note(std::string(what) + ": \"" + std::string(buffer, length > 0 ? static_cast<size_t>(length) : 0) + "\"");
 }
 
+void Case::note_error(int fd) {
+    int error = -1;
+    socklen_t length = sizeof(error);
+    s.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    note(std::string("SO_ERROR ") + (error == 0 ? "0" : strerrorname_np(error)));
+}
+
 void Case::note_events(const char* what, unsigned events) {
     std::string text = std::string(what) + ":";
     for (const Bit& bit : bits) {

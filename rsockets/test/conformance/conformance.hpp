@@ -106,6 +106,7 @@ class Case {
     void note_bytes(const char* what, long long length);
     // Events by their names.
     void note_events(const char* what, unsigned events);
+    void note_error(int fd); // SO_ERROR
 
     // What must work for the case to make sense; a Failure otherwise.
     int make_socket(int family = AF_INET, int flags = 0);

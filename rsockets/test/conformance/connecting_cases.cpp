@@ -12,18 +12,6 @@ using namespace conformance;
 
 namespace {
 
-int error_of(Case& c, int fd) {
-    int error = -1;
-    socklen_t length = sizeof(error);
-    c.s.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-    return error;
-}
-
-void note_error(Case& c, int fd) {
-    const int error = error_of(c, fd);
-    c.note(std::string("SO_ERROR ") + (error == 0 ? "0" : strerrorname_np(error)));
-}
-
 constexpr short all_events = POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDHUP;
 
 void reset(Case& c, int fd) {
@@ -70,7 +58,7 @@ CASE(connect_to_a_closed_port) {
     const sockaddr_in to = loopback(closed_port());
     const int fd = c.make_socket();
     SAY(c.s.connect(fd, generic(to), sizeof(to)));
-    note_error(c, fd);
+    c.note_error(fd);
 }
 
 CASE(connect_again_after_a_refusal) {
@@ -99,7 +87,7 @@ CASE(nonblocking_connect) {
     const int fd = c.make_socket(AF_INET, SOCK_NONBLOCK);
     SAY(c.s.connect(fd, generic(to), length_of(to)));
     c.note_events("connected", static_cast<unsigned short>(c.await(fd, POLLOUT)));
-    note_error(c, fd);
+    c.note_error(fd);
     MAKE(c.s.accept(listener, nullptr, nullptr));
 }
 
@@ -108,8 +96,8 @@ CASE(nonblocking_connect_to_a_closed_port) {
     const int fd = c.make_socket(AF_INET, SOCK_NONBLOCK);
     SAY(c.s.connect(fd, generic(to), sizeof(to)));
     c.note_events("refused", static_cast<unsigned short>(c.await(fd, all_events)));
-    note_error(c, fd);
-    note_error(c, fd);
+    c.note_error(fd);
+    c.note_error(fd);
     c.note_poll("after SO_ERROR", fd, all_events);
 }
 
@@ -137,7 +125,7 @@ CASE(the_second_connect_after_so_error) {
     const int fd = c.make_socket(AF_INET, SOCK_NONBLOCK);
     SAY(c.s.connect(fd, generic(to), sizeof(to)));
     c.await(fd, POLLOUT);
-    note_error(c, fd);
+    c.note_error(fd);
     SAY(c.s.connect(fd, generic(to), sizeof(to)));
     SAY(c.s.connect(fd, generic(to), sizeof(to)));
 }
@@ -312,7 +300,7 @@ CASE(a_reset_after_the_end_is_a_broken_pipe) {
     reset(c, client);
     pollfd one{fd, 0, 0};
     SAY(c.s.poll(&one, 1, in_time));
-    note_error(c, fd);
+    c.note_error(fd);
     c.note_bytes("got", SAY(c.s.recv(fd, c.buffer, 100, 0)));
     SAY(c.s.recv(fd, c.buffer, 100, 0));
 }
@@ -504,7 +492,7 @@ CASE(the_backlog_holds_connections_back) {
     c.note_poll("connecting", third, all_events);
     c.accept_from(listener);
     c.await(third, POLLOUT);
-    note_error(c, third);
+    c.note_error(third);
 }
 
 CASE(shutdown_of_a_connecting_socket) {
@@ -552,7 +540,7 @@ CASE(a_larger_backlog_lets_in_who_was_held_back) {
     SAY(c.s.poll(&one, 1, 100));
     SAY(c.s.listen(listener, 8));
     c.note_events("let in", static_cast<unsigned short>(c.await(second, POLLOUT, in_time)));
-    note_error(c, second);
+    c.note_error(second);
     MAKE(c.s.accept(listener, nullptr, nullptr));
     MAKE(c.s.accept(listener, nullptr, nullptr));
 }

@@ -16,13 +16,6 @@ namespace {
 
 constexpr short all_events = POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDHUP;
 
-void note_error(Case& c, int fd) {
-    int error = -1;
-    socklen_t length = sizeof(error);
-    c.s.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-    c.note(std::string("SO_ERROR ") + (error == 0 ? "0" : strerrorname_np(error)));
-}
-
 void note_peer(Case& c, int fd) {
     sockaddr_storage peer{};
     socklen_t length = sizeof(peer);
@@ -195,8 +188,8 @@ CASE(so_error_after_a_send_to_a_closed_peer) {
     c.await(pair.client, POLLRDHUP);
     SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
     c.await(pair.client, POLLERR);
-    note_error(c, pair.client);
-    note_error(c, pair.client);
+    c.note_error(pair.client);
+    c.note_error(pair.client);
 }
 
 CASE(a_broken_pipe_raises_sigpipe) {
@@ -270,7 +263,7 @@ CASE(shutdown_of_both_refuses_what_comes) {
     }
     c.note_events("refused", static_cast<unsigned short>(one.revents));
     c.note_poll("all", pair.client, all_events);
-    note_error(c, pair.client);
+    c.note_error(pair.client);
     SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
     SAY(c.s.recv(pair.client, c.buffer, 1, 0));
     note_peer(c, pair.client);
@@ -331,9 +324,9 @@ CASE(a_reset_connection_polls) {
     reset(c, pair.client);
     c.await(pair.server, POLLERR);
     c.note_poll("reset", pair.server, all_events);
-    note_error(c, pair.server);
+    c.note_error(pair.server);
     c.note_poll("told", pair.server, all_events);
-    note_error(c, pair.server);
+    c.note_error(pair.server);
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
 
@@ -378,8 +371,8 @@ CASE(a_reset_within_wait_all_is_told_by_so_error) {
     reset_when_asleep(c, pair.client);
     SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
     c.join();
-    note_error(c, pair.server);
-    note_error(c, pair.server);
+    c.note_error(pair.server);
+    c.note_error(pair.server);
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
 
@@ -388,7 +381,7 @@ CASE(a_reset_within_wait_all_of_nothing_is_told_at_once) {
     reset_when_asleep(c, pair.client);
     SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
     c.join();
-    note_error(c, pair.server);
+    c.note_error(pair.server);
     SAY(c.s.recv(pair.server, c.buffer, 100, MSG_WAITALL));
 }
 
@@ -404,8 +397,8 @@ CASE(a_reset_within_send_is_told_by_so_error) {
     const Pair pair = c.make_pair();
     send_into_a_reset(c, pair);
     c.note_poll("reset", pair.client, all_events);
-    note_error(c, pair.client);
-    note_error(c, pair.client);
+    c.note_error(pair.client);
+    c.note_error(pair.client);
     SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
     SAY(c.s.recv(pair.client, c.buffer, 1, 0));
 }
@@ -455,7 +448,7 @@ CASE(getpeername_sees_a_reset_by_itself) {
     await_by_trying(c, "the reset", [&] { return c.s.getpeername(pair.server, generic(peer), &length) != 0; });
     note_peer(c, pair.server);
     SAY(c.s.shutdown(pair.server, SHUT_WR));
-    note_error(c, pair.server);
+    c.note_error(pair.server);
 }
 
 CASE(shutdown_sees_a_reset_by_itself) {
@@ -464,7 +457,7 @@ CASE(shutdown_sees_a_reset_by_itself) {
     await_by_trying(c, "the reset", [&] { return c.s.shutdown(pair.server, SHUT_WR) != 0; });
     SAY(c.s.shutdown(pair.server, SHUT_WR));
     SAY(c.s.shutdown(pair.server, SHUT_RDWR));
-    note_error(c, pair.server);
+    c.note_error(pair.server);
 }
 
 CASE(tcp_info_sees_a_reset_by_itself) {
@@ -472,7 +465,7 @@ CASE(tcp_info_sees_a_reset_by_itself) {
     reset(c, pair.client);
     await_by_trying(c, "the reset", [&] { return state_of(c, pair.server) != TCP_ESTABLISHED; });
     c.note(std::to_string(state_of(c, pair.server)));
-    note_error(c, pair.server);
+    c.note_error(pair.server);
     c.note(std::to_string(state_of(c, pair.server)));
 }
 

@@ -37,13 +37,6 @@ void send_nothing_until(Case& c, int fd, int error) {
     c.note(std::string(strerrorname_np(error)) + " never comes");
 }
 
-void note_error(Case& c, int fd) {
-    int error = -1;
-    socklen_t length = sizeof(error);
-    c.s.getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-    c.note(std::string("SO_ERROR ") + (error == 0 ? "0" : strerrorname_np(error)));
-}
-
 void disconnect(Case& c, int fd) {
     sockaddr nowhere{};
     nowhere.sa_family = AF_UNSPEC;
@@ -93,7 +86,7 @@ CASE(a_reset_after_both_ends_changes_nothing) {
     close_now(c, pair.client);
     c.s.poll(nullptr, 0, a_moment);
     c.note_poll("ended", pair.server, POLLIN | POLLOUT | POLLRDHUP);
-    note_error(c, pair.server);
+    c.note_error(pair.server);
     SAY(c.s.send(pair.server, "x", 1, MSG_NOSIGNAL));
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
@@ -163,7 +156,7 @@ CASE(giving_up_what_has_ended_leaves_no_error) {
     c.await(pair.server, POLLHUP);
     c.await(pair.client, POLLHUP);
     disconnect(c, pair.server);
-    note_error(c, pair.server);
+    c.note_error(pair.server);
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }
 
@@ -174,14 +167,14 @@ CASE(giving_up_a_broken_pipe_leaves_its_error) {
     SAY(c.s.send(pair.client, "x", 1, MSG_NOSIGNAL));
     c.await(pair.client, POLLERR);
     disconnect(c, pair.client);
-    note_error(c, pair.client);
+    c.note_error(pair.client);
     SAY(c.s.recv(pair.client, c.buffer, 1, 0));
 }
 
 CASE(giving_up_what_goes_on_is_a_reset) {
     const Pair pair = c.make_pair();
     disconnect(c, pair.client);
-    note_error(c, pair.client);
+    c.note_error(pair.client);
     SAY(c.s.recv(pair.client, c.buffer, 1, 0));
     SAY(c.s.recv(pair.server, c.buffer, 1, 0));
 }

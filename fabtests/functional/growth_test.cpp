@@ -2,10 +2,12 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Buffers that grow: of a busy stream whose program set no size, when the window is what holds it up, and never
-// otherwise. What fi_getopt says of them, and that every byte arrives while they do.
+// otherwise; and that shrink again when it is idle. What fi_getopt says of them, and that every byte arrives while they
+// do.
 #include <algorithm>
 #include <atomic>
 
+#include <poll.h>
 #include <sys/resource.h>
 
 #include "fabtests/common/child.hpp"
@@ -311,6 +313,76 @@ void test_a_size_of_the_environment_stays() {
 
 void test_buffers_grow_without_immediates() { run_in_child("growing", {"FI_RSTREAM_IMMEDIATES=0"}, {"0", "0"}); }
 
+// Both ends make calls, or sleep, until the sizes are as they should be.
+template <class Sized> void idle_until(Pair& pair, bool sleep, const Sized& sized) {
+    const auto start = Clock::now();
+    while (!sized() && milliseconds_since(start) < patience(20000)) {
+        pollfd fds[2] = {};
+        size_t armed = 0;
+        for (Stream* s : {pair.client.get(), pair.server.get()}) {
+            EXPECT_RESULT(peek_recv(*s), -FI_EAGAIN);
+            if (sleep && try_wait(s->host, &s->ep->fid) == 0) {
+                fds[armed++] = {wait_fd(&s->ep->fid), POLLIN, 0};
+            }
+        }
+        if (armed == 2 && !sized()) { // nobody else wakes them
+            EXPECT(poll(fds, 2, static_cast<int>(patience(20000))) > 0);
+        }
+    }
+    EXPECT(sized());
+}
+
+// Arguments: "sleep", or nothing.
+void play_shrinking(const std::vector<std::string>& arguments) {
+    const bool sleep = !arguments.empty();
+    Pair pair(core_name(), 0, node_name());
+    const auto all_small = [&] {
+        return send_size(*pair.client) == small && recv_size(*pair.client) == small &&
+               send_size(*pair.server) == small && recv_size(*pair.server) == small;
+    };
+    (void)wait_fd(&pair.client->ep->fid);
+    (void)wait_fd(&pair.server->ep->fid);
+    const size_t fds = open_fds();
+    size_t maps = 0;
+    for (int i = 0; i < 6; ++i) {
+        exchange_bytes(*pair.client, *pair.server, plenty / 4, piece, static_cast<uint64_t>(2 * i));
+        EXPECT(recv_size(*pair.client) > small || recv_size(*pair.server) > small);
+        idle_until(pair, sleep, [&] { return all_small() && open_fds() == fds; });
+        if (i == 2) {
+            maps = mappings();
+        }
+    }
+    EXPECT(mappings() <= maps + 8); // the addresses of earlier rings are used again
+}
+
+void test_idle_buffers_shrink_and_grow_again() {
+    run_in_child("shrinking", {"FI_RSTREAM_SHRINK_TIMEOUT=30"}, {});
+    run_in_child("shrinking", {"FI_RSTREAM_SHRINK_TIMEOUT=30"}, {"sleep"});
+    run_in_child("shrinking", {"FI_RSTREAM_SHRINK_TIMEOUT=30", "FI_RSTREAM_IMMEDIATES=0"}, {"sleep"});
+}
+
+// Data flows while buffers shrink: with a timeout of a millisecond, they do so in each short pause.
+void play_pausing(const std::vector<std::string>& /*arguments*/) {
+    Pair pair(core_name(), 0, node_name());
+    size_t shrunk = 0;
+    const auto start = Clock::now();
+    for (uint64_t i = 0; i < 400 || (shrunk == 0 && milliseconds_since(start) < patience(20000)); ++i) {
+        exchange_bytes(*pair.client, *pair.server, 100003 + i * 5003, 30011, 2 * i);
+        const size_t before = recv_size(*pair.server);
+        for (int polls = 0; polls < 200; ++polls) {
+            (void)peek_recv(*pair.server);
+            (void)peek_recv(*pair.client);
+        }
+        shrunk += recv_size(*pair.server) < before ? 1 : 0;
+    }
+    EXPECT(shrunk > 0);
+}
+
+void test_bytes_arrive_while_buffers_shrink() {
+    run_in_child("pausing", {"FI_RSTREAM_SHRINK_TIMEOUT=1"}, {});
+    run_in_child("pausing", {"FI_RSTREAM_SHRINK_TIMEOUT=1", "FI_RSTREAM_IMMEDIATES=0"}, {});
+}
+
 // Memory that is refused is none that the stream needs.
 void play_refused(const std::vector<std::string>& /*arguments*/) {
     Pair pair(core_name(), 0, node_name());
@@ -334,7 +406,8 @@ void test_a_stream_goes_on_without_the_memory_to_grow() {
 } // namespace
 
 int main(int argc, char** argv) {
-    const Role roles[] = {{"growing", play_growing}, {"refused", play_refused}};
+    const Role roles[] = {
+        {"growing", play_growing}, {"shrinking", play_shrinking}, {"pausing", play_pausing}, {"refused", play_refused}};
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;
     }
@@ -353,6 +426,8 @@ int main(int argc, char** argv) {
         FABTEST(test_the_environment_sets_how_large_they_grow),
         FABTEST(test_a_size_of_the_environment_stays),
         FABTEST(test_buffers_grow_without_immediates),
+        FABTEST(test_idle_buffers_shrink_and_grow_again),
+        FABTEST(test_bytes_arrive_while_buffers_shrink),
         FABTEST(test_a_stream_goes_on_without_the_memory_to_grow),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -55,6 +55,7 @@ int Endpoint::open(Domain& domain, const fi_info& info, void* context, fid_ep** 
                      params.send_buf_fixed ? 0 : params.max_buf_size,
                      params.recv_buf_fixed ? 0 : params.max_buf_size,
                      0,
+                     params.shrink_timeout,
                      {params.keepalive_idle, params.keepalive_interval, params.keepalive_count, params.user_timeout}};
     ep->fid.fclass = FI_CLASS_EP;
     ep->fid.context = context;

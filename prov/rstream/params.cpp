@@ -28,6 +28,9 @@ constexpr SizeParam sizes[] = {
     {"max_buf_size", &Params::max_buf_size, 0, wire::max_buffer,
      "Size in bytes up to which the buffers of a busy endpoint grow, if no size was set for them; "
      "0 to 1073741824, 0: they do not (default: %zu)"},
+    {"shrink_timeout", &Params::shrink_timeout, 0, 3600000,
+     "Milliseconds with little traffic after which buffers that have grown return to their first size, "
+     "0 (never) to 3600000 (default: %zu)"},
     {"tx_size", &Params::tx_size, wire::min_queue, wire::max_queue,
      "Operations that an endpoint keeps in flight on its core, 4 to 32768 (default: %zu)"},
     {"rx_size", &Params::rx_size, wire::min_queue, wire::max_queue,

@@ -18,6 +18,7 @@ struct Params {
     size_t send_buf_size = 32768;                     // bytes
     size_t recv_buf_size = 32768;                     // bytes
     size_t max_buf_size = 524288;                     // bytes; limit of buffer resizes; none if not above the size
+    size_t shrink_timeout = 10000;                    // milliseconds; 0: buffers that have grown do not shrink
     bool send_buf_fixed = false;                      // the environment sets the size: no resize
     bool recv_buf_fixed = false;
     size_t tx_size = 384;              // operations

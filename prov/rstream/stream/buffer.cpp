@@ -25,6 +25,12 @@ void Buffer::retire() {
     }
 }
 
+int Buffer::revive() {
+    return mmap(data_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED
+               ? 0
+               : -FI_ENOMEM;
+}
+
 void Buffer::reset() {
     if (data_ != nullptr) {
         munmap(data_, size_);

@@ -28,6 +28,8 @@ class Buffer {
     // Releases the memory and keeps the addresses reserved, inaccessible: a late access by a holder of an address
     // cannot reach other data.
     void retire();
+    // The inverse of `retire`: zeroed memory at the same addresses. 0 or -FI_ENOMEM.
+    int revive();
 
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] size_t size() const { return size_; }

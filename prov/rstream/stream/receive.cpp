@@ -77,15 +77,28 @@ wire::RemoteRing Receive::offer_of(const RegisteredBuffer& ring) const {
             fi_mr_key(ring.mr.get()), ring.buffer.size()};
 }
 
-bool Receive::resize() {
-    if (!ring_.begin_resize()) {
+// False if there is no memory for it.
+bool Receive::make_ring(size_t size, RegisteredBuffer& made) {
+    {
+        const base::Guard lock(mutex_);
+        made.buffer = ring_.take_addresses(size);
+    }
+    if (make_buffer(core_, size, FI_REMOTE_WRITE, true, made) == 0) {
+        return true;
+    }
+    keep_addresses(std::move(made.buffer));
+    return false;
+}
+
+bool Receive::grow() {
+    if (!ring_.begin_growth()) {
         return false;
     }
     const bool wanted = link_.growth_wanted(); // unless another thread was faster
     if (wanted) {
         RegisteredBuffer made;
-        const size_t size = std::min(link_.ring_size() * resize_factor, link_.ring_limit());
-        if (make_buffer(core_, size, FI_REMOTE_WRITE, true, made) != 0) {
+        if (!make_ring(std::min(link_.ring_size() * resize_factor, link_.ring_limit()), made)) {
+            ring_.end_growth_without_memory();
             return false;
         }
         const wire::RemoteRing larger = offer_of(made);
@@ -97,13 +110,46 @@ bool Receive::resize() {
     return wanted;
 }
 
-// The peer has declared that it writes there no more, but may break that: the key is closed first, then the memory
-// released. A core may have begun to receive a write when the key was still valid, so the addresses are not reused.
-void Receive::retire(RegisteredBuffer emptied) {
-    emptied.mr.reset();
-    emptied.buffer.retire();
-    const base::Guard lock(mutex_);
-    ring_.keep_addresses(std::move(emptied.buffer));
+bool Receive::shrink(size_t size) {
+    if (!ring_.begin_resize()) {
+        return false;
+    }
+    RegisteredBuffer made;
+    bool offered = false;
+    if (link_.may_shrink() && size < link_.ring_size() && make_ring(size, made)) {
+        const wire::RemoteRing smaller = offer_of(made);
+        const base::Guard lock(mutex_);
+        ring_.set_next(std::move(made));
+        link_.supply(smaller);
+        offered = true;
+    }
+    ring_.end_resize();
+    return offered;
+}
+
+// The peer has declared that it writes to the old ring no more, but may break that: the key is closed first, then the
+// memory released. A core may have begun to receive a write when the key was still valid, so the addresses are not
+// reused but for this stream.
+void Receive::settle() {
+    RegisteredBuffer emptied;
+    {
+        const base::Guard lock(mutex_);
+        if (link_.settle()) {
+            emptied = ring_.settle();
+        }
+    }
+    if (emptied.buffer.size() != 0) {
+        emptied.mr.reset();
+        emptied.buffer.retire();
+        keep_addresses(std::move(emptied.buffer));
+    }
+}
+
+void Receive::keep_addresses(Buffer retired) {
+    if (retired.size() != 0) {
+        const base::Guard lock(mutex_);
+        ring_.keep_addresses(std::move(retired));
+    }
 }
 
 } // namespace rstream

@@ -3,9 +3,10 @@
 //
 // The receiving half of a stream. The peer writes into the receive ring, and the progress side counts the writes; here
 // the program's calls copy out arrived bytes, and see the end of the stream after the last byte. A ring whose window
-// blocks the peer is replaced by a larger one, unless the program set its size.
+// blocks the peer is replaced by a larger one, unless the program set its size, and that by a smaller one when the
+// stream is idle.
 //
-// Threads: any. One lock makes the program's calls one reading side. It is not held while memory for a larger ring is
+// Threads: any. One lock makes the program's calls one reading side. It is not held while memory for another ring is
 // allocated or released.
 #pragma once
 
@@ -49,7 +50,6 @@ class Receive {
     // The number of bytes consumed; 0 at the end of the stream; or an error, -FI_EAGAIN: none yet.
     template <class Progress>
     ssize_t recv(const iovec* iov, size_t count, const Progress& progress) BASE_EXCLUDES(mutex_) {
-        RegisteredBuffer emptied;
         ssize_t result = 0;
         {
             const base::Guard lock(mutex_);
@@ -58,12 +58,9 @@ class Receive {
             if (result > 0) {
                 result = take(iov, count, static_cast<size_t>(result));
             }
-            if (link_.settle()) {
-                emptied = ring_.settle();
-            }
         }
-        if (emptied.buffer.size() != 0) {
-            retire(std::move(emptied));
+        if (link_.ring_moves()) {
+            settle();
         }
         return result;
     }
@@ -81,7 +78,11 @@ class Receive {
     }
 
     // Allocates a larger ring if the peer has requested one. True if an offer has to be posted. Can block.
-    bool resize() BASE_EXCLUDES(mutex_);
+    bool grow() BASE_EXCLUDES(mutex_);
+    // The same with a smaller one, if nothing is unread and the peer supports it.
+    bool shrink(size_t size) BASE_EXCLUDES(mutex_);
+    // Releases a ring that was read to its end and is no longer in use; `recv` does so too. Can block.
+    void settle() BASE_EXCLUDES(mutex_);
 
   private:
     // The number of readable bytes, 0 at the end of the stream, or an error.
@@ -110,7 +111,8 @@ class Receive {
     ssize_t take(const iovec* iov, size_t count, size_t there) BASE_REQUIRES(mutex_);
     Peeked show(const iovec* iov, size_t count, size_t there) BASE_REQUIRES(mutex_);
     size_t copy_out(const iovec* iov, size_t count, bool take) BASE_REQUIRES(mutex_);
-    void retire(RegisteredBuffer emptied) BASE_EXCLUDES(mutex_);
+    bool make_ring(size_t size, RegisteredBuffer& made) BASE_EXCLUDES(mutex_);
+    void keep_addresses(Buffer retired) BASE_EXCLUDES(mutex_);
     [[nodiscard]] wire::RemoteRing offer_of(const RegisteredBuffer& ring) const;
 
     CoreEndpoint& core_;
@@ -119,7 +121,7 @@ class Receive {
     Readiness& readiness_;
 
     base::Mutex mutex_ BASE_ACQUIRED_BEFORE(below_receive);
-    RingBuffer ring_; // with the lock held, except in set-up and `resize`
+    RingBuffer ring_; // with the lock held, except in set-up and by the thread that resizes
 };
 
 } // namespace rstream

@@ -11,19 +11,18 @@ int register_buffer(CoreEndpoint& core, RegisteredBuffer& buffer, uint64_t acces
     return core.register_memory(buffer.buffer.data(), buffer.buffer.size(), access, buffer.mr);
 }
 
-int make_buffer(CoreEndpoint& core, size_t size, uint64_t access, bool registered, RegisteredBuffer& out) {
-    RegisteredBuffer made;
-    int ret = made.buffer.allocate(size);
+int make_buffer(CoreEndpoint& core, size_t size, uint64_t access, bool registered, RegisteredBuffer& made) {
+    const bool reserved = made.buffer.size() == size;
+    int ret = reserved ? made.buffer.revive() : made.buffer.allocate(size);
     if (ret == 0 && registered) {
         ret = register_buffer(core, made, access);
     }
     if (ret != 0) {
-        RSTREAM_INFO(FI_LOG_EP_DATA, "no memory for a larger buffer (%zu bytes: %s): it stays as it is\n", size,
-                     fi_strerror(-ret));
-        return ret;
+        RSTREAM_INFO(FI_LOG_EP_DATA, "no memory for a buffer of another size (%zu bytes: %s): it stays as it is\n",
+                     size, fi_strerror(-ret));
+        reserved ? made.buffer.retire() : made.buffer.reset();
     }
-    std::swap(out, made);
-    return 0;
+    return ret;
 }
 
 } // namespace rstream

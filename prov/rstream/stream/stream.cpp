@@ -37,6 +37,7 @@ Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyF
       link_({settings.send_buf_size, settings.recv_buf_size, settings.rx_size,
              settings.recv_limit > settings.recv_buf_size ? settings.recv_limit : 0}),
       request_(random_session()), iomap_(settings.maps), keepalive_(core_, settings.keepalive),
+      idle_timer_(std::chrono::milliseconds(settings.shrink_timeout), {settings.send_buf_size, settings.recv_buf_size}),
       transmit_({core_, link_, messages_, lifecycle_, readiness_, keepalive_}, settings.send_limit, *this),
       receive_({core_, link_, lifecycle_, readiness_}),
       completions_({core_, link_, messages_, keepalive_, transmit_}, *this) {}
@@ -130,7 +131,7 @@ wire::Hello Stream::hello() const {
     wire::Hello h;
     h.features = core_.traits().immediates ? 0 : wire::Hello::feature_headers;
     h.features |= link_.ring_limit() != 0 ? wire::Hello::feature_growth : 0;
-    h.features |= wire::Hello::feature_data_acks;
+    h.features |= wire::Hello::feature_data_acks | wire::Hello::feature_shrink;
     const wire::RemoteRing ring = receive_.offer();
     h.ring_address = ring.address;
     h.ring_key = ring.key;

@@ -13,11 +13,12 @@
 //   Iomap                                             out-of-band memory
 //   Readiness, WaitSet                                when waiters wake, and the fd that they sleep on
 //   Keepalive                                         whether a silent peer is alive
+//   IdleTimer                                         when buffers that have grown shrink again
 //   Lifecycle, ConnectRequest, EndpointEvents, Linger its states, set-up and end, and the events of these
 //   CoreEndpoint, MessageSlots                        the core below
 //
 // The stream itself is in stream.cpp (opening, connecting, events), stream_close.cpp, stream_progress.cpp (progress,
-// waiting), stream_transfer.cpp (send, receive, peek, status) and stream_iomap.cpp.
+// waiting), stream_transfer.cpp (send, receive, peek, status), stream_resize.cpp (of buffers) and stream_iomap.cpp.
 //
 // The stream has no lock of its own. The locks of its parts, and their order, are in lock_order.hpp.
 #pragma once
@@ -32,6 +33,7 @@
 #include "prov/rstream/stream/completions.hpp"
 #include "prov/rstream/stream/connect_request.hpp"
 #include "prov/rstream/stream/endpoint_events.hpp"
+#include "prov/rstream/stream/idle_timer.hpp"
 #include "prov/rstream/stream/iomap.hpp"
 #include "prov/rstream/stream/keepalive.hpp"
 #include "prov/rstream/stream/lifecycle.hpp"
@@ -55,7 +57,8 @@ struct Settings {
     size_t rx_size = 0;
     size_t send_limit = 0; // max size of the send buffer; no resize unless above its size
     size_t recv_limit = 0;
-    size_t maps = 0; // max iomaps that the peer may announce
+    size_t maps = 0;           // max iomaps that the peer may announce
+    size_t shrink_timeout = 0; // milliseconds; 0: buffers that have grown do not shrink
     KeepaliveSettings keepalive;
 };
 
@@ -161,9 +164,16 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     void check_liveness();
     [[nodiscard]] Keepalive::WatchTimer watch_timer();
 
+    // stream_resize.cpp
+    bool grow_staging();
+    bool grow_full_staging();
+    void grow_ring();
+    void start_idle_timer();
+    void trim_buffers();
+    [[nodiscard]] bool no_buffer_can_shrink() const;
+    [[nodiscard]] IdleTimer::Traffic traffic() const { return {link_.sent(), link_.received()}; }
+
     // stream_transfer.cpp
-    void resize_ring();
-    bool enlarge_full();
     void flush_control();
 
     Domain& domain_;
@@ -180,6 +190,7 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     Readiness readiness_;
     WaitSet wait_set_;
     Keepalive keepalive_;
+    IdleTimer idle_timer_;
     Transmit transmit_;
     Receive receive_;
     Completions completions_;

@@ -74,7 +74,7 @@ ssize_t Stream::write_map(const void* buffer, size_t length, uint64_t offset, bo
     if (written == -FI_EAGAIN) {
         progress();
         written = transmit_.write(iomap_.wire(), from, length, offset, more, left);
-        if (written == -FI_EAGAIN && enlarge_full()) {
+        if (written == -FI_EAGAIN && grow_full_staging()) {
             written = transmit_.write(iomap_.wire(), from, length, offset, more, left);
         }
     } else if (left.poll) {

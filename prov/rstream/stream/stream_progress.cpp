@@ -110,8 +110,9 @@ int Stream::try_wait() {
         flush_control();
     }
     if (link_.growth_wanted() && link_.readable() == 0) {
-        resize_ring();
+        grow_ring();
     }
+    trim_buffers();
     wait_set_.arm();
     if (!readiness_.may_sleep(*this)) {
         return -FI_EAGAIN;

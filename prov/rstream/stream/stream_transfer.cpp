@@ -16,26 +16,17 @@ ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
     if (sent == -FI_EAGAIN) {
         progress();
         sent = transmit_.send(iov, count, more, left);
-        if (sent == -FI_EAGAIN && enlarge_full()) {
+        if (sent == -FI_EAGAIN && grow_full_staging()) {
             sent = transmit_.send(iov, count, more, left);
         }
     } else if (left.poll) {
         progress();
     }
-    if (left.resize && transmit_.resize()) {
-        wake_waiters(); // another thread may wait for the space
+    if (left.resize) {
+        grow_staging();
     }
     readiness_.on_send(sent);
     return sent;
-}
-
-// For a call that finds no space.
-bool Stream::enlarge_full() {
-    const bool enlarged = transmit_.enlarge_full();
-    if (enlarged) {
-        wake_waiters(); // another thread may wait for the space
-    }
-    return enlarged;
 }
 
 ssize_t Stream::peek_send() {
@@ -43,7 +34,7 @@ ssize_t Stream::peek_send() {
     ssize_t result = transmit_.error();
     if (result == 0) {
         if (link_.space() == 0) { // who asks before each send may never make one that finds none
-            enlarge_full();
+            grow_full_staging();
         }
         const size_t space = link_.space();
         result = space != 0 ? static_cast<ssize_t>(space) : -FI_EAGAIN;
@@ -56,7 +47,10 @@ ssize_t Stream::recv(const iovec* iov, size_t count) {
     const ssize_t taken = receive_.recv(iov, count, [this] { progress(); });
     if (link_.growth_wanted() &&
         (taken == -FI_EAGAIN || (taken > 0 && static_cast<size_t>(taken) < total_length(iov, count)))) {
-        resize_ring(); // the peer waits for space, and the program would have consumed more
+        grow_ring(); // the peer waits for space, and the program would have consumed more
+    }
+    if (taken == -FI_EAGAIN) {
+        trim_buffers();
     }
     if (taken < 0 || (taken == 0 && link_.readable() == 0)) {
         return taken;
@@ -76,16 +70,13 @@ ssize_t Stream::peek_recv(const iovec* iov, size_t count) {
     if (peeked.needs_more) {
         flush_control();
     }
-    if (peeked.result == -FI_EAGAIN && link_.growth_wanted()) {
-        resize_ring();
+    if (peeked.result == -FI_EAGAIN) {
+        if (link_.growth_wanted()) {
+            grow_ring();
+        }
+        trim_buffers();
     }
     return peeked.result;
-}
-
-void Stream::resize_ring() {
-    if (receive_.resize()) {
-        transmit_.request_flush();
-    }
 }
 
 void Stream::flush_control() {

@@ -338,7 +338,7 @@ bool Transmit::enlarge_full() {
 }
 
 bool Transmit::resize() {
-    if (!staging_.begin_resize()) {
+    if (!staging_.begin_growth()) {
         return false;
     }
     RegisteredBuffer emptied; // released at the end, without a lock
@@ -361,6 +361,7 @@ bool Transmit::resize() {
         while (make_buffer(core_, size, FI_WRITE, core_.traits().local_mr, made) != 0) {
             size /= 2;
             if (size < 2 * present) {
+                staging_.end_growth_without_memory();
                 return false;
             }
         }
@@ -371,6 +372,26 @@ bool Transmit::resize() {
     }
     staging_.end_resize();
     return size != 0;
+}
+
+void Transmit::shrink(size_t size) {
+    if (!staging_.begin_resize()) {
+        return;
+    }
+    RegisteredBuffer emptied; // released at the end, without a lock, as is `made` if it is of no use
+    RegisteredBuffer made;
+    if (size < link_.staging_size() && make_buffer(core_, size, FI_WRITE, core_.traits().local_mr, made) == 0) {
+        const Posting posting(*this);
+        if (!link_.staging_moves() && link_.unreleased() == 0) {
+            staging_.set_next(std::move(made));
+            link_.move_staging(size);
+            link_.settle_staging();
+            emptied = staging_.settle();
+            staging_threshold_.reset();
+            size_chunks();
+        }
+    }
+    staging_.end_resize();
 }
 
 } // namespace rstream

@@ -86,6 +86,8 @@ class Transmit {
     // Allocates a larger staging ring if one is due, and releases one that is no longer in use. Can block. Whether
     // there is more space now.
     bool resize() BASE_EXCLUDES(posting_);
+    // Replaces the staging ring by a smaller one, if it is empty. Can block.
+    void shrink(size_t size) BASE_EXCLUDES(posting_);
     enum class End : uint8_t {
         finish,       // after all that was sent
         close,        // the same, and nothing will be read any more

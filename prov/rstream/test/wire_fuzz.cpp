@@ -396,7 +396,7 @@ class Fuzz {
             require((peer_.features & Hello::feature_growth) != 0);
             asked_ = times > 0;
         } else if (control.type == Control::Type::offer) {
-            require(control.argument > ring_ && control.argument <= ring_limit);
+            require(control.argument == next_ring_ && control.argument != ring_ && control.argument <= ring_limit);
             supplied_ = times > 0;
         } else if (control.type == Control::Type::move && times > 0) {
             require(offered_ && link_.peer_ring() == *offered_);
@@ -414,17 +414,21 @@ class Fuzz {
         link_.consume(piece.length);
     }
 
-    // A larger ring for the peer, and what comes of it.
+    // A ring of another size for the peer, and what comes of it.
     void supply(size_t by) {
         if (link_.growth_wanted()) {
             require(next_ring_ == 0);
             next_ring_ = std::min(ring_limit, ring_ + 1 + by);
             link_.supply({4, 5, next_ring_});
+        } else if (link_.may_shrink() && ring_ > min_buffer) {
+            require(next_ring_ == 0 && (peer_.features & Hello::feature_shrink) != 0);
+            next_ring_ = min_buffer + by % (ring_ - min_buffer);
+            link_.supply({4, 5, next_ring_});
         }
     }
     void settle() {
         if (link_.settle()) {
-            require(next_ring_ > ring_);
+            require(next_ring_ >= min_buffer && next_ring_ != ring_);
             ring_ = std::exchange(next_ring_, 0);
             require(link_.ring_size() == ring_);
         }
@@ -434,7 +438,8 @@ class Fuzz {
             staging_ = std::exchange(next_staging_, 0);
         }
         if (!link_.staging_moves()) {
-            next_staging_ = staging_ + 1 + by;
+            const bool shrinks = link_.unreleased() == 0 && by % 2 == 0 && staging_ > min_buffer;
+            next_staging_ = shrinks ? min_buffer + by % (staging_ - min_buffer) : staging_ + 1 + by;
             link_.move_staging(next_staging_);
         }
     }

@@ -90,6 +90,7 @@ class Rings {
     }
     RemoteRing make(size_t size) {
         next_ = memory(size);
+        shrinks_ += size < current->size() ? 1 : 0;
         const std::lock_guard lock(mutex_);
         by_key_[++newest_] = next_;
         return {0, newest_, size};
@@ -105,7 +106,8 @@ class Rings {
     [[nodiscard]] bool holds(const Extent& extent) const {
         return extent.offset + extent.length <= (extent.moved ? next_ : current)->size();
     }
-    [[nodiscard]] uint64_t growths() const { return newest_; }
+    [[nodiscard]] uint64_t growths() const { return newest_ - shrinks_; }
+    [[nodiscard]] uint64_t shrinks() const { return shrinks_; }
 
     Memory current;
 
@@ -114,6 +116,7 @@ class Rings {
     std::mutex mutex_;
     std::map<uint64_t, Memory> by_key_;
     uint64_t newest_ = 0;
+    uint64_t shrinks_ = 0;
 };
 
 // The staging ring of one end.
@@ -191,6 +194,7 @@ inline Hello exchanged(size_t ring_size, uint16_t credits, bool grows = false) {
     Hello said = peer_hello(static_cast<uint32_t>(ring_size), credits);
     said.features = grows ? Hello::feature_growth : 0;
     said.features |= credits % 2 != 0 ? Hello::feature_data_acks : 0; // one in two
+    said.features |= credits % 4 != 0 ? Hello::feature_shrink : 0;
     said.encode(bytes);
     Hello hello;
     Hello::parse(bytes, hello);

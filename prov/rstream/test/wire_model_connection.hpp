@@ -104,18 +104,28 @@ class Connection {
     [[nodiscard]] bool failed() const { return !failure_.empty(); }
     [[nodiscard]] const std::string& failure() const { return failure_; }
     [[nodiscard]] uint64_t growths() const { return ends_[0].rings.growths() + ends_[1].rings.growths(); }
+    [[nodiscard]] uint64_t shrinks() const { return ends_[0].rings.shrinks() + ends_[1].rings.shrinks(); }
 
-    // What a provider does about larger rings, sooner or later.
+    // What a provider does about rings of other sizes, sooner or later.
     void grows(End& end) {
         if (!end.staging.settle(end.link)) {
             fail("a staging ring was left that is still in use");
         }
         if (options_.grows && !end.link.staging_moves() && dice_.below(50) == 0) {
-            end.staging.move(end.link, end.link.staging_size() + 1 + dice_.below(50000));
+            const size_t size = end.link.staging_size();
+            if (end.link.unreleased() == 0 && size > min_buffer && dice_.percent(50)) {
+                end.staging.move(end.link, size - 1 - dice_.below(size - min_buffer));
+            } else {
+                end.staging.move(end.link, size + 1 + dice_.below(50000));
+            }
         }
         if (end.link.growth_wanted()) {
             const size_t more = end.link.ring_limit() - end.link.ring_size();
             end.link.supply(end.rings.make(end.link.ring_size() + 1 + dice_.below(more)));
+        } else if (options_.grows && end.link.may_shrink() && end.link.ring_size() > min_buffer &&
+                   dice_.below(20) == 0) {
+            const size_t less = end.link.ring_size() - min_buffer;
+            end.link.supply(end.rings.make(end.link.ring_size() - 1 - dice_.below(less)));
         }
     }
 

@@ -210,11 +210,13 @@ class Model {
             failed("a staging ring was left that is still in use");
         }
         if (!end.link.staging_moves()) {
-            end.staging.move(end.link, end.link.staging_size() + 1 + by);
+            const size_t size = end.link.staging_size();
+            const bool shrinks = end.link.unreleased() == 0 && size > 2 * min_buffer;
+            end.staging.move(end.link, shrinks ? size / 2 : size + 1 + by);
         }
     }
 
-    // What a reader does about a larger ring when it finds nothing to read.
+    // What a reader does about a ring of another size when it finds nothing to read.
     void grows_ring(End& end, Dice& dice) {
         if (end.link.settle()) {
             end.rings.settle();
@@ -222,6 +224,12 @@ class Model {
         if (end.link.growth_wanted()) {
             const size_t more = end.link.ring_limit() - end.link.ring_size();
             end.link.supply(end.rings.make(end.link.ring_size() + 1 + dice.below(more)));
+            const std::lock_guard lock(end.posting);
+            posts(end);
+        } else if (options_.grows && end.link.may_shrink() && end.link.ring_size() > end.first_ring &&
+                   dice.below(10) == 0) {
+            const size_t less = end.link.ring_size() - end.first_ring;
+            end.link.supply(end.rings.make(end.link.ring_size() - 1 - dice.below(less)));
             const std::lock_guard lock(end.posting);
             posts(end);
         }

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// Buffer resize: a larger receive ring replaces one whose window blocks the sender. The receiver's hello declares that
-// its ring may be resized; the rest is three messages, each of which is valid only after the one before it:
+// Buffer resize: a larger receive ring replaces one whose window blocks the sender, and a smaller one replaces that
+// when the stream is idle. The receiver's hello declares that its ring may be resized. Growth is three messages, each
+// of which is valid only after the one before it:
 //
 //   sender                      receiver
 //   grow    ----------------->             the window was closed `stall_limit` times
 //           <-----------------  offer      at any time, or never: address, key and size of a larger ring
 //   move    ----------------->             data from here on goes to that ring
+//
+// An offer of a smaller ring needs no request, but a sender whose hello declares that it understands that. A request
+// that crosses such an offer is void: the sender makes another one if the smaller ring holds it up.
 //
 // The receiver reads the old ring to its end, and then releases it. At most two rings exist at a time.
 #pragma once
@@ -50,13 +54,10 @@ class RingWish {
         }
     }
 
-    // `ask` and `move` precede the call of the core, `unask` and `unmove` undo them.
-    [[nodiscard]] bool ask_due() const { return stalls_ >= stall_limit && stage() == Stage::content; }
-    void ask() { stage_.store(Stage::asked, std::memory_order_release); }
-    void unask() {
-        Stage asked = Stage::asked; // unless the peer has sent an offer without a request
-        stage_.compare_exchange_strong(asked, Stage::content, std::memory_order_acq_rel);
-    }
+    // `ask` and `move` precede the call of the core, `unask` and `unmove` undo them. False: there is nothing to ask
+    // for, or the peer has just made an offer.
+    [[nodiscard]] bool ask() { return stalls_ >= stall_limit && change(Stage::content, Stage::asked); }
+    void unask() { change(Stage::asked, Stage::content); } // unless the peer has sent an offer meanwhile
     [[nodiscard]] bool move_due() const { return stage() == Stage::offered; }
     void move() {
         std::swap(ring_, offered_);
@@ -64,17 +65,23 @@ class RingWish {
         stage_.store(Stage::content, std::memory_order_release);
     }
     void unmove() {
-        std::swap(ring_, offered_);
-        stage_.store(Stage::offered, std::memory_order_release);
+        if (change(Stage::content, Stage::busy)) { // else the peer has made two offers: it spoils its own stream
+            std::swap(ring_, offered_);
+            stage_.store(Stage::offered, std::memory_order_release);
+        }
     }
 
     // Null, or the rule that the peer broke.
     const char* on_offer(const RemoteRing& ring) {
-        if (stage() != Stage::asked) {
+        const bool asked = change(Stage::asked, Stage::busy);
+        if (!asked && !change(Stage::content, Stage::busy)) {
             return "an offer of a ring that was not asked for";
         }
-        if (ring.size <= ring_.size || ring.size > max_buffer) {
-            return "an offer of a ring that is no larger, or too large";
+        if (!asked && ring.size >= ring_.size) {
+            return "an offer of a ring that was not asked for";
+        }
+        if (ring.size == ring_.size || ring.size < min_buffer || ring.size > max_buffer) {
+            return "an offer of a ring of the same size, or too small or too large";
         }
         offered_ = ring;
         stage_.store(Stage::offered, std::memory_order_release);
@@ -82,8 +89,9 @@ class RingWish {
     }
 
   private:
-    enum class Stage : uint8_t { never, content, asked, offered };
+    enum class Stage : uint8_t { never, content, asked, busy, offered }; // busy: one side changes what is offered
     [[nodiscard]] Stage stage() const { return stage_.load(std::memory_order_acquire); }
+    bool change(Stage from, Stage to) { return stage_.compare_exchange_strong(from, to, std::memory_order_acq_rel); }
 
     RemoteRing ring_;
     RemoteRing offered_;
@@ -101,11 +109,13 @@ class RingSupply {
     [[nodiscard]] size_t limit() const { return limit_; }
 
     // A larger ring may be allocated: the peer has requested one, and no earlier resize is pending or in progress.
-    [[nodiscard]] bool wanted() const {
-        return asked_.load(std::memory_order_acquire) && stage_.load(std::memory_order_acquire) == Stage::none;
-    }
-    void supply(const RemoteRing& ring) {
+    [[nodiscard]] bool wanted() const { return asked_.load(std::memory_order_acquire) && vacant(); }
+    // No resize is pending or in progress. (The peer may have requested a larger one than is allowed.)
+    [[nodiscard]] bool vacant() const { return stage_.load(std::memory_order_acquire) == Stage::none; }
+    // `smaller`: than the one in use.
+    void supply(const RemoteRing& ring, bool smaller) {
         ring_ = ring;
+        smaller_ = smaller;
         stage_.store(Stage::ready, std::memory_order_release);
     }
     void settled() { stage_.store(Stage::none, std::memory_order_release); }
@@ -133,6 +143,9 @@ class RingSupply {
         if (!stage_.compare_exchange_strong(offered, Stage::moved, std::memory_order_acq_rel)) {
             return "a move to a ring that was not offered";
         }
+        if (smaller_) {
+            asked_.store(false, std::memory_order_release); // of a request that has crossed the offer
+        }
         size = ring_.size;
         return nullptr;
     }
@@ -142,6 +155,7 @@ class RingSupply {
 
     size_t limit_;
     RemoteRing ring_;
+    bool smaller_ = false;
     std::atomic<bool> asked_{false};
     std::atomic<Stage> stage_{Stage::none};
 };

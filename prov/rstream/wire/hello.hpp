@@ -23,6 +23,7 @@ struct Hello {
     static constexpr uint8_t feature_headers = 1;    // data is announced by a send after the write, not by an immediate
     static constexpr uint8_t feature_growth = 16;    // the sender's ring may be resized on request, see growth.hpp
     static constexpr uint8_t feature_data_acks = 32; // the sender supports the short form of an immediate
+    static constexpr uint8_t feature_shrink = 64;    // the sender accepts offers of smaller rings, see growth.hpp
 
     uint8_t features = 0;
     uint64_t session = 0;      // identifies the stream for its whole life, on any connection

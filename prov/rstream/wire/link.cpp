@@ -11,6 +11,7 @@ void Link::open(const Hello& peer, bool headers, size_t max_chunk, Maps* maps) {
     headers_ = headers;
     maps_ = maps;
     data_acks_ = (peer.features & Hello::feature_data_acks) != 0;
+    peer_shrinks_ = (peer.features & Hello::feature_shrink) != 0;
     // Linux's siw sends the wrong bytes for a small message that crosses a page boundary (siw_try_1seg, seen in 6.1),
     // and only iWARP adapters have headers agreed on.
     send_.open(peer.ring_size, peer.data_credits, std::min<size_t>(max_chunk, Immediate::max_length), headers);
@@ -127,8 +128,7 @@ std::optional<Post> Link::next() {
         if (send_.window_closed()) {
             wish_.on_stall(send_.peer_consumed());
         }
-        if (wish_.ask_due() && control_.may_send()) {
-            wish_.ask();
+        if (control_.may_send() && wish_.ask()) {
             return control_post(Control::Type::grow, 0);
         }
     }
@@ -290,7 +290,7 @@ void Link::undo(const Post& post) {
         break;
     case Control::Type::move:
         wish_.unmove();
-        send_.move_peer(wish_.ring().size);
+        send_.unmove_peer(wish_.ring().size);
         break;
     case Control::Type::credit:
     case Control::Type::data:

@@ -98,8 +98,8 @@ class Link {
     void undo(const Post& post);
     // Where the data of the last post goes. A post of type move changes it, and so does undoing that.
     [[nodiscard]] const RemoteRing& peer_ring() const { return wish_.ring(); }
-    // From here on, bytes are staged in a ring of that size, larger than before; not during a resize. `settle_staging`
-    // is true, once, when no write from the old ring is in flight.
+    // From here on, bytes are staged in a ring of that size: a smaller one only if nothing is staged; not during a
+    // resize. `settle_staging` is true, once, when no write from the old ring is in flight.
     void move_staging(size_t size) { send_.move_staging(size); }
     [[nodiscard]] bool staging_moves() const { return send_.staging_moves(); }
     bool settle_staging() { return send_.settle_staging(); }
@@ -118,11 +118,20 @@ class Link {
     [[nodiscard]] Extent peek(size_t length, size_t skip = 0) const { return recv_.peek(length, skip); }
     void consume(size_t length) { recv_.consume(length); }
     void await_more() { recv_.await_more(); } // more than is readable: the peer may need credit to send it
-    // The peer has requested a larger ring; from any side. `supply` offers one, between the present size and the limit.
+    // The peer has requested a larger ring; from any side. `supply` offers one, of another size and within the limit.
     [[nodiscard]] bool growth_wanted() const {
         return supply_.wanted() && recv_.capacity() < supply_.limit() && !peer_finished() && !peer_reset();
     }
-    void supply(const RemoteRing& ring) { supply_.supply(ring); }
+    // The peer can be offered a smaller ring: all that has arrived was read, and no resize is pending.
+    [[nodiscard]] bool may_shrink() const {
+        return peer_shrinks_ && ring_at_rest() && readable() == 0 && !peer_finished() && !peer_reset();
+    }
+    [[nodiscard]] bool peer_shrinks() const { return peer_shrinks_; }
+    void supply(const RemoteRing& ring) { supply_.supply(ring, ring.size < recv_.capacity()); }
+    // No resize is wanted, pending or in progress; from any side.
+    [[nodiscard]] bool ring_at_rest() const { return supply_.vacant() && !growth_wanted(); }
+    // `settle` is true when all in the old ring is read.
+    [[nodiscard]] bool ring_moves() const { return recv_.moving(); }
     // True, once, when all unread bytes are in the ring supplied last: the old one is not in use, and can be released.
     bool settle() {
         if (!recv_.settle()) {
@@ -141,6 +150,7 @@ class Link {
     void release(size_t length) { send_.release(length); }
 
     // ---- state, from any side
+    [[nodiscard]] uint64_t sent() const { return send_.sent(); } // stream bytes in all
     [[nodiscard]] bool finishing() const { return ending_.load(std::memory_order_acquire) != Ending::none; }
     [[nodiscard]] bool end_posted() const { return ending_.load(std::memory_order_acquire) == Ending::posted; }
     [[nodiscard]] bool peer_finished() const { return peer_finished_.load(std::memory_order_acquire); }
@@ -181,6 +191,7 @@ class Link {
     Maps* maps_ = nullptr;
     bool headers_ = false;
     bool data_acks_ = false; // the peer supports them
+    bool peer_shrinks_ = false;
     std::atomic<Ending> ending_{Ending::none};
     Ending ending_before_ = Ending::none;   // for undo
     bool closed_posted_ = false;            // the posted end declared that nothing will be read either

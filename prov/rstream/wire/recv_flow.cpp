@@ -8,7 +8,8 @@ namespace rstream::wire {
 
 const char* RecvFlow::on_data(uint64_t length, bool credit_wanted) {
     const uint64_t received = received_.load(std::memory_order_relaxed);
-    if (received + length - granted_consumed_.load(std::memory_order_relaxed) > ring_.capacity()) {
+    const uint64_t free_from = std::max(granted_consumed_.load(std::memory_order_relaxed), from_);
+    if (received + length - free_from > ring_.capacity()) {
         return "data beyond the receive ring";
     }
     const uint64_t arrived = arrived_.load(std::memory_order_relaxed);
@@ -21,6 +22,14 @@ const char* RecvFlow::on_data(uint64_t length, bool credit_wanted) {
         wanted_.store(true, std::memory_order_release);
     }
     return nullptr;
+}
+
+void RecvFlow::move(size_t ring_size) {
+    const uint64_t received = received_.load(std::memory_order_relaxed);
+    if (ring_size < ring_.capacity()) {
+        from_ = received;
+    }
+    ring_.move(received, ring_size);
 }
 
 bool RecvFlow::credit_due() const {

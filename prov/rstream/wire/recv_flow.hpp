@@ -27,9 +27,10 @@ class RecvFlow {
     const char* on_data(uint64_t length, bool credit_wanted);
 
     // From here on, data is in a ring of that size.
-    void move(size_t ring_size) { ring_.move(received_.load(std::memory_order_relaxed), ring_size); }
+    void move(size_t ring_size);
     // True, once, when nothing is left in the old ring.
     bool settle() { return ring_.settle(consumed_.load(std::memory_order_relaxed)); }
+    [[nodiscard]] bool moving() const { return ring_.moving(); }
     [[nodiscard]] size_t capacity() const { return ring_.capacity(); }
 
     [[nodiscard]] size_t readable() const {
@@ -75,6 +76,7 @@ class RecvFlow {
   private:
     MovingRing ring_;
     uint64_t credits_;
+    uint64_t from_ = 0; // as SendFlow's peer_from_; progress side
     std::atomic<uint64_t> received_{0};
     std::atomic<uint64_t> arrived_{0};
     std::atomic<uint64_t> consumed_{0};

@@ -11,6 +11,21 @@ void SendFlow::open(size_t peer_ring, uint64_t credits, size_t max_chunk, bool k
     limit_chunks(max_chunk);
 }
 
+// The bytes in a larger ring that is left count for the smaller one only if they do not exceed it: a window cannot be
+// negative. So the smaller one starts empty. A larger one starts with what is unread in the smaller, as it always did.
+void SendFlow::move_peer(size_t peer_ring) {
+    peer_from_before_ = peer_from_;
+    if (peer_ring < peer_.capacity()) {
+        peer_from_ = sent();
+    }
+    peer_ = Ring(peer_ring);
+}
+
+void SendFlow::unmove_peer(size_t peer_ring) {
+    peer_from_ = peer_from_before_;
+    peer_ = Ring(peer_ring);
+}
+
 void SendFlow::limit_chunks(size_t max_chunk) {
     max_chunk_ = max_chunk;
     full_chunk_ = std::min(max_chunk, staging_.capacity() / 4);

@@ -42,19 +42,21 @@ class SendFlow {
     // `peer_ring`, `credits`: as offered by the peer. `max_chunk`: max bytes of one message. `keep_small_in_page`: a
     // small chunk does not cross a page boundary of the staging ring.
     void open(size_t peer_ring, uint64_t credits, size_t max_chunk, bool keep_small_in_page = false);
-    // From here on, chunks go to a peer ring of that size, and have that max size.
-    void move_peer(size_t peer_ring) { peer_ = Ring(peer_ring); }
+    // From here on, chunks go to a peer ring of that size. `unmove_peer` undoes it, if no chunk was sent since.
+    void move_peer(size_t peer_ring);
+    void unmove_peer(size_t peer_ring);
     void limit_chunks(size_t max_chunk);
 
-    // From here on, bytes are staged in a ring of that size, larger than before. Not during a resize.
+    // From here on, bytes are staged in a ring of that size: a smaller one only if it is empty. Not during a resize.
     void move_staging(size_t size);
     [[nodiscard]] bool staging_moves() const { return staging_.moving(); }
     // True, once, when no write from the old ring is in flight any more.
     bool settle_staging() { return staging_.settle(released_.load(std::memory_order_acquire)); }
 
     [[nodiscard]] size_t space() const {
-        const size_t taken = unreleased(); // read first: the capacity only grows
-        return staging_.capacity() - taken;
+        const size_t taken = unreleased();
+        const size_t capacity = staging_.capacity();
+        return capacity - std::min(taken, capacity); // another thread may have made an emptied ring smaller in between
     }
     // Staged bytes whose write is not complete.
     [[nodiscard]] size_t unreleased() const {
@@ -73,7 +75,7 @@ class SendFlow {
         const uint64_t pending = staged_.load(std::memory_order_relaxed) - posted_.load(std::memory_order_relaxed);
         return space() == 0 && 2 * pending >= capacity() && (window() == 0 || in_flight() >= credits_);
     }
-    [[nodiscard]] size_t window() const { return peer_.capacity() - (sent() - peer_consumed()); }
+    [[nodiscard]] size_t window() const { return peer_.capacity() - (sent() - std::max(peer_consumed(), peer_from_)); }
 
     // Where to copy the next bytes, at most `length`; then call `stage`.
     [[nodiscard]] Extent free_extent(size_t length) const {
@@ -128,6 +130,9 @@ class SendFlow {
 
     MovingRing staging_;
     Ring peer_;
+    uint64_t peer_from_ =
+        0; // the peer's ring was smaller than the one before it from this position on, and empty there
+    uint64_t peer_from_before_ = 0;
     uint64_t credits_ = 0;
     size_t max_chunk_ = 0;
     size_t full_chunk_ = 0; // from this size on, holding gains nothing

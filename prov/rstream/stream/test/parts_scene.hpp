@@ -37,7 +37,7 @@ struct PartsScene {
         wire::Hello hello = wire::peer_hello(ring_size);
         hello.ring_address = ring_address;
         hello.ring_key = ring_key;
-        hello.features = wire::Hello::feature_growth;
+        hello.features = wire::Hello::feature_growth | wire::Hello::feature_shrink;
         link.open(hello, headers, wire::Immediate::max_length, maps);
     }
     void connect() {

@@ -238,7 +238,7 @@ void ask_for_a_larger_ring(Scene& scene) { scene.arrive(wire::Control::Type::gro
 
 void test_no_ring_is_made_that_was_not_asked_for(void** state) {
     Scene& scene = of(state);
-    assert_false(scene.receive.resize());
+    assert_false(scene.receive.grow());
     assert_int_equal(scene.core.regions, 1);
 }
 
@@ -247,9 +247,9 @@ void test_a_larger_ring_takes_the_place_of_the_first(void** state) {
     scene.arrive("before");
     ask_for_a_larger_ring(scene);
     assert_true(scene.link.growth_wanted());
-    assert_true(scene.receive.resize());
+    assert_true(scene.receive.grow());
     assert_int_equal(scene.core.regions, 2);
-    assert_false(scene.receive.resize()); // there is one
+    assert_false(scene.receive.grow()); // there is one
     const auto offer = scene.send();
     assert_true(offer.has_value());
     assert_true(offer->control.type == wire::Control::Type::offer);
@@ -266,13 +266,46 @@ void test_a_larger_ring_takes_the_place_of_the_first(void** state) {
     assert_int_equal(scene.receive.offer().size, larger_size);
 }
 
+// The first ring is replaced by a larger one, and that by one of the first size: at the first addresses.
+void test_an_idle_ring_shrinks(void** state) {
+    Scene& scene = of(state);
+    const wire::RemoteRing first = scene.peer_ring;
+    const auto move_to = [&](size_t size) {
+        const auto offer = scene.send();
+        assert_true(offer->control.type == wire::Control::Type::offer);
+        assert_int_equal(offer->control.argument, size);
+        scene.arrive(wire::Control::Type::move, static_cast<uint32_t>(scene.written));
+        scene.peer_ring = {offer->control.address, offer->control.key, size};
+    };
+    assert_false(scene.receive.shrink(first.size)); // it is no larger
+    ask_for_a_larger_ring(scene);
+    assert_true(scene.receive.grow());
+    move_to(larger_size);
+    scene.receive.settle();
+    assert_int_equal(scene.core.regions, 1);
+    scene.arrive("unread");
+    assert_false(scene.receive.shrink(first.size));
+    assert_int_equal(scene.recv(100), 6);
+    assert_true(scene.receive.shrink(first.size));
+    assert_false(scene.receive.shrink(first.size)); // it is offered
+    assert_int_equal(scene.core.regions, 2);
+    move_to(first.size);
+    assert_int_equal(scene.peer_ring.address, first.address);
+    scene.arrive("in the smaller one");
+    scene.receive.settle(); // without a receive
+    assert_int_equal(scene.core.regions, 1);
+    assert_int_equal(scene.receive.offer().size, first.size);
+    assert_int_equal(scene.recv(100), 18);
+    assert_memory_equal(scene.received.data(), "in the smaller one", 18);
+}
+
 void test_without_memory_for_a_larger_ring_nobody_tries_again(void** state) {
     Scene& scene = of(state);
     ask_for_a_larger_ring(scene);
     scene.core.registration = -FI_ENOMEM;
-    assert_false(scene.receive.resize());
+    assert_false(scene.receive.grow());
     scene.core.registration = 0;
-    assert_false(scene.receive.resize());
+    assert_false(scene.receive.grow());
     scene.arrive("as before");
     assert_int_equal(scene.recv(100), 9);
 }
@@ -297,6 +330,7 @@ int main() {
         test(test_after_an_own_shutdown_there_is_what_had_arrived_and_the_end, set_up),
         test(test_no_ring_is_made_that_was_not_asked_for, set_up_growing),
         test(test_a_larger_ring_takes_the_place_of_the_first, set_up_growing),
+        test(test_an_idle_ring_shrinks, set_up_growing),
         test(test_without_memory_for_a_larger_ring_nobody_tries_again, set_up_growing),
     };
     return RUN_TAP(tests);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 // SPDX-FileCopyrightText: The rstream authors
 //
-// What a larger buffer takes: the memory of a ring that moves, when the staging ring is to move, and how many bytes a
-// write carries then.
+// What a buffer of another size takes: the memory of a ring that moves, when the staging ring is to move, and how many
+// bytes a write carries then.
 #include "prov/rstream/stream/chunk_size.hpp"
 #include "prov/rstream/stream/ring_buffer.hpp"
 #include "prov/rstream/stream/staging_threshold.hpp"
@@ -90,11 +90,44 @@ void test_retired_addresses_stay_taken(void** state) {
 
 void test_one_thread_resizes_at_a_time(void** state) {
     RingBuffer& ring = of(state);
-    assert_true(ring.begin_resize());
+    assert_true(ring.begin_growth());
+    assert_false(ring.begin_growth());
     assert_false(ring.begin_resize());
     ring.end_resize();
-    assert_true(ring.begin_resize()); // and after a failure, nobody does
-    assert_false(ring.begin_resize());
+    assert_true(ring.begin_resize());
+    assert_false(ring.begin_growth());
+    ring.end_resize();
+}
+
+void test_what_had_no_memory_to_grow_may_still_shrink(void** state) {
+    RingBuffer& ring = of(state);
+    assert_true(ring.begin_growth());
+    ring.end_growth_without_memory();
+    assert_false(ring.begin_growth());
+    assert_true(ring.begin_resize());
+    ring.end_resize();
+    assert_false(ring.begin_growth());
+}
+
+void test_retired_addresses_are_used_again(void** state) {
+    RingBuffer& ring = of(state);
+    std::byte* before = ring.current().buffer.data();
+    before[5] = std::byte{5};
+    ring.set_next(larger());
+    {
+        RegisteredBuffer emptied = ring.settle();
+        emptied.buffer.retire();
+        ring.keep_addresses(std::move(emptied.buffer));
+    }
+    assert_int_equal(ring.take_addresses(2 * page).size(), 0);
+    bool as_new = false;
+    {
+        Buffer again = ring.take_addresses(page);
+        as_new = again.data() == before && again.revive() == 0 && before[5] == std::byte{0};
+        before[5] = std::byte{6}; // accessible
+    }
+    assert_true(as_new);
+    assert_int_equal(ring.take_addresses(page).size(), 0);
 }
 
 // ---- StagingThreshold
@@ -175,7 +208,9 @@ int main() {
         test(test_a_ring_that_moves_is_in_two),
         test(test_settling_gives_the_old_buffer_back),
         test(test_retired_addresses_stay_taken),
+        test(test_retired_addresses_are_used_again),
         test(test_one_thread_resizes_at_a_time),
+        test(test_what_had_no_memory_to_grow_may_still_shrink),
         cmocka_unit_test(test_the_staging_ring_follows_the_peers_up_to_its_limit),
         cmocka_unit_test(test_it_moves_after_so_many_stalls),
         cmocka_unit_test(test_it_moves_to_its_limit_at_once_if_the_peers_is_full_too),

@@ -3,7 +3,8 @@
 //
 // fi_stream_footprint: memory and descriptors of an idle connection. Opens as many connections as --iterations
 // specifies, both ends in one process, moves one transfer of --size bytes over each in both directions, and divides by
-// the number of ends. -p tcp does the same with bare endpoints of the core, each with a CQ.
+// the number of ends. Where that has let buffers grow, it does so again when they have shrunk. -p tcp measures bare
+// endpoints of the core, each with a CQ.
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -47,9 +48,38 @@ size_t resident() {
     return total;
 }
 
+// Memory of this process that devices have pinned, in kilobytes.
+size_t pinned() {
+    std::ifstream status("/proc/self/status");
+    std::string name;
+    size_t kilobytes = 0;
+    while (status >> name) {
+        if (name == "VmPin:") {
+            status >> kilobytes;
+        }
+    }
+    return kilobytes;
+}
+
 struct Footprint {
     size_t kilobytes = resident();
+    size_t pinned_kilobytes = pinned();
     size_t fds = descriptors();
+};
+
+// Of one end.
+struct Share {
+    Share(const Footprint& before, const Footprint& after, size_t ends) {
+        const auto divided = [&](size_t from, size_t to) {
+            return (static_cast<double>(to) - static_cast<double>(from)) / static_cast<double>(ends);
+        };
+        kib = divided(before.kilobytes, after.kilobytes);
+        pinned_kib = divided(before.pinned_kilobytes, after.pinned_kilobytes);
+        fds = divided(before.fds, after.fds);
+    }
+    double kib;
+    double pinned_kib;
+    double fds;
 };
 
 // A bare core endpoint with a CQ that supports waiting, as a program would open it.
@@ -107,16 +137,55 @@ struct BarePair {
     std::unique_ptr<Bare> server;
 };
 
-void exchange(Stream& from, Stream& to, size_t size) {
-    std::vector<char> out(size, 'x');
-    std::vector<char> in(size);
+// `out` and `in` are the caller's: freed ones would leave memory in which the next connections find theirs.
+void exchange(Stream& from, Stream& to, const std::vector<char>& out, std::vector<char>& in) {
+    const size_t size = out.size();
     for (size_t sent = 0, got = 0; got < size;) {
         if (sent < size) {
             const ssize_t n = fi_send(from.get(), out.data(), size - sent, nullptr, FI_ADDR_UNSPEC, nullptr);
             sent += n == -FI_EAGAIN ? 0 : static_cast<size_t>(check("fi_send", n));
+        } else {
+            (void)from.wait(0); // what was accepted makes progress within calls
         }
         const ssize_t n = fi_recv(to.get(), in.data(), size, nullptr, FI_ADDR_UNSPEC, nullptr);
         got += n == -FI_EAGAIN ? 0 : static_cast<size_t>(check("fi_recv", n));
+    }
+}
+
+using Pairs = std::vector<std::unique_ptr<Pair>>;
+
+size_t total_of_buffers(const Pairs& pairs) {
+    size_t total = 0;
+    for (const auto& pair : pairs) {
+        for (const Stream* s : {pair->client.get(), pair->server.get()}) {
+            total += s->get_option(FI_OPT_SEND_BUF_SIZE) + s->get_option(FI_OPT_RECV_BUF_SIZE);
+        }
+    }
+    return total;
+}
+
+// Polls all streams, as an event loop would that has nothing to do, until their buffers are as at first.
+void await_small_buffers(const Pairs& pairs, size_t at_first) {
+    while (total_of_buffers(pairs) > at_first) {
+        for (const auto& pair : pairs) {
+            for (Stream* s : {pair->client.get(), pair->server.get()}) {
+                (void)s->wait(0);
+            }
+        }
+        usleep(10000);
+    }
+}
+
+void print(const Options& o, const char* when, const Share& share) {
+    if (o.json) {
+        const util::Json json = {{"test", "footprint"},         {"provider", o.provider},
+                                 {"connections", o.iterations}, {"when", when},
+                                 {"kib_per_end", share.kib},    {"pinned_kib_per_end", share.pinned_kib},
+                                 {"fds_per_end", share.fds}};
+        printf("%s\n", util::json_text(json).c_str());
+    } else {
+        printf("%s: %zu connections, %s: %.1f KiB, %.1f KiB pinned and %.1f descriptors an end\n", o.provider.c_str(),
+               o.iterations, when, share.kib, share.pinned_kib, share.fds);
     }
 }
 
@@ -146,7 +215,10 @@ int main(int argc, char** argv) {
             request.provider = o.provider;
         }
         Host host(request);
-        std::vector<std::unique_ptr<Pair>> streams;
+        Pairs streams;
+        size_t buffers_at_first = 0;
+        const std::vector<char> out(o.size, 'x');
+        std::vector<char> in(o.size);
         std::vector<std::unique_ptr<BarePair>> bare;
         std::unique_ptr<Listener> listener;
         Footprint before;
@@ -157,27 +229,19 @@ int main(int argc, char** argv) {
                 bare.push_back(std::make_unique<BarePair>(host, *listener, o.size));
             } else {
                 streams.push_back(std::make_unique<Pair>(host, o.buffers));
-                exchange(*streams.back()->client, *streams.back()->server, o.size);
-                exchange(*streams.back()->server, *streams.back()->client, o.size);
+                buffers_at_first = i == 0 ? total_of_buffers(streams) * (o.iterations + 1) : buffers_at_first;
+                exchange(*streams.back()->client, *streams.back()->server, out, in);
+                exchange(*streams.back()->server, *streams.back()->client, out, in);
             }
             if (i == 0) {
                 before = Footprint();
             }
         }
-        const Footprint after;
-        const double ends = 2.0 * static_cast<double>(o.iterations);
-        const double kilobytes = static_cast<double>(after.kilobytes - before.kilobytes) / ends;
-        const double fds = static_cast<double>(after.fds - before.fds) / ends;
-        if (o.json) {
-            const util::Json json = {{"test", "footprint"},
-                                     {"provider", o.provider},
-                                     {"connections", o.iterations},
-                                     {"kib_per_end", kilobytes},
-                                     {"fds_per_end", fds}};
-            printf("%s\n", util::json_text(json).c_str());
-        } else {
-            printf("%s: %zu connections, %.1f KiB and %.1f descriptors an end\n", o.provider.c_str(), o.iterations,
-                   kilobytes, fds);
+        const size_t ends = 2 * o.iterations;
+        print(o, "after the transfer", Share(before, Footprint(), ends));
+        if (total_of_buffers(streams) > buffers_at_first) {
+            await_small_buffers(streams, buffers_at_first);
+            print(o, "idle", Share(before, Footprint(), ends));
         }
         return 0;
     });

@@ -91,7 +91,7 @@ printf '%-34s %10s %10s %-11s\n' "64 B ping-pong, sleeping, us" "$(median poll64
 printf '%-34s %10s %10s %-11s\n' "CPU s/GB, 64 KiB, default buffers" "$(median bw64k rstream cpu_s_per_gb)" \
     "$(median bw64k kernel cpu_s_per_gb)" kernel
 
-fp() { "$bin"fi_stream_footprint --json "$@" | sed 's/.*"kib_per_end":\([0-9.]*\),"fds_per_end":\([0-9.]*\).*/\1 \2/'; }
+fp() { "$bin"fi_stream_footprint --json "$@" | sed 's/.*"kib_per_end":\([0-9.]*\).*"fds_per_end":\([0-9.]*\).*/\1 \2/'; }
 # shellcheck disable=SC2046
 set -- $(fp -p rstream -c "$core") $(fp -p "$core")
 awk -v a="$1" -v af="$2" -v b="$3" -v bf="$4" -v core="$core" 'BEGIN {

@@ -41,21 +41,24 @@ void Stream::start_idle_timer() {
 // For a call that finds nothing to read, perhaps the last one for long: releases a ring that was left, and lets idle
 // buffers shrink.
 void Stream::trim_buffers() {
-    if (link_.ring_moves() && link_.readable() == 0) {
+    const bool settles = link_.ring_moves() && link_.readable() == 0;
+    if (settles) {
         receive_.settle();
     }
-    if (!idle_timer_.due()) {
-        return;
+    const bool due = idle_timer_.due();
+    if (due) {
+        const IdleTimer::Idle idle = idle_timer_.check(traffic());
+        const IdleTimer::Traffic first = idle_timer_.first_sizes();
+        if (idle.sending) {
+            transmit_.shrink(first.sent);
+        }
+        if (idle.receiving && receive_.shrink(first.received)) {
+            transmit_.request_flush();
+        }
     }
-    const IdleTimer::Idle idle = idle_timer_.check(traffic());
-    const IdleTimer::Traffic first = idle_timer_.first_sizes();
-    if (idle.sending) {
-        transmit_.shrink(first.sent);
+    if (due || (settles && idle_timer_.running())) {
+        idle_timer_.stop_if([this] { return no_buffer_can_shrink(); }, [this](int fd) { wait_set_.remove(fd); });
     }
-    if (idle.receiving && receive_.shrink(first.received)) {
-        transmit_.request_flush();
-    }
-    idle_timer_.stop_if([this] { return no_buffer_can_shrink(); }, [this](int fd) { wait_set_.remove(fd); });
 }
 
 bool Stream::no_buffer_can_shrink() const {

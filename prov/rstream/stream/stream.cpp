@@ -342,7 +342,8 @@ void Stream::on_core_error(const fi_eq_err_entry& entry) {
     leave_watch();
     wake_waiters();
     lifecycle_.drop_end_event();
-    events_.refused(error, entry.prov_errno, data);
+    // Without a code of the core's, fi_eq_strerror would say that nothing is wrong.
+    events_.refused(error, entry.prov_errno != 0 ? entry.prov_errno : error, data);
 }
 
 void Stream::on_needs_progress(bool needs) { dispatcher().set_needs_progress(this, needs); }

@@ -378,11 +378,15 @@ void Transmit::shrink(size_t size) {
     if (!staging_.begin_resize()) {
         return;
     }
-    RegisteredBuffer emptied; // released at the end, without a lock, as is `made` if it is of no use
+    RegisteredBuffer left_before; // by the last growth; released at the end, without a lock, as are the others
+    RegisteredBuffer emptied;
     RegisteredBuffer made;
     if (size < link_.staging_size() && make_buffer(core_, size, FI_WRITE, core_.traits().local_mr, made) == 0) {
         const Posting posting(*this);
-        if (!link_.staging_moves() && link_.unreleased() == 0) {
+        if (link_.staging_moves() && link_.settle_staging()) {
+            left_before = staging_.settle();
+        }
+        if (link_.unreleased() == 0) {
             staging_.set_next(std::move(made));
             link_.move_staging(size);
             link_.settle_staging();

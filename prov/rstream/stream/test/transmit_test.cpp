@@ -499,8 +499,7 @@ void test_a_write_to_a_map_does_not_pass_a_header_that_waits(void** state) {
 
 // ---- a larger staging ring
 
-void test_a_busy_stream_gets_a_larger_staging_ring(void** state) {
-    Scene& scene = of(state);
+void grow(Scene& scene) {
     for (int i = 0; i < 1000 && !scene.left.resize; ++i) {
         scene.send(PartsScene::staging_size + 1);
         scene.complete_all();
@@ -511,6 +510,11 @@ void test_a_busy_stream_gets_a_larger_staging_ring(void** state) {
     scene.transmit.resize();
     assert_int_equal(scene.link.staging_size(), 4 * PartsScene::staging_size);
     assert_true(scene.link.staging_moves());
+}
+
+void test_a_busy_stream_gets_a_larger_staging_ring(void** state) {
+    Scene& scene = of(state);
+    grow(scene);
     scene.complete_all(); // of the ring before it
     scene.transmit.resize();
     assert_false(scene.link.staging_moves());
@@ -519,6 +523,20 @@ void test_a_busy_stream_gets_a_larger_staging_ring(void** state) {
     const auto& last = scene.core.last().bytes;
     assert_int_equal(std::count(last.begin(), last.end(), 'x'), last.size());
     assert_true(last.size() > chunk);
+}
+
+void test_an_empty_staging_ring_shrinks(void** state) {
+    Scene& scene = of(state);
+    grow(scene);
+    scene.transmit.shrink(PartsScene::staging_size); // some of what was sent is under way
+    assert_int_equal(scene.link.staging_size(), 4 * PartsScene::staging_size);
+    scene.complete_all();
+    scene.acknowledge_all();
+    scene.transmit.shrink(PartsScene::staging_size);
+    assert_int_equal(scene.link.staging_size(), PartsScene::staging_size);
+    assert_false(scene.link.staging_moves());
+    assert_int_equal(scene.send(PartsScene::staging_size + 1), PartsScene::staging_size);
+    assert_null(scene.broken);
 }
 
 // The core is done with all of it, and the peer reads nothing.
@@ -598,6 +616,7 @@ int main() {
         test(test_on_a_core_without_order_the_last_bytes_go_alone, set_up),
         test(test_a_write_to_a_map_does_not_pass_a_header_that_waits, set_up_headers_inject),
         test(test_a_busy_stream_gets_a_larger_staging_ring, set_up_growing),
+        test(test_an_empty_staging_ring_shrinks, set_up_growing),
         test(test_a_staging_ring_grows_once_the_peers_ring_is_full_too, set_up_growing),
         test(test_a_staging_ring_of_a_size_that_was_asked_for_stays, set_up),
     };

@@ -528,6 +528,7 @@ void test_a_busy_stream_gets_a_larger_staging_ring(void** state) {
 void test_an_empty_staging_ring_shrinks(void** state) {
     Scene& scene = of(state);
     grow(scene);
+    assert_int_equal(scene.send(100), 100);
     scene.transmit.shrink(PartsScene::staging_size); // some of what was sent is under way
     assert_int_equal(scene.link.staging_size(), 4 * PartsScene::staging_size);
     scene.complete_all();

@@ -107,7 +107,11 @@ template <class Kernel> ssize_t receive(int fd, const iovec* parts, size_t count
         c, fd, flags,
         [&](Connection& found) -> ssize_t {
             if ((flags & MSG_TRUNC) == 0 && is_fault(parts, count)) { // MSG_TRUNC copies nothing
-                return -EFAULT;
+                char byte = 0;
+                const iovec instead{&byte, 1};
+                Parts buffer(&instead, 1);
+                const ssize_t n = receive_careful(found, fd, buffer, (flags & ~MSG_WAITALL) | MSG_PEEK);
+                return n > 0 ? -EFAULT : n; // the kernel finds it last, when there are bytes to copy
             }
             Parts buffers(parts, count);
             return receive_careful(found, fd, buffers, flags);
@@ -128,7 +132,9 @@ template <class Kernel> ssize_t send(int fd, const iovec* parts, size_t count, i
         c, fd, flags,
         [&](Connection& found) -> ssize_t {
             if (is_fault(parts, count)) {
-                return -EFAULT;
+                Parts nothing(parts, 0);
+                const ssize_t n = send_careful(found, fd, nothing, flags);
+                return n < 0 ? n : -EFAULT;
             }
             Parts buffers(parts, count);
             return send_careful(found, fd, buffers, flags);

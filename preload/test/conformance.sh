@@ -20,8 +20,6 @@ esac
 export RSPRELOAD_FAIRNESS=0
 # A thread that waits on a number which another thread closes hears of it (EBADF) instead of going on.
 test "$way" = never || export CONFORMANCE_WITHOUT="${CONFORMANCE_WITHOUT:+$CONFORMANCE_WITHOUT,}a_closed_number_still_serves"
-# The library finds a null pointer before what the socket says: the call fails with EFAULT in place of another error.
-test "$way" = never || CONFORMANCE_WITHOUT=$CONFORMANCE_WITHOUT,null_pointers_come_after
 case $way in
 fabric*)
     # A minute and a half for both.

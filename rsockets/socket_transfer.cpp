@@ -41,7 +41,9 @@ class Segments {
         if (offset_ == 0) {
             return {iov_, count_};
         }
-        rest_ = {static_cast<char*>(iov_->iov_base) + offset_, iov_->iov_len - offset_};
+        // With MSG_TRUNC, a segment may be nowhere: there is no address within that.
+        char* at = static_cast<char*>(iov_->iov_base);
+        rest_ = {at == nullptr ? nullptr : at + offset_, iov_->iov_len - offset_};
         return {&rest_, 1};
     }
 

@@ -51,7 +51,7 @@ class Parts {
         for (size_t i = 0; i < left_ && used < N && limit != 0; ++i) {
             const size_t length = static_cast<size_t>(std::min<uint64_t>(part_[i].iov_len - offset, limit));
             if (length != 0) {
-                out[used++] = {static_cast<char*>(part_[i].iov_base) + offset, length};
+                out[used++] = {within(part_[i], offset), length};
             }
             limit -= length;
             offset = 0;
@@ -60,12 +60,17 @@ class Parts {
     }
 
   private:
+    // With MSG_TRUNC, a part may be nowhere: there is no address within that.
+    static char* within(const iovec& part, size_t offset) {
+        return part.iov_base == nullptr ? nullptr : static_cast<char*>(part.iov_base) + offset;
+    }
+
     template <class Move> void advance(uint64_t count, Move&& move) {
         size_ -= count;
         while (left_ != 0) {
             const size_t length = static_cast<size_t>(std::min<uint64_t>(part_->iov_len - offset_, count));
             if (length != 0) {
-                move(static_cast<char*>(part_->iov_base) + offset_, length);
+                move(within(*part_, offset_), length);
             }
             offset_ += length;
             count -= length;

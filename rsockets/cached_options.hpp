@@ -18,19 +18,23 @@
 
 namespace rsockets {
 
+// linger, aligned to its size. Without that, clang has libatomic's functions read and write one that is atomic: another
+// library to link, and ThreadSanitizer does not see what they do.
+struct alignas(sizeof(linger)) AlignedLinger : linger {};
+
 struct CachedOptions {
     std::atomic<int64_t> receive_timeout{0}; // nanoseconds; 0: none
     std::atomic<int64_t> send_timeout{0};
     std::atomic<size_t> low_water{1};
     std::atomic<bool> corked{false};
-    std::atomic<linger> closing{linger{}};
+    std::atomic<AlignedLinger> closing{AlignedLinger{}};
 
     void read(const KernelOptions& options) {
         receive_timeout = nanoseconds(options.value<timeval>(SOL_SOCKET, SO_RCVTIMEO));
         send_timeout = nanoseconds(options.value<timeval>(SOL_SOCKET, SO_SNDTIMEO));
         low_water = static_cast<size_t>(std::max(1, options.value<int>(SOL_SOCKET, SO_RCVLOWAT)));
         corked = options.value<int>(IPPROTO_TCP, TCP_CORK) != 0;
-        closing = options.value<linger>(SOL_SOCKET, SO_LINGER);
+        closing = AlignedLinger{options.value<linger>(SOL_SOCKET, SO_LINGER)};
     }
     // As `read` from inherited options, without system calls for those that were not set.
     void inherit(const CachedOptions& from) {

@@ -186,10 +186,10 @@ struct Plain {
 using PlainConnections = ConnectionsOf<Plain>;
 
 void test_the_last_connection_is_the_present_one_until_it_is_given_up() {
+    int gone = 0;
     PlainConnections all;
     EXPECT(all.present() == nullptr && all.last_established() == nullptr);
     EXPECT_EQ(all.receive_buffer(), SIZE_MAX);
-    int gone = 0;
     all.add(std::make_unique<Plain>(1000, &gone));
     Plain* const first = all.present();
     EXPECT(first != nullptr && all.last_established() == nullptr); // it may still fail, and be destroyed
@@ -211,8 +211,8 @@ void test_the_last_connection_is_the_present_one_until_it_is_given_up() {
 }
 
 void test_attempts_that_failed_go_before_the_next_one() {
-    PlainConnections all;
     int gone = 0;
+    PlainConnections all;
     for (int attempt = 0; attempt < 3; ++attempt) {
         const PlainConnections::Handling handling(all);
         (void)all.give_up();
@@ -223,8 +223,8 @@ void test_attempts_that_failed_go_before_the_next_one() {
 }
 
 void test_connections_stay_while_another_call_handles_them() {
-    PlainConnections all;
     int gone = 0;
+    PlainConnections all;
     all.add(std::make_unique<Plain>(1, &gone));
     {
         const PlainConnections::Handling handling(all);

@@ -15,7 +15,7 @@ else
     echo "# $exports"
 fi
 needs=$(readelf -d "$plugin" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-    grep -v '^\(libfabric\|libstdc++\|libm\|libgcc_s\|libc\|ld-linux.*\|libasan\|libtsan\|libubsan\)\.so' | tr '\n' ' ')
+    grep -v '^\(libfabric\|libstdc++\|libm\|libgcc_s\|libc\|ld-linux.*\|libasan\|libtsan\|libubsan\|libclang_rt\..*\)\.so' | tr '\n' ' ')
 if [ -z "$needs" ]; then
     echo "ok 2 - the plugin needs no other library"
 else

@@ -14,7 +14,7 @@ for option; do
         packages="$packages python3 redis-server redis-tools"
         ;;
     --check)
-        packages="$packages clang clang-format clang-tidy libclang-rt-14-dev valgrind xz-utils binutils"
+        packages="$packages clang clang-format clang-tidy libclang-rt-14-dev llvm valgrind xz-utils binutils"
         ;;
     --lab)
         # The emulator and what makes an initramfs; what speaks to RDMA devices; libelf1 and xz-utils, to build siw.

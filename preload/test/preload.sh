@@ -15,8 +15,8 @@ first=
 sanitizer=
 if [ -e "$builddir/.libs/librspreload-sanitized.so" ]; then
     shim=$builddir/.libs/librspreload-sanitized.so
-    sanitizer=$(ldd "$shim" | awk '$1 ~ /^lib[at]san/ { print $3 }')
-    first=$(ldd "$shim" | awk '$1 ~ /^libasan/ { printf "%s:", $3 }')
+    sanitizer=$(ldd "$shim" | awk '$1 ~ /^lib([at]san|clang_rt\.asan)/ { print $3 }')
+    first=$(ldd "$shim" | awk '$1 ~ /^lib(asan|clang_rt\.asan)/ { printf "%s:", $3 }')
 fi
 # shellcheck disable=SC2034
 preload="LD_PRELOAD=$first$shim"

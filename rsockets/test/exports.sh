@@ -23,7 +23,7 @@ else
     echo "not ok 2 - every symbol has a version"
 fi
 needs=$(readelf -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-    grep -v '^\(libfabric\|libstdc++\|libm\|libgcc_s\|libc\|ld-linux.*\|libasan\|libtsan\|libubsan\)\.so' | tr '\n' ' ')
+    grep -v '^\(libfabric\|libstdc++\|libm\|libgcc_s\|libc\|ld-linux.*\|libasan\|libtsan\|libubsan\|libclang_rt\..*\)\.so' | tr '\n' ' ')
 if [ -z "$needs" ]; then
     echo "ok 3 - the library needs no other library"
 else

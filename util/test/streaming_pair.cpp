@@ -21,7 +21,8 @@ std::string sanitizer_runtime() {
         [](dl_phdr_info* info, size_t /*size*/, void* to) {
             const std::string name = info->dlpi_name;
             auto& runtimes = *static_cast<std::string*>(to);
-            if (name.find("libasan") != std::string::npos || name.find("libtsan") != std::string::npos) {
+            const bool clangs = name.find("libclang_rt.") != std::string::npos;
+            if (clangs || name.find("libasan") != std::string::npos || name.find("libtsan") != std::string::npos) {
                 runtimes.insert(0, name + ":");
             } else if (name.find("libubsan") != std::string::npos) {
                 runtimes += name + ":";

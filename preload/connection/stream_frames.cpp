@@ -185,6 +185,10 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
                 return Taken::end;
             }
             error = n;
+            if (quietly && n != -EAGAIN && !s.broken) {
+                s.ended = true;
+                s.pending_error = static_cast<int>(-n); // which the kernel reports once, and these callers to nobody
+            }
             return n == -EAGAIN ? taken : Taken::failed;
         }
         count_received(c, 1);

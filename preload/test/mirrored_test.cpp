@@ -110,6 +110,31 @@ void test_bytes_behind_the_last_urgent_byte_are_no_record() {
     EXPECT_EQ(pair.b.read(), "r");
 }
 
+// Nothing has come by TCP behind the last urgent byte, so the socket is still at its mark, and whoever looks for frames
+// has to read. The kernel reports a reset to one call only, which is not the program's then.
+void test_a_reset_at_the_mark_is_left_to_the_next_read() {
+    Pair pair;
+    pair.settle();
+    pair.b.await_last_urgent_byte();
+    pair.a.say_urgent_byte();
+    pollfd urgent{pair.sockets.accepted, POLLPRI, 0};
+    EXPECT_EQ(poll(&urgent, 1, -1), 1);
+    pair.b.attend();
+    EXPECT_EQ(pair.b.state.urgent_number, MirrorFields::urgent_bytes);
+    pair.settle();
+    EXPECT_EQ(pair.a.write("last"), 4);
+    pair.settle();
+    EXPECT(stream::is_at_mark(pair.sockets.accepted));
+    stream::announce_reset(pair.a.connection, pair.sockets.connected);
+    pair.settle();
+    const sockaddr none{AF_UNSPEC, {}};
+    EXPECT_EQ(connect(pair.sockets.connected, &none, sizeof(none)), 0);
+    pollfd reset{pair.sockets.accepted, 0, 0};
+    EXPECT_EQ(poll(&reset, 1, -1), 1);
+    EXPECT_EQ(pair.b.read_by_poll(), "last!" + std::to_string(ECONNRESET));
+    EXPECT_EQ(pair.b.read(), "!0");
+}
+
 uint64_t arrived_at(End& end, int fd) {
     uint64_t count = 0;
     (void)stream::check(end.connection, fd, POLLIN, path::nobody, &count);
@@ -280,6 +305,7 @@ int main() {
         FABTEST(test_an_end_that_waits_for_a_step_asks_seldom),
         FABTEST(test_a_switch_behind_the_last_urgent_byte_is_followed),
         FABTEST(test_bytes_behind_the_last_urgent_byte_are_no_record),
+        FABTEST(test_a_reset_at_the_mark_is_left_to_the_next_read),
         FABTEST(test_bytes_behind_a_return_arrive_while_the_ring_is_unread),
         FABTEST(test_a_frame_that_was_asked_for_is_sent_once_the_far_end_knows),
         FABTEST(test_a_frame_is_sent_if_the_far_end_has_returned_before_it_is_asked),

@@ -246,6 +246,8 @@ Closing before_close(int fd) {
         explain::record(*c, fd);
         if (careful) {
             finish(*c, fd, last, false);
+        } else if (last) {
+            stream::note_reset(*c, fd); // the other end may still have to tell a reset from EOF
         }
         if (c->duplicated && last) {
             watches_leave_kernel(*c);

@@ -208,7 +208,13 @@ void after_fork_in_child() {
 void leave_to_others() {
     table::for_each_connection([](int fd, Connection& c) {
         const ConnectionState& s = *c.state.load();
-        if ((s.gate.load() & gate::careful) == 0 || c.segment.load() == nullptr || c.fd.load() != fd) {
+        if (c.segment.load() == nullptr || c.fd.load() != fd) {
+            return;
+        }
+        if ((s.gate.load() & gate::careful) == 0) {
+            if (s.open.load() == 1) {
+                stream::note_reset(c, fd);
+            }
             return;
         }
         watches_closing(c); // a set may be inherited

@@ -393,8 +393,13 @@ ssize_t reset_or_end(const Connection& c, ssize_t error) {
         (c.mirrored && mirror.far_closed.load() == 0 && mirror.stage.load() < path::MirrorFields::ended)) {
         return error;
     }
-    // The peer's kernel may have dropped some of the peer's last bytes by TCP.
     const Direction& in = c.in_ring();
+    // A far end that has left the fabric, and not closed there, can say no more by it; no frame is sent to it any more.
+    if (c.mirrored && ((published_epoch(c) | s.in_epoch.load() | s.out_epoch.load()) & 1) == 0 && !s.resume_due &&
+        in.writer.ends.load() != path::ends_whole) {
+        return error;
+    }
+    // The peer's kernel may have dropped some of the peer's last bytes by TCP.
     if (const uint32_t epoch = s.in_epoch.load();
         ((epoch & 1) == 0 || in.writer.epoch.load() != epoch) && s.received.load() < in.writer.sent.load()) {
         return error;

@@ -339,7 +339,7 @@ bool undo_close(Connection& c) {
 }
 
 void note_reset(Connection& c, int fd) {
-    if (aborts(fd)) {
+    if (c.segment.load() != nullptr && aborts(fd)) {
         announce_reset(c, fd);
     }
 }

@@ -57,7 +57,7 @@ if [ -n "$sanitizer" ]; then
     exit $failed
 fi
 long=${FABRIC_LONG:+yes}
-echo "1..$([ "$long" = yes ] && echo 13 || echo 9)"
+echo "1..$([ "$long" = yes ] && echo 14 || echo 10)"
 for way in test:1:0:fabric test:1:100:fabric; do
     for actions in drive fork,child,share,pass,keep,exec ${long:+drive,kill}; do
         run "$way" "$actions" "$bytes"
@@ -77,7 +77,8 @@ calls() {
         return 0
     done
 }
-for case in both_ends_send_before_they_receive a_connection_goes_on_that_was_idle a_short_write_is_followed_by_an_edge; do
+for case in both_ends_send_before_they_receive a_connection_goes_on_that_was_idle a_short_write_is_followed_by_an_edge \
+    a_reset_by_an_end_that_splices_is_an_error; do
     calls $case
     tell $? $case
 done

@@ -240,3 +240,23 @@ CALLS_CASE(a_file_to_a_peer_that_has_closed_raises_a_signal) {
     say_end_of_sending(true, false);
     say_end_of_sending(true, true);
 }
+
+// Whether the library still has a part in the connection of the end that closes, or has left it to the kernel: the
+// other end has lost what might have followed.
+CALLS_CASE(a_reset_by_an_end_that_splices_is_an_error) {
+    const Pair one = pair();
+    exchange(one.client, one.server);
+    alarm(60);
+    int ends[2];
+    MUST(pipe(ends) == 0 && write(ends[1], "hello", 5) == 5);
+    SAY(splice(ends[0], nullptr, one.client, nullptr, 5, 0));
+    char text[8] = {};
+    SAY(recv(one.server, text, 5, MSG_WAITALL));
+    const linger abort{1, 0};
+    MUST(setsockopt(one.client, SOL_SOCKET, SO_LINGER, &abort, sizeof(abort)) == 0);
+    SAY(close(one.client));
+    SAY(recv(one.server, text, sizeof(text), 0));
+    SAY(recv(one.server, text, sizeof(text), 0));
+    SAY(close(one.server));
+    SAY(close(one.listener));
+}

@@ -297,6 +297,10 @@ ssize_t write_some_to_kernel(Connection& c, int fd, Parts& parts, int flags, boo
     auto resume = static_cast<uint8_t>(Frame::resume);
     const bool due = s.resume_due;
     if (due && !far_end_knows(c)) {
+        // POLLHUP, POLLERR: nothing goes to the far end any more that it could misunderstand.
+        if (pollfd one{fd, 0, 0}; sys::poll(&one, 1, 0) > 0) {
+            return write_to_gone_peer(fd, flags);
+        }
         s.refused = true;
         return -EAGAIN;
     }

@@ -135,6 +135,22 @@ void test_a_reset_at_the_mark_is_left_to_the_next_read() {
     EXPECT_EQ(pair.b.read(), "!0");
 }
 
+// The worker has not said yet what the far end knows, and that does not matter any more: poll(2) reports the reset, and
+// that it can be written, so EAGAIN would have a program try again and again.
+void test_a_write_behind_a_reset_reports_it_at_once() {
+    Pair pair;
+    pair.move();
+    stream::announce_reset(pair.a.connection, pair.sockets.connected);
+    const sockaddr none{AF_UNSPEC, {}};
+    EXPECT_EQ(connect(pair.sockets.connected, &none, sizeof(none)), 0);
+    pair.b.await_bytes();
+    pair.b.state.ended = true; // as a wait has found
+    EXPECT_EQ(pair.b.write("x"), -ECONNRESET);
+    EXPECT_EQ(pair.b.write("x"), -EPIPE);
+    pair.settle();
+    EXPECT_EQ(pair.b.read(), "!0");
+}
+
 uint64_t arrived_at(End& end, int fd) {
     uint64_t count = 0;
     (void)stream::check(end.connection, fd, POLLIN, path::nobody, &count);
@@ -306,6 +322,7 @@ int main() {
         FABTEST(test_a_switch_behind_the_last_urgent_byte_is_followed),
         FABTEST(test_bytes_behind_the_last_urgent_byte_are_no_record),
         FABTEST(test_a_reset_at_the_mark_is_left_to_the_next_read),
+        FABTEST(test_a_write_behind_a_reset_reports_it_at_once),
         FABTEST(test_bytes_behind_a_return_arrive_while_the_ring_is_unread),
         FABTEST(test_a_frame_that_was_asked_for_is_sent_once_the_far_end_knows),
         FABTEST(test_a_frame_is_sent_if_the_far_end_has_returned_before_it_is_asked),

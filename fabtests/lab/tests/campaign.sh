@@ -5,13 +5,30 @@
 # limit: 36000
 # only: if named
 #
-# Failures of the fabric at random moments, while verified traffic goes both ways between two programs on the fabric path
-# (preload/test/torture_parts/main.cpp). Nothing may be lost, doubled or hung. Prints how long the longest pause of a
-# connection was.
+# Failures of the fabric at random moments, while verified traffic goes both ways on the fabric path: nothing may be lost,
+# doubled or hung.
 #
 #     fabtests/lab/check -B _build/quick -d rxe -t 36000 campaign
 #
-# In the environment: FABTESTS_CAMPAIGN_RUNS of each kind (100), FABTESTS_CAMPAIGN_KINDS (all, see the end), FABTESTS_CAMPAIGN_SEED (the time).
+# One disturbance befalls several pairs of programs at once, each pair with several connections
+# (preload/test/torture_parts/main.cpp). Every connection has data and a position of its own, and is counted as hit if both
+# its ends were on the fabric path and had moved bytes within two seconds. After the disturbance, the traffic goes on until
+# every end has read 4 KiB more, a second at least, and then to its end. Each kind is repeated until as many
+# connections as wanted were hit. Of two kinds, nothing comes from outside: `killed` counts the connections whose writer was
+# killed (its peer must read all that was written, or a reset), and says how many were on the fabric path; `executed` counts
+# the programs that were executed on a connection of the fabric path.
+#
+# So that the emulator has time for it, an end rests for up to a second between its turns. The first disturbance after a boot
+# is slow, as the guest reads its files then, and may hit few.
+#
+# A pause is the longest time in which an end of a connection moved no byte, from the disturbance on (of killed and executed:
+# one for each pair of programs, all its connections together). The pause before is the longest until then, for comparison:
+# the rests and the emulator alone make such pauses. If anything fails in a pair, that counts as one failure, and no
+# connection of that pair as hit.
+#
+# In the environment: FABTESTS_CAMPAIGN_RUNS, connections to be hit by each kind (100); FABTESTS_CAMPAIGN_KINDS (all, see the
+# end); FABTESTS_CAMPAIGN_PAIRS at once (2) and FABTESTS_CAMPAIGN_CONNECTIONS of each (8), both more for cuts of a minute;
+# FABTESTS_CAMPAIGN_SEED (the time).
 set -u
 # shellcheck source=fabtests/lab/guest/tap.sh
 . "$LAB/guest/tap.sh"
@@ -19,51 +36,120 @@ runs=${FABTESTS_CAMPAIGN_RUNS:-100}
 seed=${FABTESTS_CAMPAIGN_SEED:-$(date +%s)}
 # shellcheck source=fabtests/lab/guest/torture.sh
 . "$LAB/guest/torture.sh"
-echo "# seed $seed, $runs runs of each kind"
+exec 3>&1 # also in a test
+echo "# seed $seed, at least $runs connections hit by each kind"
 
-# random LOWEST HIGHEST: another whole number each time.
+# random LOWEST HIGHEST: another whole number each time, in $random.
 random() {
     seed=$((seed * 1103515245 % 2147483648 + 12345))
-    echo $((seed / 65536 % ($2 - $1 + 1) + $1))
+    random=$((seed / 65536 % ($2 - $1 + 1) + $1))
 }
-
-traffic() { torture test:1:0:fabric "$1" "$2" --rounds 1 --patience 200 >output 2>&1; } # ACTIONS BYTES
-is_under_way() { grep -q '^# under way' output; }
-pause() { sleep "$(awk "BEGIN { print $1 / 1000 }")"; }
+pause() { # LOWEST HIGHEST
+    random "$1" "$2"
+    sleep "$(awk "BEGIN { print $random / 1000 }")"
+}
 
 # whole: wires and devices as they were.
 whole() {
     wire heal
+    [ -z "$removal" ] || wait "$removal"
+    removal=
     for number in 0 1; do
         [ -e "/sys/class/infiniband/$LAB_DEVICE$number" ] || lab-device add "$LAB_DEVICE$number"
     done
 }
 
-# disturbed KIND: one run. Its traffic must have been upgraded before, and must last for a while after that began. (A
-# device that is removed may be gone only when its last user has noticed.)
-disturbed() {
-    : >output
-    (
-        status=0
-        traffic drive "$bytes" || status=$?
-        milliseconds >ended
-        exit $status
-    ) &
-    traffic=$!
-    wait_until 60 is_under_way || { echo "nothing was upgraded"; return 1; }
-    pause "$(random 0 1500)"
-    begun=$(milliseconds)
-    "$1" "$(random 0 1)"
-    wait "$traffic" || return 1
-    [ $(($(cat ended) - begun)) -ge 1000 ] || { echo "the traffic had ended before that"; return 1; }
-    [ "$(count 8)" -gt 0 ]
+# start_pairs ACTIONS OPTION...: each in a folder of its own, with its output and its records.
+start_pairs() {
+    actions=$1
+    shift
+    started=
+    rm -rf pair[0-9]*
+    pair=0
+    while [ "$pair" -lt "$pairs" ]; do
+        pair=$((pair + 1))
+        random 0 1
+        mkdir "pair$pair"
+        (
+            cd "pair$pair" || exit
+            CAMPAIGN_PAIR=$pair torture test:1:0:fabric "$actions" 4000000 --rounds 1 --patience 200 --seed "$seed$pair" \
+                --connections "$connections" --pace 1000 --warm-up 15000 "$@" >output 2>&1
+        ) &
+        started="$started $!"
+    done
 }
 
-remove() { lab-device remove "$LAB_DEVICE$1"; }
+# await_pairs: what came of them, in `good`: a folder a line. Those that failed say so.
+await_pairs() {
+    : >good
+    pair=0
+    status=0
+    for process in $started; do
+        pair=$((pair + 1))
+        if wait "$process"; then
+            echo "pair$pair" >>good
+        else
+            status=1
+            bad=$((bad + 1))
+            cat "pair$pair/records" >records
+            echo "disturbance $disturbances, pair $pair: $(count 8) upgrades, $(count 9) returns; $(reasons)"
+            grep -v '^# .*hit:' "pair$pair/output"
+        fi
+    done
+    return "$status"
+}
+are_under_way() { [ "$(cat pair*/output | grep -c '^# under way')" -eq "$pairs" ]; }
+have_ended() { # one at least
+    for process in $started; do
+        kill -0 "$process" 2>/dev/null || return 0
+    done
+    return 1
+}
+are_ready() { are_under_way || have_ended; }
+signal_pairs() { # NAME
+    sed -n 's/^# under way: process //p' pair*/output | while read -r process; do
+        kill "-$1" "$process"
+    done
+}
+
+# disturbed KIND: one disturbance of all pairs.
+disturbed() {
+    start_pairs drive --disturbed
+    until are_ready; do sleep 0.3; done
+    milliseconds >stage_under_way
+    pause 0 1500
+    signal_pairs USR1
+    random 0 1
+    "$1" "$random"
+    signal_pairs USR2
+    milliseconds >stage_done
+    await_pairs || return 1
+    while read -r folder; do
+        sed -n 's/^# hit, and .*, longest pause \([0-9]*\) ms, before that \([0-9]*\) ms;.*/\1 \2/p' "$folder/output"
+    done <good >now
+    cat now >>pauses
+    sed 's/.* //' now >>pauses_before
+    while read -r folder; do
+        returned=$((returned + $(grep -c '^# hit, and returned' "$folder/output")))
+    done <good
+    new=$(wc -l <now)
+}
+
+# In the background, since the kernel may keep a device until the workers have ended, though it has failed at once.
+remove() {
+    lab-device remove "$LAB_DEVICE$1" &
+    removal=$!
+    sleep 1
+}
 remove_and_add() {
-    remove "$1"
-    pause "$(random 0 2000)"
-    lab-device add "$LAB_DEVICE$1"
+    random 0 2000
+    {
+        lab-device remove "$LAB_DEVICE$1"
+        sleep "$(awk "BEGIN { print $random / 1000 }")"
+        lab-device add "$LAB_DEVICE$1"
+    } &
+    removal=$!
+    sleep 2
 }
 cut() { # SECONDS
     wire cut "$LAB_WIRE"
@@ -73,54 +159,96 @@ cut() { # SECONDS
 cut_1() { cut 1; }
 cut_5() { cut 5; }
 cut_60() { cut 60; }
+# One of each pair.
 kill_a_worker() {
-    workers=$(pgrep -x rspreload-fabri)
-    # shellcheck disable=SC2086
-    set -- "$1" $workers
-    [ $# -gt 1 ] && eval "kill -KILL \${$(($1 % ($# - 1) + 2))}"
+    pair=0
+    while [ "$pair" -lt "$pairs" ]; do
+        pair=$((pair + 1))
+        workers=$(pgrep -x rspreload-fabri | sed 's|.*|/proc/&/environ|' | xargs grep -lzx "CAMPAIGN_PAIR=$pair" |
+            tr -dc '0-9\n')
+        random 0 1
+        # shellcheck disable=SC2086
+        set -- "$random" $workers
+        [ $# -gt 1 ] && eval "kill -KILL \${$(($1 % ($# - 1) + 2))}"
+    done
 }
 remove_under_loss() {
     wire loss 1
     remove_and_add "$1"
 }
 
-# One run each: of connections whose writer is killed, and of those that go on in an executed program.
-killed() { traffic drive,kill 4000000 && [ "$(count 8)" -gt 0 ]; }
-executed() { traffic drive,exec 4000000 && [ "$(count 8)" -gt 0 ]; }
+# undisturbed WHICH ACTIONS OPTION...: WHICH number of the line "upgraded then" is that of runs.
+undisturbed() {
+    which=$1
+    shift
+    start_pairs "$@"
+    await_pairs || return 1
+    while read -r folder; do
+        sed -n "s/^# upgraded then: \([0-9]*\) of \([0-9]*\) killed writers (\([0-9]*\) .*), \([0-9]*\) executed.*/\\$which \\3 \\1/p" \
+            "$folder/output" >>now
+        sed -n 's/^# longest pause: \([0-9]*\) ms/\1/p' "$folder/output" >>pauses
+    done <good
+    new=$(awk '{ n += $1 } END { print n + 0 }' now)
+    moved=$((moved + $(awk '{ n += $3 } END { print n + 0 }' now)))
+    resets=$((resets + $(awk '{ n += $2 } END { print n + 0 }' now)))
+}
+killed() { undisturbed 2 drive,kill --killed "$connections"; }
+executed() { undisturbed 4 drive,exec; }
 
-# A quantile of the numbers of a file, one a line.
+# A quantile of the numbers that begin the lines of a file.
 quantile() { sort -n "$2" | awk -v q="$1" '{ v[NR] = $1 } END { print NR ? v[int((NR - 1) * q + 1.5)] : "-" }'; }
 
-# kind NAME COMMAND...: all runs of it.
+# stages: of the disturbance, with what was noted.
+stages() {
+    for stage in $(cat stage_under_way stage_done 2>/dev/null) $(milliseconds); do
+        printf ' %s' $(((stage - disturbance_begun) / 1000))
+    done
+}
+
+# kind NAME COMMAND...: until enough connections were hit, or it failed, or hit none, ten times.
 kind() {
     name=$1
     shift
-    bad=0
+    pairs=${FABTESTS_CAMPAIGN_PAIRS:-2} connections=${FABTESTS_CAMPAIGN_CONNECTIONS:-8}
+    [ "$name" != cut_60 ] || pairs=$((pairs + 1)) connections=$((connections * 3 / 2))
+    removal=
+    bad=0 hit=0 returned=0 disturbances=0 resets=0 moved=0 idle=0
     : >pauses
-    run=0
-    while [ "$run" -lt "$runs" ]; do
-        run=$((run + 1))
+    : >pauses_before
+    begun=$(milliseconds)
+    while [ "$hit" -lt "$runs" ] && [ $((bad + idle)) -lt 10 ]; do
+        disturbances=$((disturbances + 1))
         whole
-        if "$@" >reason 2>&1; then
-            sed -n 's/^# longest pause: \([0-9]*\) ms/\1/p' output >>pauses
-        else
-            bad=$((bad + 1))
-            echo "run $run: $(cat reason) $(count 8) upgrades, $(count 9) returns; $(reasons)"
-            grep -v '^# seed' output
+        new=0
+        : >now
+        disturbance_begun=$(milliseconds)
+        rm -f stage_*
+        "$@"
+        hit=$((hit + new))
+        echo "# $name $disturbances: $new hit, $bad failed so far; under way, done and ended after$(stages) s" >&3
+        if [ "$new" -eq 0 ]; then
+            idle=$((idle + 1))
+            cat pair*/records >records
+            echo "disturbance $disturbances: no connection was hit; $(count 8) upgrades, $(count 9) returns; $(reasons)"
         fi
-        random 0 1 >/dev/null # in this shell: those of a run are its own
     done
-    echo "$name: $runs runs, $bad failed; longest pause of a run, ms: median $(quantile 0.5 pauses), at most" \
-        "$(quantile 1 pauses)" >>table
-    [ "$bad" -eq 0 ]
+    whole
+    text="$name: $hit connections hit by $disturbances disturbances of $pairs pairs, $bad pairs failed"
+    [ "$name" != killed ] || text="$text, $moved of them on the fabric path then; $resets peers of those read a reset"
+    [ ! -s pauses_before ] || text="$text, $returned connections returned to TCP"
+    text="$text; pause, ms: median $(quantile 0.5 pauses), at most $(quantile 1 pauses)"
+    [ ! -s pauses_before ] || text="$text (before: $(quantile 0.5 pauses_before), $(quantile 1 pauses_before))"
+    text="$text; $((($(milliseconds) - begun) / 1000)) s"
+    echo "$text" >>table
+    [ "$bad" -eq 0 ] && [ "$hit" -ge "$runs" ]
 }
 
-bytes=200000000 # 8 to 10 s here
 for what in ${FABTESTS_CAMPAIGN_KINDS:-remove remove_and_add remove_under_loss cut_1 cut_5 cut_60 kill_a_worker killed executed}; do
     case $what in
     killed | executed) t "$what" kind "$what" "$what" ;;
     *) t "$what" kind "$what" disturbed "$what" ;;
     esac
+    random 0 1 # in this shell: those of a kind are its own
+    tail -n 1 table | sed 's/^/# /'
 done
-sed 's/^/# /' table
 finish

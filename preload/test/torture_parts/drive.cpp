@@ -28,10 +28,11 @@ void set_receive_limit(int fd, int milliseconds) {
 }
 
 Targets targets_of(const End& e, uint64_t quota) {
-    return {std::min(e.total_out, e.out + quota), e.out == e.total_out ? std::min(e.total_in, e.in + quota) : 0};
+    return {std::min<uint64_t>(e.total_out, e.out + quota),
+            e.out == e.total_out ? std::min<uint64_t>(e.total_in, e.in + quota) : 0};
 }
 
-bool reached(const End& e, const Targets& t) { return e.out >= t.out && e.in >= t.in; }
+bool reached(const End& e, const Targets& t) { return e.out >= t.out && e.in >= std::min<uint64_t>(t.in, e.total_in); }
 
 void wait_for(End& e, int fd, int set, uint32_t style, bool for_in, bool for_out) {
     e.doing = style_names[style];
@@ -115,7 +116,7 @@ void drive_by_threads(End& e, int fd, uint64_t quota, Random& random) {
         write_blocking(e, fd, t.out, own);
         written = true;
     });
-    read_blocking(e, fd, random, [&] { return written && e.in >= t.in; });
+    read_blocking(e, fd, random, [&] { return written && reached(e, t); });
     writer.join();
 }
 

@@ -27,12 +27,24 @@ constexpr uint32_t handing_over = 1U << pass_action | 1U << keep_action | 1U << 
 
 void await_upgrade(Round& round, End& e, int fd, Random& random) {
     const uint64_t limit_ms = round.options.warm_up_ms;
+    // An attempt that is made before both workers are there is lost: one connection goes ahead.
+    const bool paced = round.options.pace_ms != 0;
+    while (paced && index_of(e) >= 2 && round.warm == 0) {
+        usleep(20000);
+    }
     const uint64_t began = now_ms();
     while (path_of != nullptr && path_of(fd) < 2 && now_ms() - began < limit_ms && e.out < e.total_out) {
         drive(e, fd, 1 + random.below(64), by_poll, random);
-        usleep(500);
+        usleep(paced ? 50000 : 500); // attempts are repeated after so many calls
     }
     ++round.warm;
+}
+
+// Endless traffic ends at a position ahead, so that its reader knows of it with the last byte at latest.
+void end_writing(End& e, Random& random) {
+    const uint64_t last = e.out + random.size(max_size);
+    shared->ends[index_of(e) ^ 1].total_in = last;
+    e.total_out = last;
 }
 
 void end_connection(const Options& options, End& e, int fd, bool half_closed, Random& random) {
@@ -86,6 +98,9 @@ void run_end(Round& round, End& e, int fd) {
     ++e.steps;
     e.warming = false;
     while (e.out < e.total_out || e.in < e.total_in) {
+        if (shared->ending && e.total_out == endless) {
+            end_writing(e, random);
+        }
         if (!half_closed && e.out == e.total_out && e.plan == 0 && random.below(2) == 0) {
             shutdown(fd, SHUT_WR); // long before the other direction's end
             half_closed = true;
@@ -121,6 +136,9 @@ void run_end(Round& round, End& e, int fd) {
         }
         shared->done[action].fetch_add(1);
         e.process = getpid();
+        if (round.options.pace_ms != 0) {
+            usleep(static_cast<useconds_t>(random.below(uint64_t{1000} * round.options.pace_ms)));
+        }
     }
     e.action = drive_action;
     end_connection(round.options, e, fd, half_closed, random);

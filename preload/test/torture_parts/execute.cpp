@@ -14,6 +14,7 @@
 
 #include "preload/test/torture_parts/drive.hpp"
 #include "preload/test/torture_parts/fork.hpp"
+#include "preload/test/torture_parts/stream.hpp"
 
 namespace torture {
 
@@ -23,6 +24,9 @@ void execute(End& e, int fd, uint64_t quota, uint32_t style, Random& random) {
     const std::string much = std::to_string(quota);
     const std::string way = std::to_string(style);
     const std::string seed = std::to_string(random.next());
+    if (path_of != nullptr && path_of(fd) >= 2) {
+        ++shared->executed_moved;
+    }
     const pid_t child = fork_child(e);
     if (child == 0) {
         dup2(fd, 0);

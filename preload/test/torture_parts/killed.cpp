@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "preload/test/torture_parts/clock.hpp"
 #include "preload/test/torture_parts/drive.hpp"
 #include "preload/test/torture_parts/fork.hpp"
 #include "preload/test/torture_parts/random.hpp"
@@ -30,19 +31,28 @@ void run_killed_writer(const Round& round, End& e, int fd) {
         close_range(STDERR_FILENO + 1, static_cast<unsigned>(fd) - 1, 0);
         close_range(static_cast<unsigned>(fd) + 1, UINT_MAX, 0);
         for (;;) {
-            const long n = write_some(e, fd, random, max_size);
+            const long n = write_some(e, fd, random, round.options.pace_ms != 0 ? 4096 : max_size);
             check(e, n, "writing");
+            usleep(20 * round.options.pace_ms);
         }
     }
     close(fd);
-    const uint64_t until = std::max<uint64_t>(random.size(1 << 20), 1);
+    // Most are upgraded first, if they are at all.
+    const uint64_t began = now_ms();
+    const uint64_t patience_ms = path_of != nullptr && random.below(4) != 0 ? round.options.warm_up_ms : 0;
+    while (e.path < 2 && now_ms() - began < patience_ms) {
+        usleep(200);
+    }
+    const uint64_t until = e.out + random.size(1 << 20);
     while (e.out < until) {
         usleep(200);
     }
     usleep(static_cast<useconds_t>(random.below(3000)));
     kill(child, SIGKILL);
+    const bool moved = e.path >= 2;
     waitpid(child, nullptr, 0);
     ++shared->killed;
+    shared->killed_moved += moved ? 1 : 0;
     e.active = false;
 }
 
@@ -75,6 +85,7 @@ void run_survivor(const Round& round, End& e, int fd) {
         fail("connection %u (path %d): of %llu bytes that a killed process had written, %llu were read", e.id,
              e.path.load(), static_cast<unsigned long long>(writer.out), static_cast<unsigned long long>(e.in));
     }
+    shared->killed_reset += writer.path >= 2 && reset ? 1 : 0;
     close(fd);
     shared->done[kill_action].fetch_add(1);
     e.active = false;

@@ -12,6 +12,9 @@
 //     --seconds T      no new round after that     --patience S      without progress is a hang (15)
 //     --actions LIST   of those below, and `kill` (all)    --keep    keep the processes of a hang, for a debugger
 //     --listen A       the server's IPv4 address (127.0.0.1)
+//     --killed N       connections of `kill` in each round (1)
+//     --disturbed      one round without an end, that is, until a disturbance is over (disturbance.hpp)
+//     --pace MS        an end rests between its turns, up to that long (0)
 //     --warm-up MS     the longest time to wait for an upgrade before much is sent (300)
 //
 // Each end of a connection is a thread (end.hpp). It takes turns, one action each, until its bytes are through:
@@ -22,8 +25,9 @@
 //     keep    the same, but the sender keeps its descriptor and goes on
 //     exec    a child executes this program on descriptor 0, and the parent goes on later
 //
-// `kill` is a further connection, whose writer is killed (killed.hpp). This process starts the two that the connections
-// are between (side.hpp), and watches their progress (watch.hpp) in memory that all processes share (state.hpp).
+// `kill` is a further connection, or several, whose writer is killed (killed.hpp). This process starts the two that the
+// connections are between (side.hpp), and watches their progress (watch.hpp) in memory that all processes share
+// (state.hpp).
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -33,6 +37,7 @@
 #include <unistd.h>
 
 #include "preload/test/torture_parts/clock.hpp"
+#include "preload/test/torture_parts/disturbance.hpp"
 #include "preload/test/torture_parts/execute.hpp"
 #include "preload/test/torture_parts/options.hpp"
 #include "preload/test/torture_parts/round.hpp"
@@ -88,6 +93,9 @@ void print_summary(uint64_t elapsed_ms) {
     for (uint32_t i = 0; i < actions; ++i) {
         printf(" %s %llu", action_names[i], static_cast<unsigned long long>(shared->done[i]));
     }
+    printf("\n# upgraded then: %u of %u killed writers (%u of their peers read a reset), %u executed programs",
+           shared->killed_moved.load(), shared->killed.load(), shared->killed_reset.load(),
+           shared->executed_moved.load());
     printf("\n# longest pause: %llu ms", static_cast<unsigned long long>(longest_pause_ms));
     printf("\n# calls by path: unknown %llu, kernel %llu, careful %llu, one way %llu, both ways %llu\n",
            static_cast<unsigned long long>(seen[0]), static_cast<unsigned long long>(seen[1]),
@@ -113,6 +121,7 @@ int main(int argc, char** argv) {
     signal(SIGPIPE, SIG_IGN);
     printf("# seed %llu, %u connections, %u rounds%s\n", static_cast<unsigned long long>(options.seed),
            options.connections, options.rounds, path_of != nullptr ? "" : ", without the library");
+    Disturbance::prepare();
     const uint64_t began = now_ms();
     prepare_round(options, 0);
     const Side sides[2] = {start_side(options, 0), start_side(options, 1)};

@@ -26,6 +26,11 @@ uint32_t parse_actions(const char* list) {
     return result;
 }
 
+// Of connections: at most half of what there is room for.
+uint32_t number_of(const char* value) {
+    return static_cast<uint32_t>(std::min(std::max(atoi(value), 1), static_cast<int>(max_ends / 4)));
+}
+
 } // namespace
 
 std::optional<Options> parse_options(int argc, char** argv) {
@@ -38,19 +43,26 @@ std::optional<Options> parse_options(int argc, char** argv) {
             options.keep_hang = true;
             continue;
         }
+        if (option == "--disturbed") {
+            options.disturbed = true;
+            continue;
+        }
         if (option == "--bytes") {
             options.bytes = strtoull(value, nullptr, 10);
         } else if (option == "--seed") {
             options.seed = strtoull(value, nullptr, 10);
         } else if (option == "--connections") {
-            options.connections =
-                static_cast<uint32_t>(std::min(std::max(atoi(value), 1), static_cast<int>(max_ends / 2 - 1)));
+            options.connections = number_of(value);
+        } else if (option == "--killed") {
+            options.killed = number_of(value);
         } else if (option == "--rounds") {
             options.rounds = static_cast<uint32_t>(std::max(atoi(value), 1));
         } else if (option == "--seconds") {
             options.seconds = atoi(value);
         } else if (option == "--patience") {
             options.patience_s = atoi(value);
+        } else if (option == "--pace") {
+            options.pace_ms = static_cast<uint32_t>(atoi(value));
         } else if (option == "--warm-up") {
             options.warm_up_ms = strtoull(value, nullptr, 10);
         } else if (option == "--listen") {
@@ -65,6 +77,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
             return std::nullopt;
         }
         ++i;
+    }
+    if (options.disturbed) {
+        options.rounds = 1;
     }
     return options;
 }

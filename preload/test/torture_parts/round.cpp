@@ -14,19 +14,21 @@ namespace torture {
 
 void Round::await_all_warm() const {
     while (warm < options.connections) {
-        usleep(500);
+        usleep(options.pace_ms != 0 ? 20000 : 500);
     }
 }
 
 void prepare_round(const Options& options, uint32_t round) {
     for (uint32_t i = 0; i < options.per_round(); ++i) {
-        const bool killed = i == options.connections;
+        const bool killed = i >= options.connections;
         for (uint32_t side = 0; side < 2; ++side) {
             End& e = *new (&shared->ends[2 * i + side]) End;
             e.id = round * 1000 + i;
             e.side = side;
             e.plan = (round + i) % 4;
-            const uint64_t each = std::max<uint64_t>(options.bytes / options.rounds / options.connections / 2, 1);
+            const uint64_t each = options.disturbed
+                                      ? endless
+                                      : std::max<uint64_t>(options.bytes / options.rounds / options.connections / 2, 1);
             e.total_out = killed ? (side == 1 ? UINT64_MAX : 0) : each;
             e.total_in = killed ? (side == 0 ? UINT64_MAX : 0) : each;
             e.key_out = options.seed * 31 + e.id * 2 + side;

@@ -102,7 +102,7 @@ std::pair<int, uint32_t> accepted(int listener, uint32_t count) {
         for (uint32_t i = 0; i < options.per_round(); ++i) {
             End& e = shared->ends[2 * i + side];
             threads.emplace_back([&round, &e, side, i, fd = sockets[i]] {
-                if (i != round.options.connections) {
+                if (i < round.options.connections) {
                     run_end(round, e, fd);
                 } else if (side == 1) {
                     run_killed_writer(round, e, fd);

@@ -15,6 +15,7 @@ namespace torture {
 
 constexpr size_t max_ends = 512;
 constexpr size_t max_size = 256 << 10;
+constexpr uint64_t endless = uint64_t{1} << 60;
 
 enum Action : uint32_t {
     drive_action,
@@ -34,11 +35,11 @@ inline constexpr const char* style_names[] = {"poll", "select", "epoll", "epoll-
 
 struct End {
     uint32_t id = 0;
-    uint32_t side = 0;             // 0: connected, 1: accepted
-    uint32_t plan = 0;             // of the end of the connection
-    std::atomic<uint32_t> port{0}; // of the end that connected
-    uint64_t total_out = 0;
-    uint64_t total_in = 0;
+    uint32_t side = 0;                  // 0: connected, 1: accepted
+    uint32_t plan = 0;                  // of the end of the connection
+    std::atomic<uint32_t> port{0};      // of the end that connected
+    std::atomic<uint64_t> total_out{0}; // endless at first, if a disturbance ends the traffic
+    std::atomic<uint64_t> total_in{0};
     uint64_t key_out = 0;
     uint64_t key_in = 0;
     std::atomic<uint64_t> out{0};
@@ -62,7 +63,11 @@ struct Shared {
     char failure[512] = {};
     std::atomic<uint64_t> verified{0};
     std::atomic<uint64_t> done[actions]{};
-    std::atomic<uint32_t> killed{0};
+    std::atomic<bool> ending{false};         // endless traffic gets an end
+    std::atomic<uint32_t> killed{0};         // writers
+    std::atomic<uint32_t> killed_moved{0};   // of them, upgraded then
+    std::atomic<uint32_t> killed_reset{0};   // of those, the peer read a reset, not the end
+    std::atomic<uint32_t> executed_moved{0}; // programs executed on a connection that was upgraded then
     End ends[max_ends];
 };
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "preload/test/torture_parts/clock.hpp"
+#include "preload/test/torture_parts/disturbance.hpp"
 #include "preload/test/torture_parts/state.hpp"
 
 namespace torture {
@@ -54,6 +55,7 @@ bool watch_round(const Options& options, const Side (&sides)[2], uint64_t& longe
     constexpr int look_ms = 10;
     bool done[2] = {false, false};
     bool warm = false;
+    Disturbance disturbance(options);
     std::vector<uint64_t> steps(2 * options.per_round());
     std::vector<bool> busy(2 * options.per_round()); // at its last progress: it waited for nothing but bytes
     std::vector<uint64_t> since(2 * options.per_round(), now_ms());
@@ -74,7 +76,7 @@ bool watch_round(const Options& options, const Side (&sides)[2], uint64_t& longe
         }
         if (!warm && are_warm(options)) {
             warm = true;
-            printf("# under way\n"); // for scripts that disturb it
+            printf("# under way: process %d\n", getpid()); // for scripts that disturb it
         }
         if (shared->failed) {
             usleep(20000);
@@ -98,6 +100,12 @@ bool watch_round(const Options& options, const Side (&sides)[2], uint64_t& longe
                 return false;
             }
         }
+        if (options.disturbed && warm) {
+            disturbance.look(since);
+        }
+    }
+    if (options.disturbed) {
+        disturbance.report();
     }
     return true;
 }

@@ -2,8 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Larger rings: who asks for one and when, what is said for it, which bytes lie where, and the lies that are found out.
-// Smaller rings, which need no request.
-#include "prov/rstream/test/wire_test.hpp"
+#include "prov/rstream/test/wire_growing.hpp"
 
 #include <algorithm>
 
@@ -12,92 +11,6 @@
 using namespace rstream::wire;
 
 namespace {
-
-constexpr size_t first = 4096;
-constexpr size_t limit = 65536;
-constexpr RemoteRing larger{0x1000, 7, 16384};
-constexpr RemoteRing smaller{0x9000, 8, first};
-
-// Two ends: b's ring may grow, a sends. Wires of no length.
-struct Growing : Pair {
-    explicit Growing(Mode mode = Mode::immediates) : Pair(mode) {
-        new (&b) Link({8192, first, 384, limit});
-        Hello hello = peer_hello(first);
-        hello.features = Hello::feature_growth;
-        a.open(hello, mode == Mode::headers, 65536);
-        hello = peer_hello();
-        hello.features |= Hello::feature_shrink;
-        b.open(hello, mode == Mode::headers, 65536);
-    }
-    // As Pair's, and keeps what each said last, for a lie that is true but for one thing.
-    int run(Link& from, Link& to) {
-        int count = 0;
-        Control& last = &from == &a ? a_said : b_said;
-        while (auto post = from.next()) {
-            const char* found = deliver(*post, to);
-            broken = broken != nullptr ? broken : found;
-            if (post->kind == Post::Kind::data) {
-                from.release(post->chunk.bypass ? 0 : post->chunk.length);
-            }
-            if (post->kind == Post::Kind::data && post->control.type != Control::Type::data) {
-                last.control_arrived += post->immediate.control_acks;
-            } else if (post->control.type != Control::Type::offer) {
-                last = post->control;
-            } else {
-                last.control_arrived = post->control.control_arrived;
-            }
-            ++count;
-        }
-        return count;
-    }
-    void settle() {
-        while (run(a, b) + run(b, a) != 0) {
-        }
-    }
-    [[nodiscard]] Control a_says(Control::Type type, uint32_t argument = 0) const {
-        return {type, 0, argument, a_said.consumed, a_said.data_arrived, a_said.control_arrived};
-    }
-    [[nodiscard]] Control b_offers(size_t size) const {
-        return {Control::Type::offer, 0, static_cast<uint32_t>(size), 0, 0, b_said.control_arrived, 1, 2};
-    }
-
-    // a has more than b's ring takes, b reads all that is there: one stall.
-    void stall() {
-        fill();
-        b.consume(b.readable());
-        run(b, a);
-    }
-    void fill() {
-        a.stage(std::min<size_t>(a.space(), 2 * first));
-        run(a, b);
-    }
-    void stall_until_asked() {
-        for (int i = 0; i < 100 && !b.growth_wanted(); ++i) {
-            stall();
-        }
-    }
-    void grow() {
-        stall_until_asked();
-        b.supply(larger);
-        run(b, a);
-        run(a, b);
-    }
-    // All is sent and read, in the larger ring.
-    void grow_and_read() {
-        grow();
-        read_out();
-    }
-    void read_out() {
-        while (a.unposted() || b.readable() != 0) {
-            b.consume(b.readable());
-            settle();
-        }
-        (void)b.settle();
-    }
-
-    Control a_said;
-    Control b_said;
-};
 
 void test_a_sender_asks_after_sixteen_stalls(void**) {
     Growing pair;
@@ -267,141 +180,6 @@ void test_no_third_ring_before_the_first_is_read(void**) {
     assert_true(pair.b.growth_wanted());
 }
 
-// ---- smaller rings
-
-void test_a_smaller_ring_needs_no_request(void**) {
-    for (const Mode mode : {Mode::immediates, Mode::headers}) {
-        Growing pair(mode);
-        pair.grow_and_read();
-        assert_true(pair.b.may_shrink());
-        pair.b.supply(smaller);
-        assert_false(pair.b.may_shrink());
-        pair.settle();
-        assert_true(pair.a.peer_ring() == smaller);
-        assert_int_equal(pair.b.ring_size(), first);
-        assert_true(pair.b.settle());
-        assert_true(pair.b.may_shrink());
-        assert_string_equal(rule(pair.broken), fine);
-    }
-}
-
-void test_a_peer_that_does_not_support_it_keeps_its_ring(void**) {
-    Growing pair;
-    pair.b.open(peer_hello(), false, 65536);
-    pair.grow_and_read();
-    assert_false(pair.b.may_shrink());
-}
-
-void test_a_ring_with_unread_bytes_stays(void**) {
-    Growing pair;
-    pair.grow_and_read();
-    pair.a.stage(100);
-    pair.run(pair.a, pair.b);
-    assert_false(pair.b.may_shrink());
-}
-
-// The peer has not been told that much of the larger ring was read: what is left counts for the smaller one only.
-void test_the_smaller_ring_starts_empty(void**) {
-    for (const Mode mode : {Mode::immediates, Mode::headers}) {
-        Growing pair(mode);
-        pair.grow_and_read();
-        pair.a.stage(larger.size / 2 - 100);
-        pair.run(pair.a, pair.b);
-        pair.b.supply(smaller);
-        pair.b.consume(pair.b.readable() - 10); // ten are still there when it moves
-        pair.run(pair.b, pair.a);
-        pair.run(pair.a, pair.b);
-        assert_int_equal(pair.b.ring_size(), first);
-        pair.a.stage(2 * first);
-        pair.run(pair.a, pair.b);
-        assert_string_equal(rule(pair.broken), fine);
-        assert_int_equal(pair.b.readable(), first + 10);
-        assert_false(pair.a.held_up());
-        assert_false(pair.b.settle());
-        assert_int_equal(pair.b.peek(100).length, 10);
-        pair.b.consume(10);
-        assert_true(pair.b.settle());
-        pair.read_out();
-        assert_false(pair.a.unposted());
-        assert_string_equal(rule(pair.broken), fine);
-    }
-}
-
-void test_a_request_that_crosses_an_offer_of_a_smaller_ring_is_void(void**) {
-    Growing pair;
-    pair.grow_and_read();
-    pair.a.move_staging(2 * larger.size);
-    std::optional<Post> request;
-    while (!request) {
-        pair.a.stage(pair.a.free_extent(2 * larger.size).length);
-        while (auto post = pair.a.next()) {
-            if (post->control.type == Control::Type::grow) {
-                request = post;
-                break;
-            }
-            assert_string_equal(rule(deliver(*post, pair.b)), fine);
-            pair.a.release(post->kind == Post::Kind::data ? post->chunk.length : 0);
-        }
-        pair.b.consume(pair.b.readable());
-        pair.run(pair.b, pair.a);
-    }
-    assert_true(pair.b.may_shrink());
-    pair.b.supply(smaller);
-    const auto offer = pair.b.next();
-    assert_true(offer->control.type == Control::Type::offer);
-    assert_string_equal(rule(deliver(*request, pair.b)), fine);
-    assert_false(pair.b.growth_wanted()); // as long as the offer is open
-    assert_string_equal(rule(deliver(*offer, pair.a)), fine);
-    pair.settle();
-    assert_int_equal(pair.b.ring_size(), first);
-    assert_false(pair.b.growth_wanted());
-    pair.b.consume(pair.b.readable());
-    (void)pair.b.settle();
-    pair.settle();
-    for (int i = 0; i < 100 && !pair.b.growth_wanted(); ++i) { // it asks again, if the smaller one holds it up
-        pair.a.stage(pair.a.free_extent(2 * larger.size).length);
-        pair.settle();
-        pair.b.consume(pair.b.readable());
-        (void)pair.b.settle();
-        pair.settle();
-    }
-    assert_true(pair.b.growth_wanted());
-    assert_string_equal(rule(pair.broken), fine);
-}
-
-void test_a_move_to_a_smaller_ring_that_the_core_refuses_is_undone(void**) {
-    Growing pair;
-    pair.grow_and_read();
-    pair.a.stage(larger.size / 2);
-    pair.run(pair.a, pair.b);
-    pair.b.consume(pair.b.readable());
-    pair.b.supply(smaller);
-    pair.run(pair.b, pair.a);
-    for (int i = 0; i < 3; ++i) {
-        const auto post = pair.a.next();
-        assert_true(post->control.type == Control::Type::move);
-        pair.a.undo(*post);
-        assert_true(pair.a.peer_ring() == larger);
-    }
-    pair.a.stage(2 * first);
-    pair.settle();
-    assert_int_equal(pair.b.ring_size(), first);
-    assert_string_equal(rule(pair.broken), fine);
-    pair.read_out();
-    assert_string_equal(rule(pair.broken), fine);
-}
-
-void test_an_empty_staging_ring_shrinks_at_once(void**) {
-    Growing pair;
-    pair.a.stage(100);
-    pair.run(pair.a, pair.b);
-    assert_int_equal(pair.a.unreleased(), 0);
-    pair.a.move_staging(4096);
-    assert_true(pair.a.settle_staging());
-    assert_int_equal(pair.a.space(), 4096);
-    assert_extent(pair.a.free_extent(5000), 100, 3996);
-}
-
 // ---- the staging ring
 
 void test_staged_bytes_leave_from_where_they_were_staged(void**) {
@@ -553,33 +331,6 @@ void test_an_offer_of_no_sense_is_found_out(void**) {
     }
 }
 
-void test_a_smaller_ring_of_no_sense_is_found_out(void**) {
-    for (const size_t size : {size_t{0}, first - 1}) {
-        Growing pair;
-        pair.grow_and_read();
-        assert_string_equal(rule(pair.a.on_control(pair.b_offers(size))),
-                            "an offer of a ring of the same size, or too small or too large");
-    }
-    Growing pair;
-    pair.a.open(peer_hello(), false, 65536); // which did not say that its ring changes
-    assert_string_equal(rule(pair.a.on_control(pair.b_offers(first))), "an offer of a ring that was not asked for");
-}
-
-void test_a_second_offer_is_found_out(void**) {
-    Growing pair;
-    pair.grow_and_read();
-    assert_string_equal(rule(pair.a.on_control(pair.b_offers(first))), fine);
-    assert_string_equal(rule(pair.a.on_control(pair.b_offers(first))), "an offer of a ring that was not asked for");
-}
-
-void test_data_beyond_the_smaller_ring_is_found_out(void**) {
-    Growing pair;
-    pair.grow_and_read();
-    pair.b.supply(smaller);
-    pair.settle();
-    assert_string_equal(rule(pair.b.on_data(immediate(first + 1))), "data beyond the receive ring");
-}
-
 void test_an_offer_still_acknowledges_and_no_more_than_was_sent(void**) {
     Growing pair;
     pair.stall_until_asked();
@@ -645,13 +396,6 @@ int main() {
         cmocka_unit_test(test_the_window_is_that_of_the_larger_ring),
         cmocka_unit_test(test_a_ring_grows_again_up_to_its_limit),
         cmocka_unit_test(test_no_third_ring_before_the_first_is_read),
-        cmocka_unit_test(test_a_smaller_ring_needs_no_request),
-        cmocka_unit_test(test_a_peer_that_does_not_support_it_keeps_its_ring),
-        cmocka_unit_test(test_a_ring_with_unread_bytes_stays),
-        cmocka_unit_test(test_the_smaller_ring_starts_empty),
-        cmocka_unit_test(test_a_request_that_crosses_an_offer_of_a_smaller_ring_is_void),
-        cmocka_unit_test(test_a_move_to_a_smaller_ring_that_the_core_refuses_is_undone),
-        cmocka_unit_test(test_an_empty_staging_ring_shrinks_at_once),
         cmocka_unit_test(test_staged_bytes_leave_from_where_they_were_staged),
         cmocka_unit_test(test_an_abort_leaves_nothing_in_the_old_staging_ring),
         cmocka_unit_test(test_what_the_core_refuses_is_said_again),
@@ -661,9 +405,6 @@ int main() {
         cmocka_unit_test(test_a_second_request_is_found_out),
         cmocka_unit_test(test_an_offer_that_was_not_asked_for_is_found_out),
         cmocka_unit_test(test_an_offer_of_no_sense_is_found_out),
-        cmocka_unit_test(test_a_smaller_ring_of_no_sense_is_found_out),
-        cmocka_unit_test(test_a_second_offer_is_found_out),
-        cmocka_unit_test(test_data_beyond_the_smaller_ring_is_found_out),
         cmocka_unit_test(test_an_offer_still_acknowledges_and_no_more_than_was_sent),
         cmocka_unit_test(test_a_move_that_was_not_offered_is_found_out),
         cmocka_unit_test(test_a_second_move_is_found_out),

@@ -366,13 +366,14 @@ void play_pausing(const std::vector<std::string>& /*arguments*/) {
     Pair pair(core_name(), 0, node_name());
     size_t shrunk = 0;
     const auto start = Clock::now();
-    for (uint64_t i = 0; i < 400 || (shrunk == 0 && milliseconds_since(start) < patience(20000)); ++i) {
-        exchange_bytes(*pair.client, *pair.server, 100003 + i * 5003, 30011, 2 * i);
+    for (uint64_t i = 0; i < 60 || (shrunk == 0 && milliseconds_since(start) < patience(20000)); ++i) {
+        exchange_bytes(*pair.client, *pair.server, 20011 + i * 10007, 30011, 2 * i);
         const size_t before = recv_size(*pair.server);
-        for (int polls = 0; polls < 200; ++polls) {
+        const auto pause = Clock::now();
+        do {
             (void)peek_recv(*pair.server);
             (void)peek_recv(*pair.client);
-        }
+        } while (milliseconds_since(pause) < static_cast<int64_t>(i % 6));
         shrunk += recv_size(*pair.server) < before ? 1 : 0;
     }
     EXPECT(shrunk > 0);

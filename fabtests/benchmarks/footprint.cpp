@@ -5,11 +5,13 @@
 // specifies, both ends in one process, moves one transfer of --size bytes over each in both directions, and divides by
 // the number of ends. Where that has let buffers grow, it does so again when they have shrunk. -p tcp measures bare
 // endpoints of the core, each with a CQ.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 
@@ -138,7 +140,7 @@ struct BarePair {
 };
 
 // `out` and `in` are the caller's: freed ones would leave memory in which the next connections find theirs.
-void exchange(Stream& from, Stream& to, const std::vector<char>& out, std::vector<char>& in) {
+void exchange(Stream& from, Stream& to, std::span<const char> out, std::span<char> in) {
     const size_t size = out.size();
     for (size_t sent = 0, got = 0; got < size;) {
         if (sent < size) {
@@ -230,8 +232,10 @@ int main(int argc, char** argv) {
             } else {
                 streams.push_back(std::make_unique<Pair>(host, o.buffers));
                 buffers_at_first = i == 0 ? total_of_buffers(streams) * (o.iterations + 1) : buffers_at_first;
-                exchange(*streams.back()->client, *streams.back()->server, out, in);
-                exchange(*streams.back()->server, *streams.back()->client, out, in);
+                // The first one's buffers stay small: they are in `before`, and would be given back later.
+                const size_t length = i == 0 ? std::min(o.size, defaults.size) : o.size;
+                exchange(*streams.back()->client, *streams.back()->server, std::span(out).first(length), in);
+                exchange(*streams.back()->server, *streams.back()->client, std::span(out).first(length), in);
             }
             if (i == 0) {
                 before = Footprint();

@@ -40,6 +40,7 @@ announce, unmap, unmapped = (bytes([16, how]) for how in (99, 100, 101))
 maps, take_back = bytes([17, 2]), bytes([18, 2])
 grow = control(6, how=0x0B, kind=b"\x04")
 offer = control(6, how=0x0B, kind=b"\x05") + struct.pack("<I", 65536)
+smaller = control(6, how=0x0B, kind=b"\x05") + struct.pack("<I", 8192)
 move = control(6, how=0x0B, kind=b"\x06")
 supply = struct.pack("<BH", 21, 9000)
 settle = b"\x16"
@@ -64,6 +65,10 @@ seeds = {
     "grows": script(8, data(4000), grow, drain, supply, post, move, data(6000), drain, settle, grow),
     "asks": script(0, *[stage(4096) + post + post + release + credit] * 20, post, offer, post, post, move_staging,
                    stage(6000), post, release, move_staging, peer=hello(ring=4096, features=16)),
+    "shrinks": script(8, data(4000), grow, drain, supply, post, move, data(6000), drain, settle, supply, post, move,
+                      data(3000), drain, settle, data(4096), drain, peer=hello(features=80)),
+    "asked_to_shrink": script(0, smaller, stage(3000), post, post, credit, release, post,
+                              peer=hello(ring=65536, features=80)),
     "flood": script(0, *[credit] * 17),
 }
 for name, content in seeds.items():

@@ -7,9 +7,12 @@
 //
 // A script starts with a byte of modes and the sizes of our buffers, then the hello of the peer, then steps: a byte
 // that names the step, and what that step takes. Numbers come from the input; where it ends, they are zero.
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "prov/rstream/wire/hello.hpp"
@@ -80,6 +83,7 @@ class Fuzz {
 
     [[nodiscard]] bool headers() const { return (modes_ & 1) != 0; }
     void open() {
+        peer_ring_ = peer_.ring_size;
         if (!opened_) {
             opened_ = true;
             link_.open(peer_, headers(), max_chunk, (modes_ & 4) != 0 ? &maps_ : nullptr);
@@ -183,7 +187,9 @@ class Fuzz {
         const char* broken = link_.on_control(control);
         if (broken == nullptr && control.type == Control::Type::offer) {
             believed_.control_arrived = control.control_arrived;
-            require(asked_ && control.argument > link_.peer_ring().size && control.argument <= max_buffer);
+            require((peer_.features & Hello::feature_growth) != 0);
+            require(control.argument < link_.peer_ring().size || (asked_ && control.argument > link_.peer_ring().size));
+            require(control.argument >= min_buffer && control.argument <= max_buffer);
             asked_ = false;
             offered_ = {control.address, control.key, control.argument};
         } else if (broken == nullptr) {
@@ -400,6 +406,11 @@ class Fuzz {
             supplied_ = times > 0;
         } else if (control.type == Control::Type::move && times > 0) {
             require(offered_ && link_.peer_ring() == *offered_);
+            moved_before_ = {peer_ring_, peer_from_};
+            peer_from_ = offered_->size < peer_ring_ ? sent_ : peer_from_; // a smaller ring is empty
+            peer_ring_ = offered_->size;
+        } else if (control.type == Control::Type::move) {
+            std::tie(peer_ring_, peer_from_) = moved_before_;
         }
     }
 
@@ -477,7 +488,7 @@ class Fuzz {
 
     void check() const {
         const size_t readable = link_.readable();
-        require(readable <= std::max(ring_, next_ring_));
+        require(readable <= ring_ + next_ring_);
         for (const size_t skip : {size_t{0}, readable / 2, readable}) {
             const Extent piece = link_.peek(readable, skip);
             const size_t ring = piece.moved ? next_ring_ : ring_;
@@ -485,7 +496,8 @@ class Fuzz {
             require(piece.offset < ring && piece.length <= ring - piece.offset);
         }
         require(link_.space() <= std::max(staging_, next_staging_));
-        require(in_flight(sent_, believed_.consumed) <= static_cast<int64_t>(link_.peer_ring().size));
+        require(in_flight(sent_, std::max(believed_.consumed, peer_from_)) <=
+                static_cast<int64_t>(link_.peer_ring().size));
         require(in_flight(messages_, believed_.data_arrived) <= peer_.data_credits);
         require(in_flight(controls_, believed_.control_arrived) <= peer_.control_credits);
         require(!link_.peer_closed() || link_.peer_finished());
@@ -516,6 +528,9 @@ class Fuzz {
     bool asked_ = false;    // the peer, for a larger ring
     bool supplied_ = false; // the peer was offered one
     std::optional<RemoteRing> offered_;
+    size_t peer_ring_ = 0; // that is written to, and the position from which on it was empty
+    uint64_t peer_from_ = 0;
+    std::pair<size_t, uint64_t> moved_before_;
 };
 
 } // namespace

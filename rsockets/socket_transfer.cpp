@@ -41,7 +41,7 @@ class Segments {
         if (offset_ == 0) {
             return {iov_, count_};
         }
-        // With MSG_TRUNC, a segment may be nowhere: there is no address within that.
+        // With MSG_TRUNC, a segment may have no address, and then nothing is added to it.
         char* at = static_cast<char*>(iov_->iov_base);
         rest_ = {at == nullptr ? nullptr : at + offset_, iov_->iov_len - offset_};
         return {&rest_, 1};

@@ -361,8 +361,8 @@ void test_idle_buffers_shrink_and_grow_again() {
     run_in_child("shrinking", {"FI_RSTREAM_SHRINK_TIMEOUT=30", "FI_RSTREAM_IMMEDIATES=0"}, {"sleep"});
 }
 
-// Data flows while buffers shrink: with a timeout of some milliseconds, they do so in each short pause. (With one, also
-// in the emulator's transfers, and not visibly.)
+// Data flows while buffers shrink: with a timeout of some milliseconds, they do so in each short pause. With a shorter
+// one, they would in the emulator also shrink during a transfer, and be small before the pause.
 void play_pausing(const std::vector<std::string>& /*arguments*/) {
     Pair pair(core_name(), 0, node_name());
     bool grown = false; // on a core whose window never holds up so little, it does not

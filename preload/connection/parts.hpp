@@ -60,7 +60,7 @@ class Parts {
     }
 
   private:
-    // With MSG_TRUNC, a part may be nowhere: there is no address within that.
+    // With MSG_TRUNC, a part may have no address, and then nothing is added to it.
     static char* within(const iovec& part, size_t offset) {
         return part.iov_base == nullptr ? nullptr : static_cast<char*>(part.iov_base) + offset;
     }

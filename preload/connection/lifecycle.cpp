@@ -183,16 +183,28 @@ void forget(int fd) {
 namespace {
 
 // SO_LINGER with a timeout: until the peer's kernel has all bytes. The ring plays the part of its receive buffer, which
-// has space once the peer reads. The kernel does the same for the bytes that it has.
-void linger_in_ring(Connection& c, int fd) {
+// has space once the peer reads; what the peer has requested again must fit into TCP. The kernel does the same for the
+// bytes that it has. Afterwards, the service goes on with the rest, as the kernel does.
+void linger_in_memory(Connection& c, int fd) {
     linger how{};
     socklen_t length = sizeof(how);
-    if (c.segment.load() == nullptr || (c.state.load()->out_epoch.load() & 1) == 0 ||
-        sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) != 0 || how.l_onoff == 0 || how.l_linger <= 0) {
+    if (c.segment.load() == nullptr || sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) != 0 ||
+        how.l_onoff == 0 || how.l_linger <= 0) {
         return;
     }
-    pollfd one{fd, POLLOUT, 0};
-    (void)wait::poll(&one, 1, how.l_linger * int64_t{1000000000}, nullptr);
+    const uint64_t begin = sys::now_ns();
+    const uint64_t timeout_ns = static_cast<uint64_t>(how.l_linger) * 1000000000U;
+    const auto wait_for_space = [&] {
+        const uint64_t waited = sys::now_ns() - begin;
+        pollfd one{fd, POLLOUT, 0};
+        return waited < timeout_ns && wait::poll(&one, 1, static_cast<int64_t>(timeout_ns - waited), nullptr) > 0 &&
+               (one.revents & (POLLERR | POLLHUP)) == 0;
+    };
+    if ((c.state.load()->out_epoch.load() & 1) != 0 && !wait_for_space()) {
+        return;
+    }
+    while (!stream::finish_out(c, fd, false) && wait_for_space()) {
+    }
 }
 
 } // namespace
@@ -238,7 +250,7 @@ Closing before_close(int fd) {
     const bool only = c->numbers.load() == 1;
     const bool careful = (s.gate.load() & gate::careful) != 0;
     if (only && careful && s.open.load() == 1) {
-        linger_in_ring(*c, fd); // the thread may be cancelled there, with the connection still open
+        linger_in_memory(*c, fd); // the thread may be cancelled there, with the connection still open
     }
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &closing.cancel_state);
     if (only) {

@@ -109,7 +109,7 @@ constexpr uint32_t max_frames = 1024; // to come; more of them are a lie
 // The last fd of the program is about to be closed. Null: nothing is kept. The service begins by go_on_lingering().
 Lingering* keep_socket(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
-    if (c.mirrored || s.open.load() != 0 || s.broken || lifecycle::in_vfork_child() || linger_of(fd).l_onoff != 0 ||
+    if (c.mirrored || s.open.load() != 0 || s.broken || lifecycle::in_vfork_child() || aborts(fd) ||
         !service::take_steps_at(sys::now_ns())) {
         return nullptr;
     }

@@ -68,9 +68,9 @@ hold() {
 
 echo "# seed $seed"
 if command -v valgrind >/dev/null 2>&1 && [ -z "$sanitizer" ]; then
-    echo 1..21
+    echo 1..22
 else
-    echo 1..20
+    echo 1..21
 fi
 attack "lies of all kinds" ""
 attack "messages of nothing but descriptors" 1
@@ -81,7 +81,8 @@ hold "shutdown of both directions may follow one that waits for TCP" t
 hold "splice does not wait for a peer that says it has taken bytes" p
 hold "close does not wait for a peer that halts" h
 hold "close does not wait for a peer that reads nothing of what it asks for" r
-hold "close waits with SO_LINGER for a peer that reads soon what it asks for" w
+hold "close waits with SO_LINGER for a peer that reads what it asks for" w
+hold "close with SO_LINGER loses nothing to a peer that reads after its timeout" l
 hold "close loses nothing to a peer that asks for bytes and sends frames" b
 hold "close does not wait for frames that are counted and not sent" c
 if [ -n "$sanitizer" ] || ! command -v valgrind >/dev/null 2>&1; then

@@ -19,7 +19,8 @@ enum class Holds : char {
     taken_splice = 'p',   // the same
     halted_close = 'h',   // asks to stop at a position, and for nothing else
     resent_close = 'r',   // asks for more bytes than TCP takes, and does not read
-    waited_close = 'w',   // the same, and reads soon; the server has set SO_LINGER
+    waited_close = 'w',   // the same, and reads within the server's SO_LINGER timeout
+    late_close = 'l',     // the same, and reads after that
     both_close = 'b',     // the same, and counts frames that it sends before it reads
     shutdowns = 't',      // the same; shutdown(SHUT_RDWR) follows shutdown(SHUT_WR)
     frames_close = 'c',   // counts frames that it does not send

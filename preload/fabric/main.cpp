@@ -27,6 +27,8 @@ int main() {
     setenv("RS_WMEM_DEFAULT", "0", 0);
     // The provider's default has tcp as well, which listens for strangers and is for tests: it must be asked for.
     setenv("FI_RSTREAM_CORE", "verbs", 0);
+    // RoCE repeats for ever what nobody acknowledges. But TCP may still work, or is in any case what programs expect.
+    setenv("FI_RSTREAM_USER_TIMEOUT", "5000", 0);
     // The dispositions and the mask that the program has set are not for the worker.
     for (int number = 1; number < NSIG; ++number) {
         signal(number, SIG_DFL);

@@ -159,6 +159,8 @@ cut() { # SECONDS
 cut_1() { cut 1; }
 cut_5() { cut 5; }
 cut_60() { cut 60; }
+# Of RoCE alone, and until the traffic has gone on: by TCP.
+cut_rdma() { wire cut-rdma "$LAB_WIRE"; }
 # One of each pair.
 kill_a_worker() {
     pair=0
@@ -243,7 +245,9 @@ kind() {
     [ "$bad" -eq 0 ] && [ "$hit" -ge "$runs" ]
 }
 
-for what in ${FABTESTS_CAMPAIGN_KINDS:-remove remove_and_add remove_under_loss cut_1 cut_5 cut_60 kill_a_worker killed executed}; do
+kinds="remove remove_and_add remove_under_loss cut_1 cut_5 cut_60 kill_a_worker killed executed"
+[ "$LAB_WIRE" != roce ] || kinds="$kinds cut_rdma"
+for what in ${FABTESTS_CAMPAIGN_KINDS:-$kinds}; do
     case $what in
     killed | executed) t "$what" kind "$what" "$what" ;;
     *) t "$what" kind "$what" disturbed "$what" ;;

@@ -43,6 +43,27 @@ beside_impostor_once() {
     return $status
 }
 
+# RoCE's frames are lost, and TCP's are not, from the middle of the traffic on: all of it arrives.
+silent_fabric() {
+    torture test:1:0:fabric drive 4000000 --rounds 1 --patience 100 --pace 100 --disturbed >output 2>&1 &
+    traffic=$!
+    status=0
+    if wait_until 100 grep -q '^# under way' output; then
+        driver=$(sed -n 's/^# under way: process //p' output)
+        kill -USR1 "$driver"
+        wire cut-rdma "$LAB_WIRE"
+        kill -USR2 "$driver"
+    else
+        echo "no traffic"
+        status=1
+    fi
+    wait "$traffic" || status=1
+    wire heal
+    cat output
+    echo "$(count 8) upgrades, $(count 9) returns; $(reasons)"
+    [ "$status" -eq 0 ] && grep -q '^# hit, and returned' output
+}
+
 # A thousand connections of which ten are busy, and then none: what they pin, in KiB.
 pinned() { cat $(pgrep -x rspreload-fabri | sed 's|.*|/proc/&/status|') /dev/null | awk '/^VmPin:/ { n += $2 } END { print n + 0 }'; }
 preloaded() { # in the background: becomes the program
@@ -81,6 +102,11 @@ t "connections that return at random" moved test:1:100:fabric drive 6000000
 t "connections that processes share" moved test:1:0:fabric fork,child,share 4000000
 t "connections that are passed and executed upon" moved test:1:0:fabric pass,keep,exec 2000000
 t "beside an impostor" beside_impostor
+if [ "$LAB_WIRE" = roce ]; then
+    t "a fabric that is silent, while TCP is not" silent_fabric
+else
+    skip "a fabric that is silent, while TCP is not" "iWARP's frames are TCP's"
+fi
 if command -v redis-server >/dev/null 2>&1; then
     t "a thousand connections pin what ten need" a_thousand_connections
 else

@@ -5,7 +5,10 @@
 // Nothing is sent here. The stream reports activity, calls `check` when it is `due`, and posts a probe on request: a
 // remote read of zero bytes, which the peer's adapter answers without its program.
 //
-// Threads: any. A report costs one relaxed or release store for each message; `check` and new settings take the lock.
+// The timer runs only while there is something to detect: with keepalive, always; else while something is outstanding.
+//
+// Threads: any. A report costs a load or a store for each message; `check`, new settings, and the first message after
+// a pause take the lock.
 #pragma once
 
 #include <atomic>
@@ -34,7 +37,11 @@ class Liveness {
     void stop() BASE_EXCLUDES(mutex_);
 
     // ---- activity
-    void on_posted() { posted_.store(true, std::memory_order_relaxed); }
+    void on_posted() BASE_EXCLUDES(mutex_) {
+        if (!posted_.load(std::memory_order_relaxed)) [[unlikely]] {
+            note_posted();
+        }
+    }
     void on_completed() { completed_.store(true, std::memory_order_release); }
     void on_arrival() { arrived_.store(true, std::memory_order_release); }
 
@@ -60,8 +67,9 @@ class Liveness {
     static constexpr uint32_t polls_a_check = 16;
 
   private:
+    void note_posted() BASE_EXCLUDES(mutex_);
     void set_time(Time when) BASE_REQUIRES(mutex_);
-    [[nodiscard]] Time next_time() const BASE_REQUIRES(mutex_);
+    [[nodiscard]] Time next_time(bool outstanding) const BASE_REQUIRES(mutex_);
 
     base::Mutex mutex_; // a leaf
     base::Descriptor timer_ BASE_GUARDED_BY(mutex_);
@@ -73,6 +81,7 @@ class Liveness {
     std::atomic<bool> user_timeout_on_{false};
     std::atomic<uint32_t> polls_{0};     // approximate: threads may count at once
     std::atomic<bool> posted_{false};    // a work request, since the last probe
+    std::atomic<bool> rests_{false};     // the user timeout: no check is due until something is posted
     std::atomic<bool> completed_{false}; // a work request, since the last check
     std::atomic<bool> arrived_{false};   // an arrival, since the last check
     std::atomic<bool> probe_wanted_{false};

@@ -4,12 +4,14 @@
 // When unacknowledged data ends a connection, where the core itself would retransmit forever. Without I/O and without a
 // clock, as in keepalive_timer.hpp. The connection is checked four times within the timeout, and only such checks
 // count: answers may wait unread for a program that made no calls. So a loss is detected between one and five quarters
-// of the timeout after the first unacknowledged byte. An end with nothing in flight sends no probes.
+// of the timeout after the first unacknowledged byte, or the last arrival. An end with nothing in flight sends no
+// probes, and none is sent while messages arrive.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <utility>
 
 namespace rstream {
 
@@ -25,13 +27,18 @@ class UserTimeout {
         on_ = milliseconds != 0;
         period_ = std::chrono::milliseconds(std::max<size_t>((milliseconds + checks - 1) / checks, 1));
         silent_ = 0;
-        due_ = now + period_;
+        waits_ = received_ = moved_ = false;
+        resume(now);
     }
     void stop() { on_ = false; }
+    // Something is outstanding again, after checks had paused.
+    void resume(Time now) { due_ = now + period_; }
     [[nodiscard]] bool on() const { return on_; }
 
     // Activity that only a live peer can have caused.
-    void received() { silent_ = 0; }
+    void received() { received_ = true; }
+    // Activity that the peer has caused, unless the adapter only buffers.
+    void moved() { moved_ = true; }
 
     [[nodiscard]] Time due() const { return due_; }
 
@@ -41,11 +48,15 @@ class UserTimeout {
             return Verdict::well;
         }
         due_ = now + period_;
-        if (!outstanding) {
+        const bool received = std::exchange(received_, false);
+        const bool moved = std::exchange(moved_, false);
+        const bool waited = std::exchange(waits_, outstanding);
+        if (!outstanding || received) {
             silent_ = 0;
             return Verdict::well;
         }
-        return ++silent_ > checks ? Verdict::lost : Verdict::ask;
+        silent_ = waited && !moved ? silent_ + 1 : 0;
+        return silent_ >= checks ? Verdict::lost : Verdict::ask;
     }
 
   private:
@@ -53,7 +64,10 @@ class UserTimeout {
 
     bool on_ = false;
     std::chrono::milliseconds period_{};
-    size_t silent_ = 0;
+    size_t silent_ = 0;  // checks in a row
+    bool waits_ = false; // something was outstanding at the last check
+    bool received_ = false;
+    bool moved_ = false;
     Time due_;
 };
 

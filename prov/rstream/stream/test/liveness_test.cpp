@@ -152,6 +152,18 @@ void test_a_probe_that_was_answered_covers_what_was_posted_before(void** state) 
     assert_check(liveness, 500, Verdict::well);
 }
 
+void test_messages_that_arrive_make_probes_unnecessary(void** state) {
+    Liveness& liveness = of(state);
+    liveness.start(user_timeout, at(0));
+    liveness.on_posted();
+    for (int i = 1; i <= 20; ++i) {
+        liveness.on_arrival();
+        assert_check(liveness, 250 * i, Verdict::well);
+    }
+    assert_false(liveness.probe_wanted());
+    assert_check(liveness, 250 * 21, Verdict::ask);
+}
+
 void test_a_refused_probe_leaves_what_was_posted_in_doubt(void** state) {
     Liveness& liveness = of(state);
     liveness.start(user_timeout, at(0));
@@ -180,6 +192,45 @@ void test_the_timer_wakes_a_waiter_when_a_check_is_due(void** state) {
     liveness.start({1, 1, 3}, now);
     liveness.stop();
     assert_int_equal(poll(&timer, 1, 20), 0);
+}
+
+// Milliseconds until the timer expires, -1: it is not set.
+int64_t timer_left(Liveness& liveness) {
+    itimerspec spec{};
+    assert_int_equal(timerfd_gettime(liveness.timer_fd(), &spec), 0);
+    const int64_t left = spec.it_value.tv_sec * 1000 + spec.it_value.tv_nsec / 1000000;
+    return spec.it_value.tv_sec == 0 && spec.it_value.tv_nsec == 0 ? -1 : left;
+}
+
+// Else a thousand idle connections would wake their program hundreds of times a second.
+void test_the_timer_of_the_user_timeout_rests_while_nothing_is_outstanding(void** state) {
+    constexpr KeepaliveSettings long_timeout{.timeout = 4000000};
+    Liveness& liveness = of(state);
+    liveness.set_timer(base::Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)));
+    auto now = std::chrono::steady_clock::now();
+    liveness.start(long_timeout, now);
+    assert_true(timer_left(liveness) > 900000);
+    const auto check = [&](Verdict wanted) {
+        now += std::chrono::seconds(1000);
+        assert_int_equal(static_cast<int>(liveness.check(now)), static_cast<int>(wanted));
+    };
+    check(Verdict::well);
+    assert_int_equal(timer_left(liveness), -1);
+    check(Verdict::well);
+    assert_int_equal(timer_left(liveness), -1);
+    liveness.on_posted();
+    assert_true(timer_left(liveness) > 900000);
+    check(Verdict::ask);
+    post_probe(liveness);
+    assert_true(timer_left(liveness) > 900000);
+    check(Verdict::ask);
+    assert_true(timer_left(liveness) > 900000);
+    liveness.probe_answered();
+    check(Verdict::well);
+    assert_int_equal(timer_left(liveness), -1);
+    liveness.start({.idle = 5000000, .interval = 1000, .count = 3, .timeout = 4000000}, now);
+    check(Verdict::well);
+    assert_true(timer_left(liveness) > 3900000); // that of keepalive alone
 }
 
 // ---- KernelKeepalive
@@ -237,6 +288,8 @@ int main() {
         test(test_a_completion_proves_that_data_was_acknowledged),
         test(test_a_completion_behind_a_probe_proves_nothing),
         test(test_a_probe_that_was_answered_covers_what_was_posted_before),
+        test(test_messages_that_arrive_make_probes_unnecessary),
+        test(test_the_timer_of_the_user_timeout_rests_while_nothing_is_outstanding),
         test(test_a_refused_probe_leaves_what_was_posted_in_doubt),
         test(test_the_timer_wakes_a_waiter_when_a_check_is_due),
         cmocka_unit_test(test_without_a_socket_the_kernel_can_be_told_nothing),

@@ -145,10 +145,34 @@ void test_what_is_heard_begins_the_user_timeout_anew(void**) {
         assert_timeout(timeout, 250 * i, true, UserTimeout::Verdict::ask);
     }
     timeout.received();
-    for (int i = 5; i <= 8; ++i) {
+    assert_timeout(timeout, 1250, true, UserTimeout::Verdict::well); // no probe is necessary
+    for (int i = 6; i <= 8; ++i) {
         assert_timeout(timeout, 250 * i, true, UserTimeout::Verdict::ask);
     }
     assert_timeout(timeout, 2250, true, UserTimeout::Verdict::lost);
+}
+
+void test_what_an_adapter_takes_begins_the_user_timeout_anew_and_is_asked_after(void**) {
+    UserTimeout timeout = timeout_of_a_second();
+    for (int i = 1; i <= 20; ++i) {
+        timeout.moved();
+        assert_timeout(timeout, 250 * i, true, UserTimeout::Verdict::ask);
+    }
+    for (int i = 21; i <= 23; ++i) {
+        assert_timeout(timeout, 250 * i, true, UserTimeout::Verdict::ask);
+    }
+    assert_timeout(timeout, 6000, true, UserTimeout::Verdict::lost);
+}
+
+void test_checks_that_had_paused_begin_with_a_whole_period(void**) {
+    UserTimeout timeout = timeout_of_a_second();
+    assert_timeout(timeout, 250, false, UserTimeout::Verdict::well);
+    timeout.resume(at(10000));
+    assert_timeout(timeout, 10249, true, UserTimeout::Verdict::well);
+    for (int i = 1; i <= 4; ++i) {
+        assert_timeout(timeout, 10000 + 250 * i, true, UserTimeout::Verdict::ask);
+    }
+    assert_timeout(timeout, 11250, true, UserTimeout::Verdict::lost);
 }
 
 void test_a_program_that_was_away_finds_no_timeout(void**) {
@@ -273,6 +297,8 @@ int main() {
         cmocka_unit_test(test_unacknowledged_data_is_asked_after_and_given_up_after_the_time),
         cmocka_unit_test(test_an_end_with_nothing_under_way_is_left_alone),
         cmocka_unit_test(test_what_is_heard_begins_the_user_timeout_anew),
+        cmocka_unit_test(test_what_an_adapter_takes_begins_the_user_timeout_anew_and_is_asked_after),
+        cmocka_unit_test(test_checks_that_had_paused_begin_with_a_whole_period),
         cmocka_unit_test(test_a_program_that_was_away_finds_no_timeout),
         cmocka_unit_test(test_a_user_timeout_of_none_never_ends_anything),
         cmocka_unit_test(test_writes_are_large_until_one_is_late),

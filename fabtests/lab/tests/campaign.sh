@@ -26,6 +26,9 @@
 # the rests and the emulator alone make such pauses. If anything fails in a pair, that counts as one failure, and no
 # connection of that pair as hit.
 #
+# A cut lasts longer than it should: when many connections repeat at once, rxe lets nothing else run, for tens of seconds.
+# The table has how long it was.
+#
 # In the environment: FABTESTS_CAMPAIGN_RUNS, connections to be hit by each kind (100); FABTESTS_CAMPAIGN_KINDS (all, see the
 # end); FABTESTS_CAMPAIGN_PAIRS at once (2) and FABTESTS_CAMPAIGN_CONNECTIONS of each (8), both more for cuts of a minute;
 # FABTESTS_CAMPAIGN_SEED (the time).
@@ -152,9 +155,11 @@ remove_and_add() {
     sleep 2
 }
 cut() { # SECONDS
+    cut_begun=$(milliseconds)
     wire cut "$LAB_WIRE"
     sleep "$1"
     wire heal "$LAB_WIRE"
+    echo $(($(milliseconds) - cut_begun)) >>cuts
 }
 cut_1() { cut 1; }
 cut_5() { cut 5; }
@@ -217,6 +222,7 @@ kind() {
     bad=0 hit=0 returned=0 disturbances=0 resets=0 moved=0 idle=0
     : >pauses
     : >pauses_before
+    : >cuts
     begun=$(milliseconds)
     while [ "$hit" -lt "$runs" ] && [ $((bad + idle)) -lt 10 ]; do
         disturbances=$((disturbances + 1))
@@ -240,6 +246,7 @@ kind() {
     [ ! -s pauses_before ] || text="$text, $returned connections returned to TCP"
     text="$text; pause, ms: median $(quantile 0.5 pauses), at most $(quantile 1 pauses)"
     [ ! -s pauses_before ] || text="$text (before: $(quantile 0.5 pauses_before), $(quantile 1 pauses_before))"
+    [ ! -s cuts ] || text="$text; the wire was cut for $(quantile 0.5 cuts) ms in the median, $(quantile 1 cuts) at most"
     text="$text; $((($(milliseconds) - begun) / 1000)) s"
     echo "$text" >>table
     [ "$bad" -eq 0 ] && [ "$hit" -ge "$runs" ]

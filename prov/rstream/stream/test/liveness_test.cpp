@@ -5,8 +5,10 @@
 // What the clock alone decides is in timing_test; the kernel's part is tried on a TCP socket that is not connected.
 #include "prov/rstream/stream/liveness.hpp"
 
+#include <atomic>
 #include <cerrno>
 #include <memory>
+#include <thread>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -233,6 +235,46 @@ void test_the_timer_of_the_user_timeout_rests_while_nothing_is_outstanding(void*
     assert_true(timer_left(liveness) > 3900000); // that of keepalive alone
 }
 
+// Whichever comes first, the post or the check that would let the timer rest: the timer is set in the end.
+void test_the_timer_does_not_rest_when_a_thread_posts_during_the_check(void** state) {
+    constexpr KeepaliveSettings long_timeout{.timeout = 4000000};
+    constexpr int rounds = 20000;
+    Liveness& liveness = of(state);
+    liveness.set_timer(base::Descriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)));
+    auto now = std::chrono::steady_clock::now();
+    liveness.start(long_timeout, now);
+    std::atomic<int> begun{0};
+    std::atomic<int> done{0};
+    const auto await = [](const std::atomic<int>& count, int wanted) {
+        while (count.load() < wanted) {
+            std::this_thread::yield();
+        }
+    };
+    std::thread poster([&] {
+        for (int i = 0; i < rounds; ++i) {
+            await(begun, i + 1);
+            for (int delay = i % 256; delay > 0; --delay) { // so that it meets each moment of a check
+                std::atomic_signal_fence(std::memory_order_seq_cst);
+            }
+            liveness.on_posted();
+            done = i + 1;
+        }
+    });
+    int resting = 0;
+    for (int i = 0; i < rounds; ++i) {
+        now += std::chrono::seconds(1000);
+        begun = i + 1;
+        (void)liveness.check(now);
+        await(done, i + 1);
+        resting += timer_left(liveness) < 0 ? 1 : 0;
+        liveness.begin_probe();
+        liveness.probe_posted();
+        liveness.probe_answered();
+    }
+    poster.join();
+    assert_int_equal(resting, 0);
+}
+
 // ---- KernelKeepalive
 
 int option(int fd, int level, int name) {
@@ -290,6 +332,7 @@ int main() {
         test(test_a_probe_that_was_answered_covers_what_was_posted_before),
         test(test_messages_that_arrive_make_probes_unnecessary),
         test(test_the_timer_of_the_user_timeout_rests_while_nothing_is_outstanding),
+        test(test_the_timer_does_not_rest_when_a_thread_posts_during_the_check),
         test(test_a_refused_probe_leaves_what_was_posted_in_doubt),
         test(test_the_timer_wakes_a_waiter_when_a_check_is_due),
         cmocka_unit_test(test_without_a_socket_the_kernel_can_be_told_nothing),

@@ -357,9 +357,10 @@ ssize_t write_kernel(Connection& c, int fd, Parts& parts, int flags) {
 }
 
 // For the second end to switch, if its program only sends: the first end may never write, and this one may never read.
+// Of a far end, the service switches without being asked, see attend().
 void help_to_switch(Connection& c, int fd) {
     ConnectionState& s = *c.state.load();
-    if (c.out_index() == 0 || ((s.out_epoch.load() | s.in_epoch.load()) & 1) != 0 || s.hold || c.mirrored) {
+    if (c.out_index() == 0 || ((s.out_epoch.load() | s.in_epoch.load()) & 1) != 0 || s.hold || is_recovering(c)) {
         return;
     }
     if ((c.in_ring().writer.epoch.load(std::memory_order_acquire) & 1) != 0) {
@@ -370,7 +371,9 @@ void help_to_switch(Connection& c, int fd) {
         }
         return;
     }
-    ask_to_switch(c);
+    if (!c.mirrored) {
+        ask_to_switch(c);
+    }
 }
 
 // Whether the next byte goes by the kernel: 1, 0, or -errno.

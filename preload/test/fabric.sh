@@ -57,7 +57,7 @@ if [ -n "$sanitizer" ]; then
     exit $failed
 fi
 long=${FABRIC_LONG:+yes}
-echo "1..$([ "$long" = yes ] && echo 14 || echo 10)"
+echo "1..$([ "$long" = yes ] && echo 15 || echo 11)"
 for way in test:1:0:fabric test:1:100:fabric; do
     for actions in drive fork,child,share,pass,keep,exec ${long:+drive,kill}; do
         run "$way" "$actions" "$bytes"
@@ -78,7 +78,7 @@ calls() {
     done
 }
 for case in both_ends_send_before_they_receive a_connection_goes_on_that_was_idle a_short_write_is_followed_by_an_edge \
-    a_reset_by_an_end_that_splices_is_an_error; do
+    a_reset_by_an_end_that_splices_is_an_error bytes_of_one_direction_move_whichever_end_goes_first; do
     calls $case
     tell $? $case
 done

@@ -103,11 +103,18 @@ Pair pair() {
     return made;
 }
 
-bool may_be_upgraded(int fd) {
-    static auto* path_of = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "rspreload_path"));
-    constexpr int both_in_memory = 3; // see stats/query.cpp
-    return setting("CALLS_EXCHANGES", 0) > 0 && path_of != nullptr && path_of(fd) != both_in_memory;
+namespace {
+
+// What is less may still come.
+bool reaches(int fd, int path) {
+    static auto* path_of = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "rspreload_path")); // stats/query.cpp
+    return setting("CALLS_EXCHANGES", 0) <= 0 || path_of == nullptr || path_of(fd) >= path;
 }
+
+} // namespace
+
+bool may_be_upgraded(int fd) { return !reaches(fd, 3); }
+bool may_still_move(int fd) { return !reaches(fd, 2); }
 
 void exchange(int client, int server) {
     const auto exchange_once = [&] {

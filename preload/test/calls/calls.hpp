@@ -50,6 +50,7 @@ Pair pair();
 void exchange(int client, int server);
 // The library upgrades connections here, but has not upgraded this one yet.
 bool may_be_upgraded(int fd);
+bool may_still_move(int fd); // the same of its first direction
 void close_all(const Pair& pair);
 // Bytes go both ways.
 void say_echo(int client, int server);

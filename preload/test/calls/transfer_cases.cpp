@@ -503,3 +503,42 @@ CALLS_CASE(a_call_in_a_signal_handler) {
     SAY(recv(one.client, text, 6, MSG_WAITALL));
     say("%s", text);
 }
+
+namespace {
+
+// A pair that has exchanged nothing, of which that end has the smaller port.
+Pair new_pair(bool server_first) {
+    for (;;) {
+        Pair made{};
+        made.listener = listener();
+        made.client = connected_to(made.listener);
+        made.server = accept(made.listener, nullptr, nullptr);
+        MUST(made.server >= 0);
+        if ((ntohs(address_of(made.server).sin_port) < ntohs(address_of(made.client).sin_port)) == server_first) {
+            return made;
+        }
+        close_all(made);
+    }
+}
+
+} // namespace
+
+// The ends agree by their addresses which of them goes first. Neither does both, send and receive.
+CALLS_CASE(bytes_of_one_direction_move_whichever_end_goes_first) {
+    constexpr int most_bytes = 8000; // a millisecond each at least
+    for (const bool server_first : {false, true}) {
+        for (const bool server_sends : {false, true}) {
+            const Pair p = new_pair(server_first);
+            const int from = server_sends ? p.server : p.client;
+            const int to = server_sends ? p.client : p.server;
+            int left = most_bytes;
+            for (; left == most_bytes || (left > 0 && (may_still_move(from) || may_still_move(to))); --left) {
+                char byte = 'x';
+                MUST(write(from, &byte, 1) == 1 && recv(to, &byte, 1, 0) == 1);
+                usleep(1000);
+            }
+            say("%s", left > 0 ? "moved" : "the bytes stay with TCP");
+            close_all(p);
+        }
+    }
+}

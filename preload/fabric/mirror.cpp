@@ -273,6 +273,7 @@ bool Mirror::take_state(const State& state) {
     const uint32_t requested = ours.reader.request.exchange(state.request);
     if (state.grants != far_.grants) {
         ours.wake.consent.store(Consent::given, std::memory_order_release);
+        attend_here_ = true; // the first end switches even if its program never writes: the far end waits for that
     }
     if (state.withdraw != far_.withdraw && state.withdraw == state.grants) {
         uint32_t given = Consent::given;

@@ -3,6 +3,7 @@
 //
 // The limit of descriptors is the program's own, although the library uses numbers above it. limit_test.sh runs it.
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -19,12 +20,15 @@ using preload_test::Connected;
 
 constexpr rlim_t soft = 1024;
 
+// The result, or -errno.
+ssize_t result(ssize_t n) { return n < 0 ? -errno : n; }
+
 void exchange(int a, int b) {
     char byte = 'x';
-    EXPECT_EQ(send(a, &byte, 1, 0), 1);
-    EXPECT_EQ(recv(b, &byte, 1, 0), 1);
-    EXPECT_EQ(send(b, &byte, 1, 0), 1);
-    EXPECT_EQ(recv(a, &byte, 1, 0), 1);
+    EXPECT_EQ(result(send(a, &byte, 1, 0)), 1);
+    EXPECT_EQ(result(recv(b, &byte, 1, 0)), 1);
+    EXPECT_EQ(result(send(b, &byte, 1, 0)), 1);
+    EXPECT_EQ(result(recv(a, &byte, 1, 0)), 1);
 }
 
 // Connections that are upgraded, so that the library makes descriptors, on other threads.

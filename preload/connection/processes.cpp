@@ -171,8 +171,19 @@ void leave_shared_to_the_kernel() {
     });
 }
 
+// Another thread has begun them since before_fork(): the child is not counted as a holder of them, and does not know of
+// them. Their states may be those of other connections soon.
+void forget_uncounted() {
+    table::for_each_connection([](int fd, Connection& c) {
+        if (c.forks.load() == 0) {
+            (void)table::take(fd);
+        }
+    });
+}
+
 void after_fork_in_child() {
     owner = getpid();
+    forget_uncounted();
     connections_after_fork();
     const bool sees_parent = forget_thread_id();
     if (forks_inside) {

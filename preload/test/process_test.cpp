@@ -24,6 +24,7 @@
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "fabtests/common/test.hpp"
@@ -44,6 +45,43 @@ using namespace preload_test;
     }
     closedir(all);
     return found;
+}
+
+// Children are made by one thread while others make connections, of which the children know nothing.
+[[maybe_unused]] void test_children_are_made_while_connections_begin() {
+    constexpr int children = 1500;
+    std::atomic<bool> enough{false};
+    std::atomic<int> failed{0}; // errno
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) {
+        threads.emplace_back([&] {
+            while (!enough && failed == 0) {
+                const Connected pair;
+                for (int k = 0; k < 60 && failed == 0; ++k) {
+                    char byte = 'x';
+                    const int from = k % 2 == 0 ? pair.a : pair.b;
+                    const int to = k % 2 == 0 ? pair.b : pair.a;
+                    if (send(from, &byte, 1, MSG_NOSIGNAL) != 1 || recv(to, &byte, 1, 0) != 1) {
+                        failed = errno != 0 ? errno : -1;
+                    }
+                }
+            }
+        });
+    }
+    for (int i = 0; i < children && failed == 0; ++i) {
+        const pid_t child = fork();
+        if (child == 0) {
+            _exit(0);
+        }
+        int status = -1;
+        EXPECT_EQ(waitpid(child, &status, 0), child);
+        EXPECT_EQ(status, 0);
+    }
+    enough = true;
+    for (std::thread& one : threads) {
+        one.join();
+    }
+    EXPECT_EQ(failed.load(), 0);
 }
 
 [[maybe_unused]] void test_a_program_gets_every_descriptor_up_to_its_limit() {
@@ -418,6 +456,7 @@ int main() {
     const CMUnitTest tests[] = {
 // A sanitizer needs large stacks, and does not survive that a process with threads forks.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+        FABTEST(test_children_are_made_while_connections_begin),
         FABTEST(test_a_program_gets_every_descriptor_up_to_its_limit),
         FABTEST(test_a_child_and_a_program_see_the_same_limit),
         FABTEST(test_no_descriptor_of_the_library_is_inherited_by_exec),

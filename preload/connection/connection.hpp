@@ -41,7 +41,7 @@ struct Connection {
     std::atomic<bool> left{false};      // this process is about to close it, see ConnectionState::open
     std::atomic<bool> resets{false};    // the library has changed SO_LINGER, for a close that must reset
     linger linger_before{};             // the program's, then
-    std::atomic<int> forks{0};          // in progress: a child that may have it is counted as a holder
+    int seen_by_child = 0;              // used while a child begins
     std::atomic<bool> standard{false};  // pinned because one of its fds is a standard stream
     std::atomic<bool> same_user{false}; // this process and the peer's run as the same user
     std::atomic<uid_t> peer_user{0};

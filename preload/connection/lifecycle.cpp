@@ -149,7 +149,6 @@ Connection* began(int fd, Role role) {
     c->refusals = 0;
     c->left = false;
     c->resets = false;
-    c->forks = 0;
     c->attached = false;
     c->standard = false;
     c->watches = nullptr;

@@ -118,43 +118,142 @@ namespace {
 // Whether the calling thread is forking in a signal handler that has interrupted it while it holds a connection's lock.
 thread_local bool forks_inside = false;
 
-// Children share connections: one more process holds each. Counted by one fd each: several may refer to one.
+// Children share connections: one more process holds each. Counted by one fd each: several may refer to one. Other
+// threads begin and close connections until the child is made: the child goes by what was counted for it.
+struct Counted {
+    struct Entry {
+        Connection* connection;
+        ConnectionState* state; // is not recycled before the child has left it
+    };
+    Counted* outer; // of a fork that a signal handler has interrupted
+    size_t capacity;
+    size_t used;
+
+    Entry* entries() { return reinterpret_cast<Entry*>(this + 1); }
+    static size_t bytes(size_t capacity) { return sizeof(Counted) + capacity * sizeof(Entry); }
+};
+constinit thread_local Counted* counted = nullptr;
+constinit Counted no_memory{}; // all connections are counted, and the child goes by what it has
+
+Counted* begin_to_count() {
+    constexpr size_t further = 64;
+    size_t capacity = further;
+    table::for_each_connection([&](int, Connection&) { ++capacity; });
+    const long made = sys::call(SYS_mmap, nullptr, Counted::bytes(capacity), PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (made < 0 && made > -4096) {
+        return &no_memory;
+    }
+    auto* const begun = reinterpret_cast<Counted*>(made); // NOLINT(performance-no-int-to-ptr)
+    begun->outer = counted;
+    begun->capacity = capacity;
+    return begun;
+}
+
+void end_counting() {
+    Counted* const done = counted;
+    if (done == nullptr) {
+        return;
+    }
+    counted = done->outer;
+    if (done != &no_memory) {
+        sys::call(SYS_munmap, done, Counted::bytes(done->capacity));
+    }
+}
+
+// False: another thread has just closed it.
+bool add_holder(ConnectionState& s) {
+    uint32_t holders = s.holders.load();
+    while (holders != 0 && !s.holders.compare_exchange_weak(holders, holders + 1)) {
+    }
+    if (holders != 0) {
+        s.open.fetch_add(1);
+    }
+    return holders != 0;
+}
+
+void remove_holder(ConnectionState& s) {
+    s.open.fetch_sub(1);
+    s.holders.fetch_sub(1);
+}
+
 void before_fork() {
     forks_inside = false;
     table::for_each_set([](int, EpollSet& set) {
         set.leave_wakeup();
         set.share();
     });
+    counted = begin_to_count();
     table::for_each_connection([](int fd, Connection& c) {
-        if (c.fd.load() == fd) {
-            watches_closing(c);
-            if (c.mirrored) {
-                c.shared().mirror.shared = 1;
-            }
-            stream::push(c, fd); // this process may end before its service would do that
-            ConnectionState& s = *c.state.load();
-            s.open.fetch_add(1);
-            s.holders.fetch_add(1);
-            c.forks.fetch_add(1);
-            const bool reads = s.read_lock.note_fork();
-            const bool writes = s.write_lock.note_fork();
-            forks_inside = forks_inside || reads || writes;
+        const bool listed = counted != &no_memory;
+        if (c.fd.load() != fd || (listed && counted->used == counted->capacity)) {
+            return;
         }
+        watches_closing(c);
+        if (c.mirrored) {
+            c.shared().mirror.shared = 1;
+        }
+        stream::push(c, fd); // this process may end before its service would do that
+        ConnectionState& s = *c.state.load();
+        if (!add_holder(s)) {
+            return;
+        }
+        if (listed) {
+            counted->entries()[counted->used++] = {&c, &s};
+        }
+        const bool reads = s.read_lock.note_fork();
+        const bool writes = s.write_lock.note_fork();
+        forks_inside = forks_inside || reads || writes;
     });
 }
 
 void after_fork_in_parent(bool made) {
     table::for_each_set([](int, EpollSet& set) { set.after_fork_in_parent(); });
-    table::for_each_connection([&](int fd, Connection& c) {
-        if (c.fd.load() != fd || c.forks.load() == 0) { // it has begun since
-            return;
+    for (size_t i = 0; !made && i < counted->used; ++i) {
+        remove_holder(*counted->entries()[i].state);
+    }
+    if (!made && counted == &no_memory) {
+        table::for_each_connection([](int fd, Connection& c) {
+            if (c.fd.load() == fd) {
+                remove_holder(*c.state.load());
+            }
+        });
+    }
+    end_counting();
+}
+
+// In a child: what other threads of the parent have begun since was not counted, and the child does not know of it: its
+// state may be another connection's soon. What they have closed since, the child does not have.
+void go_by_what_was_counted() {
+    if (counted == nullptr || counted == &no_memory) { // null: clone(2) has given the child a thread area of its own
+        end_counting();
+        return;
+    }
+    enum Seen : int { no, as_counted, in_table };
+    table::for_each_connection([](int, Connection& c) { c.seen_by_child = no; });
+    const auto each = [](auto&& body) {
+        for (size_t i = 0; i < counted->used; ++i) {
+            body(counted->entries()[i]);
         }
-        c.forks.fetch_sub(1);
-        if (!made) {
-            c.state.load()->open.fetch_sub(1);
-            c.state.load()->holders.fetch_sub(1);
+    };
+    each([](const Counted::Entry& entry) {
+        if (entry.connection->state.load() == entry.state) {
+            entry.connection->seen_by_child = as_counted;
         }
     });
+    table::for_each_connection([](int fd, Connection& c) {
+        if (c.seen_by_child == no) {
+            (void)table::take(fd);
+        } else {
+            c.seen_by_child = in_table;
+        }
+    });
+    each([](const Counted::Entry& entry) {
+        if (entry.connection->state.load() != entry.state || entry.connection->seen_by_child != in_table) {
+            remove_holder(*entry.state);
+        }
+    });
+    end_counting();
 }
 
 // In a child in another PID namespace: a process there that is killed while it holds a lock would block the others.
@@ -171,19 +270,9 @@ void leave_shared_to_the_kernel() {
     });
 }
 
-// Another thread has begun them since before_fork(): the child is not counted as a holder of them, and does not know of
-// them. Their states may be those of other connections soon.
-void forget_uncounted() {
-    table::for_each_connection([](int fd, Connection& c) {
-        if (c.forks.load() == 0) {
-            (void)table::take(fd);
-        }
-    });
-}
-
 void after_fork_in_child() {
     owner = getpid();
-    forget_uncounted();
+    go_by_what_was_counted();
     connections_after_fork();
     const bool sees_parent = forget_thread_id();
     if (forks_inside) {
@@ -200,7 +289,6 @@ void after_fork_in_child() {
             auto& c = *reinterpret_cast<Connection*>(what);
             c.requested = 0;
             c.used = false;
-            c.forks = 0;
             if (c.left.exchange(false)) { // another thread of the parent was about to close it
                 (void)stream::undo_close(c);
             }

@@ -84,6 +84,51 @@ using namespace preload_test;
     EXPECT_EQ(failed.load(), 0);
 }
 
+// As a server with threads, each of which accepts, and has a child serve what it has accepted.
+[[maybe_unused]] void test_threads_fork_children_that_serve_their_connections() {
+    constexpr int connections = 100;
+    constexpr int exchanges = 60;
+    std::atomic<int> failed{0};
+    const auto exchange = [](int from, int to, int k) {
+        const char sent = static_cast<char>('a' + k % 26);
+        char got = 0;
+        return send(from, &sent, 1, MSG_NOSIGNAL) == 1 && recv(to, &got, 1, 0) == 1 && got == sent;
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+        threads.emplace_back([&] {
+            for (int n = 0; n < connections && failed == 0; ++n) {
+                const Connected pair;
+                bool well = true;
+                for (int k = 0; k < exchanges; ++k) {
+                    well = well && exchange(pair.a, pair.b, k) && exchange(pair.b, pair.a, k);
+                }
+                const pid_t child = fork();
+                if (child == 0) {
+                    for (char byte = 0; recv(pair.b, &byte, 1, 0) == 1 && send(pair.b, &byte, 1, MSG_NOSIGNAL) == 1;) {
+                        if (byte == 'a' + (exchanges - 1) % 26) {
+                            _exit(0);
+                        }
+                    }
+                    _exit(1);
+                }
+                for (int k = exchanges - 26; k < exchanges && well; ++k) {
+                    const char sent = static_cast<char>('a' + k % 26);
+                    char got = 0;
+                    well = send(pair.a, &sent, 1, MSG_NOSIGNAL) == 1 && recv(pair.a, &got, 1, 0) == 1 && got == sent;
+                }
+                int status = -1;
+                well = waitpid(child, &status, 0) == child && status == 0 && well;
+                failed += well ? 0 : 1;
+            }
+        });
+    }
+    for (std::thread& one : threads) {
+        one.join();
+    }
+    EXPECT_EQ(failed.load(), 0);
+}
+
 [[maybe_unused]] void test_a_program_gets_every_descriptor_up_to_its_limit() {
     in_child([] {
         constexpr rlim_t limit = 64;
@@ -457,6 +502,7 @@ int main() {
 // A sanitizer needs large stacks, and does not survive that a process with threads forks.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
         FABTEST(test_children_are_made_while_connections_begin),
+        FABTEST(test_threads_fork_children_that_serve_their_connections),
         FABTEST(test_a_program_gets_every_descriptor_up_to_its_limit),
         FABTEST(test_a_child_and_a_program_see_the_same_limit),
         FABTEST(test_no_descriptor_of_the_library_is_inherited_by_exec),

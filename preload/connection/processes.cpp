@@ -209,7 +209,8 @@ void before_fork() {
 
 void after_fork_in_parent(bool made) {
     table::for_each_set([](int, EpollSet& set) { set.after_fork_in_parent(); });
-    for (size_t i = 0; !made && i < counted->used; ++i) {
+    // Null: a handler's fork, without memory, has taken the place of the one that it interrupted.
+    for (size_t i = 0; !made && counted != nullptr && i < counted->used; ++i) {
         remove_holder(*counted->entries()[i].state);
     }
     if (!made && counted == &no_memory) {

@@ -22,14 +22,17 @@ END
 chmod +x "$scratch/worker"
 export RSPRELOAD_FABRIC_WORKER="$scratch/worker"
 
-# run WAY ACTIONS BYTES: again with four times as many where all had been moved before anything was upgraded. A worker
+# run WAY ACTIONS BYTES OPTION...: again with four times as many where all had been moved before anything was upgraded. A worker
 # loads libfabric first, which takes seconds on a busy machine.
 run() {
+    way=$1 actions=$2 amount=$3
+    shift 3
     for times in 1 4 16; do
         : >"$scratch/records"
         # shellcheck disable=SC2086
-        env $preload RSPRELOAD_UPGRADE=$1 RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/torture" \
-            --bytes $(($3 * times)) --rounds 2 --seed "$seed" --warm-up 10000 --actions "$2" >"$scratch/output" 2>&1 || return
+        env $preload RSPRELOAD_UPGRADE=$way RSPRELOAD_EXPLAIN="$scratch/records" "$builddir/preload/test/torture" \
+            --bytes $((amount * times)) --rounds 2 --seed "$seed" --warm-up 10000 --actions "$actions" "$@" \
+            >"$scratch/output" 2>&1 || return
         ! awk -F '\t' '$8 > 0 { exit 1 }' "$scratch/records" || continue
         return 0
     done
@@ -57,12 +60,16 @@ if [ -n "$sanitizer" ]; then
     exit $failed
 fi
 long=${FABRIC_LONG:+yes}
-echo "1..$([ "$long" = yes ] && echo 15 || echo 11)"
+echo "1..$([ "$long" = yes ] && echo 17 || echo 13)"
 for way in test:1:0:fabric test:1:100:fabric; do
     for actions in drive fork,child,share,pass,keep,exec ${long:+drive,kill}; do
         run "$way" "$actions" "$bytes"
         tell $? "$actions, upgraded by $way"
     done
+done
+for way in test:1:0:fabric test:1:100:fabric; do
+    run $way drive "$bytes" --kill-side
+    tell $? "a killed process, upgraded by $way"
 done
 # calls CASE: as without the library.
 calls() {

@@ -14,16 +14,16 @@
 # (preload/test/torture_parts/main.cpp). Every connection has data and a position of its own, and is counted as hit if both
 # its ends were on the fabric path and had moved bytes within two seconds. After the disturbance, the traffic goes on until
 # every end has read 4 KiB more, a second at least, and then to its end. Each kind is repeated until as many
-# connections as wanted were hit. Of two kinds, nothing comes from outside: `killed` counts the connections whose writer was
-# killed (its peer must read all that was written, or a reset), and says how many were on the fabric path; `executed` counts
-# the programs that were executed on a connection of the fabric path.
+# connections as wanted were hit. Two kinds are done by the pair itself: `kill_a_program` kills one of the two programs, and
+# each connection's other end must read all that was written and then the end, or a reset (torture_parts/killed_side.hpp);
+# `executed` counts the programs that were executed on a connection of the fabric path.
 #
 # So that the emulator has time for it, an end rests for up to a second between its turns. The first disturbance after a boot
 # is slow, as the guest reads its files then, and may hit few.
 #
-# A pause is the longest time in which an end of a connection moved no byte, from the disturbance on (of killed and executed:
-# one for each pair of programs, all its connections together). The pause before is the longest until then, for comparison:
-# the rests and the emulator alone make such pauses. If anything fails in a pair, that counts as one failure, and no
+# A pause is the longest time in which an end of a connection moved no byte, from the disturbance on (of kill_a_program: until
+# the other end has read all and the end; of executed: one for each pair of programs, all its connections together). The pause
+# before is the longest until then, for comparison: the rests and the emulator alone make such pauses. If anything fails in a pair, that counts as one failure, and no
 # connection of that pair as hit.
 #
 # A cut lasts longer than it should: when many connections repeat at once, rxe lets nothing else run, for tens of seconds.
@@ -184,23 +184,25 @@ remove_under_loss() {
     remove_and_add "$1"
 }
 
-# undisturbed WHICH ACTIONS OPTION...: WHICH number of the line "upgraded then" is that of runs.
-undisturbed() {
-    which=$1
-    shift
-    start_pairs "$@"
+kill_a_program() {
+    start_pairs drive --kill-side
     await_pairs || return 1
     while read -r folder; do
-        sed -n "s/^# upgraded then: \([0-9]*\) of \([0-9]*\) killed writers (\([0-9]*\) .*), \([0-9]*\) executed.*/\\$which \\3 \\1/p" \
-            "$folder/output" >>now
+        sed -n 's/^# hit: .* after -*\([0-9]*\) ms$/\1/p' "$folder/output" >>now
+        resets=$((resets + $(grep -c '^# hit: .* and a reset after' "$folder/output")))
+    done <good
+    cat now >>pauses
+    new=$(wc -l <now)
+}
+executed() {
+    start_pairs drive,exec
+    await_pairs || return 1
+    while read -r folder; do
+        sed -n 's/^# upgraded then: .* \([0-9]*\) executed programs$/\1/p' "$folder/output" >>now
         sed -n 's/^# longest pause: \([0-9]*\) ms/\1/p' "$folder/output" >>pauses
     done <good
     new=$(awk '{ n += $1 } END { print n + 0 }' now)
-    moved=$((moved + $(awk '{ n += $3 } END { print n + 0 }' now)))
-    resets=$((resets + $(awk '{ n += $2 } END { print n + 0 }' now)))
 }
-killed() { undisturbed 2 drive,kill --killed "$connections"; }
-executed() { undisturbed 4 drive,exec; }
 
 # A quantile of the numbers that begin the lines of a file.
 quantile() { sort -n "$2" | awk -v q="$1" '{ v[NR] = $1 } END { print NR ? v[int((NR - 1) * q + 1.5)] : "-" }'; }
@@ -219,7 +221,7 @@ kind() {
     pairs=${FABTESTS_CAMPAIGN_PAIRS:-2} connections=${FABTESTS_CAMPAIGN_CONNECTIONS:-8}
     [ "$name" != cut_60 ] || pairs=$((pairs + 1)) connections=$((connections * 3 / 2))
     removal=
-    bad=0 hit=0 returned=0 disturbances=0 resets=0 moved=0 idle=0
+    bad=0 hit=0 returned=0 disturbances=0 resets=0 idle=0
     : >pauses
     : >pauses_before
     : >cuts
@@ -242,7 +244,7 @@ kind() {
     done
     whole
     text="$name: $hit connections hit by $disturbances disturbances of $pairs pairs, $bad pairs failed"
-    [ "$name" != killed ] || text="$text, $moved of them on the fabric path then; $resets peers of those read a reset"
+    [ "$name" != kill_a_program ] || text="$text; $resets peers read a reset"
     [ ! -s pauses_before ] || text="$text, $returned connections returned to TCP"
     text="$text; pause, ms: median $(quantile 0.5 pauses), at most $(quantile 1 pauses)"
     [ ! -s pauses_before ] || text="$text (before: $(quantile 0.5 pauses_before), $(quantile 1 pauses_before))"
@@ -252,11 +254,11 @@ kind() {
     [ "$bad" -eq 0 ] && [ "$hit" -ge "$runs" ]
 }
 
-kinds="remove remove_and_add remove_under_loss cut_1 cut_5 cut_60 kill_a_worker killed executed"
+kinds="remove remove_and_add remove_under_loss cut_1 cut_5 cut_60 kill_a_worker kill_a_program executed"
 [ "$LAB_WIRE" != roce ] || kinds="$kinds cut_rdma"
 for what in ${FABTESTS_CAMPAIGN_KINDS:-$kinds}; do
     case $what in
-    killed | executed) t "$what" kind "$what" "$what" ;;
+    kill_a_program | executed) t "$what" kind "$what" "$what" ;;
     *) t "$what" kind "$what" disturbed "$what" ;;
     esac
     random 0 1 # in this shell: those of a kind are its own

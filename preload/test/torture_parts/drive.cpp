@@ -64,12 +64,21 @@ void wait_for(End& e, int fd, int set, uint32_t style, bool for_in, bool for_out
 
 namespace {
 
+struct Closer {
+    int fd;
+    ~Closer() {
+        if (fd >= 0) {
+            close(fd);
+        }
+    }
+};
+
 void drive_by_events(End& e, int fd, uint64_t quota, uint32_t style, Random& random) {
     const Targets t = targets_of(e, quota);
     set_nonblocking(fd, true);
-    int set = -1;
-    if (style == by_epoll || style == by_edges) {
-        set = epoll_create1(EPOLL_CLOEXEC);
+    const int set = style == by_epoll || style == by_edges ? epoll_create1(EPOLL_CLOEXEC) : -1;
+    const Closer closer{set};
+    if (set >= 0) {
         epoll_event event{};
         event.events = EPOLLIN | EPOLLOUT | (style == by_edges ? EPOLLET : 0U);
         epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
@@ -96,9 +105,6 @@ void drive_by_events(End& e, int fd, uint64_t quota, uint32_t style, Random& ran
             wait_for(e, fd, set, style, e.in < e.total_in, e.out < t.out);
         }
     }
-    if (set >= 0) {
-        close(set);
-    }
 }
 
 void write_blocking(End& e, int fd, uint64_t target, Random& random) {
@@ -111,13 +117,22 @@ void drive_by_threads(End& e, int fd, uint64_t quota, Random& random) {
     const Targets t = targets_of(e, quota);
     set_nonblocking(fd, false);
     std::atomic<bool> written{false};
-    std::thread writer([&, seed = random.next()] {
-        Random own(seed);
-        write_blocking(e, fd, t.out, own);
-        written = true;
-    });
-    read_blocking(e, fd, random, [&] { return written && reached(e, t); });
-    writer.join();
+    int gone = -1; // as the writer has seen it
+    {
+        std::jthread writer([&, seed = random.next()] {
+            Random own(seed);
+            try {
+                write_blocking(e, fd, t.out, own);
+            } catch (const PeerGone& seen) {
+                gone = seen.error;
+            }
+            written = true;
+        });
+        read_blocking(e, fd, random, [&] { return written && (gone >= 0 || reached(e, t)); });
+    }
+    if (gone >= 0) {
+        throw PeerGone{gone};
+    }
 }
 
 } // namespace

@@ -15,6 +15,7 @@
 #include "preload/test/torture_parts/drive.hpp"
 #include "preload/test/torture_parts/execute.hpp"
 #include "preload/test/torture_parts/fork.hpp"
+#include "preload/test/torture_parts/killed_side.hpp"
 #include "preload/test/torture_parts/random.hpp"
 #include "preload/test/torture_parts/stream.hpp"
 
@@ -87,11 +88,8 @@ void end_connection(const Options& options, End& e, int fd, bool half_closed, Ra
     close(fd);
 }
 
-} // namespace
-
-void run_end(Round& round, End& e, int fd) {
-    Random random(round.options.seed ^ (uint64_t{e.id} << 20) ^ (uint64_t{e.side} << 50));
-    bool half_closed = false;
+// Until all is written and read.
+void take_turns(Round& round, End& e, int& fd, bool& half_closed, Random& random) {
     e.warming = true;
     await_upgrade(round, e, fd, random);
     round.await_all_warm();
@@ -140,8 +138,20 @@ void run_end(Round& round, End& e, int fd) {
             usleep(static_cast<useconds_t>(random.below(uint64_t{1000} * round.options.pace_ms)));
         }
     }
-    e.action = drive_action;
-    end_connection(round.options, e, fd, half_closed, random);
+}
+
+} // namespace
+
+void run_end(Round& round, End& e, int fd) {
+    Random random(round.options.seed ^ (uint64_t{e.id} << 20) ^ (uint64_t{e.side} << 50));
+    bool half_closed = false;
+    try {
+        take_turns(round, e, fd, half_closed, random);
+        e.action = drive_action;
+        end_connection(round.options, e, fd, half_closed, random);
+    } catch (const PeerGone& gone) {
+        finish_survivor(e, fd, gone.error, random);
+    }
     e.active = false;
 }
 

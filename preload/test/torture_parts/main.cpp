@@ -12,8 +12,8 @@
 //     --seconds T      no new round after that     --patience S      without progress is a hang (15)
 //     --actions LIST   of those below, and `kill` (all)    --keep    keep the processes of a hang, for a debugger
 //     --listen A       the server's IPv4 address (127.0.0.1)
-//     --killed N       connections of `kill` in each round (1)
 //     --disturbed      one round without an end, that is, until a disturbance is over (disturbance.hpp)
+//     --kill-side      one round without an end, that is, until one of the two processes is killed (killed_side.hpp)
 //     --pace MS        an end rests between its turns, up to that long (0)
 //     --warm-up MS     the longest time to wait for an upgrade before much is sent (300)
 //
@@ -25,7 +25,7 @@
 //     keep    the same, but the sender keeps its descriptor and goes on
 //     exec    a child executes this program on descriptor 0, and the parent goes on later
 //
-// `kill` is a further connection, or several, whose writer is killed (killed.hpp). This process starts the two that the
+// `kill` is a further connection, whose writer is killed (killed.hpp). This process starts the two that the
 // connections are between (side.hpp), and watches their progress (watch.hpp) in memory that all processes share
 // (state.hpp).
 #include <csignal>
@@ -70,12 +70,14 @@ bool run_round(const Options& options, uint32_t round, const Side (&sides)[2]) {
     return good;
 }
 
-// True: both processes end without an error.
+// True: both processes end without an error, but for one that was killed and is gone already.
 bool await_sides(const Side (&sides)[2]) {
     bool good = true;
-    for (const Side& side : sides) {
+    for (int i = 0; i < 2; ++i) {
         int status = 0;
-        waitpid(side.pid, &status, 0);
+        if (i != shared->killed_side) {
+            waitpid(sides[i].pid, &status, 0);
+        }
         good = good && status == 0;
     }
     return good;
@@ -122,6 +124,7 @@ int main(int argc, char** argv) {
     printf("# seed %llu, %u connections, %u rounds%s\n", static_cast<unsigned long long>(options.seed),
            options.connections, options.rounds, path_of != nullptr ? "" : ", without the library");
     Disturbance::prepare();
+    shared->mortal = options.kill_side;
     const uint64_t began = now_ms();
     prepare_round(options, 0);
     const Side sides[2] = {start_side(options, 0), start_side(options, 1)};

@@ -47,14 +47,16 @@ std::optional<Options> parse_options(int argc, char** argv) {
             options.disturbed = true;
             continue;
         }
+        if (option == "--kill-side") {
+            options.kill_side = true;
+            continue;
+        }
         if (option == "--bytes") {
             options.bytes = strtoull(value, nullptr, 10);
         } else if (option == "--seed") {
             options.seed = strtoull(value, nullptr, 10);
         } else if (option == "--connections") {
             options.connections = number_of(value);
-        } else if (option == "--killed") {
-            options.killed = number_of(value);
         } else if (option == "--rounds") {
             options.rounds = static_cast<uint32_t>(std::max(atoi(value), 1));
         } else if (option == "--seconds") {
@@ -78,7 +80,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
         }
         ++i;
     }
-    if (options.disturbed) {
+    if (options.kill_side && (options.disturbed || options.allowed != 1U << drive_action)) {
+        fprintf(stderr, "torture: --kill-side is for --actions drive, without --disturbed\n");
+        return std::nullopt;
+    }
+    if (options.disturbed || options.kill_side) {
         options.rounds = 1;
     }
     return options;

@@ -26,11 +26,11 @@ struct Options {
     bool keep_hang = false;
     uint32_t pace_ms = 0;   // the longest rest of an end between its turns
     bool disturbed = false; // signals end the traffic, not a number of bytes
-    uint32_t killed = 1;    // connections whose writer is killed, in each round, if that is allowed
+    bool kill_side = false; // one of the two processes is killed, and ends the traffic
 
     bool allows(uint32_t action) const { return (allowed >> action & 1) != 0; }
-    // With those whose writer is killed, which are the last ones.
-    uint32_t per_round() const { return connections + (allows(kill_action) ? killed : 0); }
+    // With that whose writer is killed, the last one.
+    uint32_t per_round() const { return connections + (allows(kill_action) ? 1 : 0); }
 };
 
 // The seed is taken from the time and the process id unless --seed gives it. Prints an error and returns nothing for an

@@ -26,7 +26,7 @@ void prepare_round(const Options& options, uint32_t round) {
             e.id = round * 1000 + i;
             e.side = side;
             e.plan = (round + i) % 4;
-            const uint64_t each = options.disturbed
+            const uint64_t each = options.disturbed || options.kill_side
                                       ? endless
                                       : std::max<uint64_t>(options.bytes / options.rounds / options.connections / 2, 1);
             e.total_out = killed ? (side == 1 ? UINT64_MAX : 0) : each;

@@ -52,6 +52,8 @@ struct End {
     std::atomic<uint64_t> seen[5]{}; // turns of each answer of rspreload_path
     std::atomic<bool> active{false};
     std::atomic<bool> warming{false};        // it may wait for others, and makes no progress
+    std::atomic<bool> reset{false};          // by a process that was killed
+    std::atomic<uint64_t> ended_ms{0};       // when that was seen
     std::atomic<const char*> doing{nullptr}; // the same address in all processes but executed ones
     pthread_mutex_t read_turn;
     pthread_mutex_t write_turn;
@@ -64,6 +66,8 @@ struct Shared {
     std::atomic<uint64_t> verified{0};
     std::atomic<uint64_t> done[actions]{};
     std::atomic<bool> ending{false};         // endless traffic gets an end
+    std::atomic<bool> mortal{false};         // one of the processes will be killed,
+    std::atomic<int> killed_side{-1};        // and which one it was
     std::atomic<uint32_t> killed{0};         // writers
     std::atomic<uint32_t> killed_moved{0};   // of them, upgraded then
     std::atomic<uint32_t> killed_reset{0};   // of those, the peer read a reset, not the end

@@ -21,7 +21,12 @@ long write_some(End& e, int fd, Random& random, uint64_t limit);
 // Bytes, 0 at the end, or -errno.
 long read_some(End& e, int fd, Random& random, int flags = 0);
 
-// Fails unless the result is a number of bytes, or says to try again.
+// Thrown by check if the peer is gone, and its process may be killed.
+struct PeerGone {
+    int error; // 0: the end of the stream
+};
+
+// Fails, or throws PeerGone, unless the result is a number of bytes, or says to try again.
 void check(End& e, long result, const char* what);
 
 } // namespace torture

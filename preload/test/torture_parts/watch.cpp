@@ -15,6 +15,7 @@
 
 #include "preload/test/torture_parts/clock.hpp"
 #include "preload/test/torture_parts/disturbance.hpp"
+#include "preload/test/torture_parts/killed_side.hpp"
 #include "preload/test/torture_parts/state.hpp"
 
 namespace torture {
@@ -56,6 +57,7 @@ bool watch_round(const Options& options, const Side (&sides)[2], uint64_t& longe
     bool done[2] = {false, false};
     bool warm = false;
     Disturbance disturbance(options);
+    KilledSide killed_side(options);
     std::vector<uint64_t> steps(2 * options.per_round());
     std::vector<bool> busy(2 * options.per_round()); // at its last progress: it waited for nothing but bytes
     std::vector<uint64_t> since(2 * options.per_round(), now_ms());
@@ -103,9 +105,17 @@ bool watch_round(const Options& options, const Side (&sides)[2], uint64_t& longe
         if (options.disturbed && warm) {
             disturbance.look(since);
         }
+        if (options.kill_side && warm) {
+            if (const int side = killed_side.look(since, sides); side >= 0) {
+                done[side] = true;
+            }
+        }
     }
     if (options.disturbed) {
         disturbance.report();
+    }
+    if (options.kill_side) {
+        killed_side.report();
     }
     return true;
 }

@@ -26,7 +26,7 @@ sed '/^\.TH/s/"7"/"7rstream"/' "$man/man7/fi_rstream.7" >"$man/man7/fi_rstream.7
 rm "$man/man7/fi_rstream.7"
 chmod -x "$stage/share/rstream/compare-common.sh"
 # The page of several names is found by each.
-for name in cp footprint msg pingpong; do ln -sf fi_stream_bw.1 "$man/man1/fi_stream_$name.1"; done
+for name in connect cp footprint msg pingpong; do ln -sf fi_stream_bw.1 "$man/man1/fi_stream_$name.1"; done
 for name in ctl wait; do ln -sf repoll_create.3 "$man/man3/repoll_$name.3"; done
 for name in riounmap riowrite; do ln -sf riomap.3 "$man/man3/$name.3"; done
 # Programs for libfabric need no -I for this one.

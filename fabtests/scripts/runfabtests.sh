@@ -145,6 +145,7 @@ for provider in $(echo "$providers" | tr ',' ' '); do
     esac
     pair fi_stream_msg
     pair fi_stream_msg -b 4096
+    pair fi_stream_connect -I 20
     for wait in spin poll; do
         for size in 1 64 1000 4096 65536 1048577; do
             count=$few

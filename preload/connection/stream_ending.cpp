@@ -422,13 +422,12 @@ bool has_reader(const Connection& c, int fd) {
 // EOF goes by TCP: everything in front of it must be where the far end finds it. Behind it, this end cannot report any
 // more how far it has read if the fabric fails: so the far end returns first, if its program's service answers.
 void wait_for_far_end(Connection& c, int fd) {
-    constexpr uint64_t timeout_ns = 30000000000U; // a failure of the fabric is detected sooner
     constexpr uint64_t service_timeout_ns = 1000000000U;
     const ConnectionState& s = *c.state.load();
     const uint64_t begin = sys::now_ns();
     while (((s.resume_due && !far_end_knows(c)) || is_recovering(c) ||
             (!s.ended && far_end_returns(c, fd) && sys::now_ns() - begin < service_timeout_ns)) &&
-           !s.broken && has_reader(c, fd) && sys::now_ns() - begin < timeout_ns) {
+           !s.broken && has_reader(c, fd) && sys::now_ns() - begin < far_answer_timeout_ns) {
         if (is_recovering(c)) {
             recover(c, fd);
         }

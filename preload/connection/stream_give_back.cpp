@@ -230,7 +230,7 @@ bool gives_back(Connection& c, int fd) {
         (void)(c.in_ring().reader.request.load() != before ? ask_for_step(c) : ask_seldom(c));
     }
     if (!s.handed_over && // else the service goes on, as long as the peer is there
-        static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(answer_timeout_ns)) {
+        static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(answer_limit_ns(c))) {
         s.giving_back = false;
         (void)violation(c, fd);
     }

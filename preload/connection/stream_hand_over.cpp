@@ -170,7 +170,7 @@ bool has_unsent(const ConnectionState& s) { return has_backlog(s) || (s.out_epoc
 uint64_t clear_limit_ns(const Connection& c) {
     constexpr uint64_t limit_ns = 100000000U;
     constexpr uint64_t limit_of_far_end_ns = 1000000000U; // with two workers and the fabric in between
-    return has_unsent(*c.state.load()) || is_awaited(c) || peer_has_taken(c) ? answer_timeout_ns
+    return has_unsent(*c.state.load()) || is_awaited(c) || peer_has_taken(c) ? answer_limit_ns(c)
            : c.mirrored                                                      ? limit_of_far_end_ns
                                                                              : limit_ns;
 }
@@ -347,7 +347,7 @@ ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool
 
 bool hand_over(Connection& c, int fd, Reason reason, uint64_t goes_on_at) {
     const bool goes_on = goes_on_at != 0;
-    return hand_over_until(c, fd, reason, goes_on ? goes_on_at : sys::now_ns() + answer_timeout_ns, goes_on) == 0;
+    return hand_over_until(c, fd, reason, goes_on ? goes_on_at : sys::now_ns() + answer_limit_ns(c), goes_on) == 0;
 }
 
 ssize_t begin_to_hand_over(Connection& c, int fd, Reason reason) {

@@ -116,7 +116,10 @@ inline constexpr uint64_t short_wait_ns = 500000;
 // service then.
 inline constexpr uint64_t close_wait_ns = 10000000;
 inline constexpr uint64_t exit_wait_ns = 100000000;
-inline constexpr uint64_t answer_timeout_ns = 5000000000U;   // a peer that never answers violates the protocol
+// A peer that has not answered by then violates the protocol. The fabric may stall, and its failure is noticed sooner.
+inline constexpr uint64_t answer_timeout_ns = 5000000000U;
+inline constexpr uint64_t far_answer_timeout_ns = 30000000000U;
+inline uint64_t answer_limit_ns(const Connection& c) { return c.mirrored ? far_answer_timeout_ns : answer_timeout_ns; }
 void give_back_ended(Connection& c, int fd, ssize_t result); // result: of give_back_step()
 // Whether the program may still read what was taken: the peer was not asked to send it again.
 bool may_read_taken(const Connection& c);

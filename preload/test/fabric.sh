@@ -60,7 +60,7 @@ if [ -n "$sanitizer" ]; then
     exit $failed
 fi
 long=${FABRIC_LONG:+yes}
-echo "1..$([ "$long" = yes ] && echo 17 || echo 13)"
+echo "1..$([ "$long" = yes ] && echo 19 || echo 14)"
 for way in test:1:0:fabric test:1:100:fabric; do
     for actions in drive fork,child,share,pass,keep,exec ${long:+drive,kill}; do
         run "$way" "$actions" "$bytes"
@@ -85,7 +85,8 @@ calls() {
     done
 }
 for case in both_ends_send_before_they_receive a_connection_goes_on_that_was_idle a_short_write_is_followed_by_an_edge \
-    a_reset_by_an_end_that_splices_is_an_error bytes_of_one_direction_move_whichever_end_goes_first; do
+    a_reset_by_an_end_that_splices_is_an_error bytes_of_one_direction_move_whichever_end_goes_first \
+    a_child_inherits_a_connection_whose_peer_is_stopped; do
     calls $case
     tell $? $case
 done
@@ -109,6 +110,11 @@ else
     failed=1
 fi
 [ "$long" = yes ] || exit $failed
+
+# Longer than a peer on the same host may be.
+export CALLS_STOPPED_MS=7000
+calls a_child_inherits_a_connection_whose_peer_is_stopped
+tell $? "a_child_inherits_a_connection_whose_peer_is_stopped, for seven seconds"
 
 # All of them, once in a run, in its first half. Where that is before anything is upgraded, nothing is shown, and it is
 # done again. (A worker that is killed when its program has closed already takes with it what was under way.)

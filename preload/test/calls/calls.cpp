@@ -84,14 +84,10 @@ int connected_to(int listener) {
     return fd;
 }
 
-namespace {
-
 int setting(const char* name, int otherwise) {
     const char* given = getenv(name);
     return given != nullptr ? atoi(given) : otherwise;
 }
-
-} // namespace
 
 Pair pair() {
     Pair made{};

@@ -48,6 +48,8 @@ Pair pair();
 // At the beginning of each connection: CALLS_EXCHANGES bytes each way, if any, and then more until the library has
 // upgraded it, for CALLS_UPGRADE_MS at most.
 void exchange(int client, int server);
+// A number from the environment.
+int setting(const char* name, int otherwise);
 // The library upgrades connections here, but has not upgraded this one yet.
 bool may_be_upgraded(int fd);
 bool may_still_move(int fd); // the same of its first direction

@@ -6,9 +6,11 @@
 #include "preload/test/calls/calls.hpp"
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <spawn.h>
@@ -269,6 +271,67 @@ CALLS_CASE(a_child_of_system_is_made_while_the_last_bytes_are_unread) {
     SAY(recv(one.server, text, 6, MSG_WAITALL));
     say("%s", text);
     SAY(recv(one.server, text, 1, 0));
+}
+
+namespace {
+
+// Sends back what it receives.
+[[noreturn]] void echo(int fd) {
+    char bytes[64];
+    for (;;) {
+        const ssize_t n = recv(fd, bytes, sizeof(bytes), 0);
+        if (n <= 0 || send(fd, bytes, static_cast<size_t>(n), MSG_NOSIGNAL) != n) {
+            _exit(n == 0 ? 0 : 1);
+        }
+    }
+}
+
+void echo_once(int fd) {
+    char byte = 'x';
+    MUST(send(fd, &byte, 1, 0) == 1 && recv(fd, &byte, 1, MSG_WAITALL) == 1);
+}
+
+} // namespace
+
+// For as long as CALLS_STOPPED_MS says. Nothing of the connection is lost by that.
+CALLS_CASE(a_child_inherits_a_connection_whose_peer_is_stopped) {
+    const int listening = listener(SOCK_CLOEXEC);
+    const pid_t peer = fork();
+    if (peer == 0) {
+        echo(connected_to(listening));
+    }
+    const int fd = accept(listening, nullptr, nullptr);
+    for (int left = setting("CALLS_EXCHANGES", 0); left > 0; --left) {
+        echo_once(fd);
+    }
+    for (int left = setting("CALLS_UPGRADE_MS", 2000); left > 0 && may_be_upgraded(fd); --left) {
+        usleep(1000);
+        echo_once(fd);
+    }
+    int status = 0;
+    MUST(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer && WIFSTOPPED(status));
+    std::thread waker([&] {
+        usleep(static_cast<useconds_t>(setting("CALLS_STOPPED_MS", 100)) * 1000);
+        kill(peer, SIGCONT);
+    });
+    const pid_t child = fork_with_threads();
+    if (child == 0) {
+        const std::string command = "echo hello; read -r line; test \"$line\" = hello";
+        const char* const* arguments = arguments_of(command);
+        dup2(fd, STDIN_FILENO);
+        dup2(fd, STDOUT_FILENO);
+        execve("/bin/sh", const_cast<char**>(arguments), environ);
+        _exit(127);
+    }
+    say_status(child);
+    waker.join();
+    SAY(send(fd, "again", 5, 0));
+    char text[8] = {};
+    SAY(recv(fd, text, 5, MSG_WAITALL));
+    say("%s", text);
+    SAY(close(fd));
+    say_status(peer);
+    close(listening);
 }
 
 CALLS_CASE(an_exec_that_fails_leaves_all_as_it_was) {

@@ -20,6 +20,8 @@ namespace rstream {
 namespace {
 
 constexpr int most_rounds = 64;
+constexpr uintptr_t data_bit =
+    1; // in the epoll data, beside the handler's address: the fd is one on which data arrives
 constexpr std::chrono::microseconds check_interval{1000};
 constexpr std::chrono::microseconds check_cost{10};
 
@@ -139,7 +141,8 @@ EventDispatcher::Ran EventDispatcher::run() {
     epoll_event ready[64];
     const int count = watches_.load() != 0 ? epoll_wait(watch_fd_.get(), ready, 64, 0) : 0;
     for (int i = 0; i < count; ++i) {
-        auto* handler = static_cast<EventHandler*>(ready[i].data.ptr);
+        auto* handler = reinterpret_cast<EventHandler*>(ready[i].data.u64 & ~data_bit);
+        ran.moved = ran.moved || (ready[i].data.u64 & data_bit) != 0;
         {
             const std::lock_guard leaf(progress_mutex_);
             unarmed_.insert(handler);
@@ -151,7 +154,6 @@ EventDispatcher::Ran EventDispatcher::run() {
         }
         handler->progress(); // none is removed meanwhile: `remove` waits for `mutex_`
     }
-    ran.moved = count > 0;
     std::vector<EventHandler*> rest;
     {
         const std::lock_guard leaf(progress_mutex_);
@@ -222,7 +224,7 @@ int EventDispatcher::arm(bool watched) {
 void EventDispatcher::watch(int fd, EventHandler* handler) {
     const std::lock_guard leaf(progress_mutex_);
     unarmed_.insert(handler);
-    add_watch(fd, handler);
+    add_watch(fd, handler, false);
 }
 
 void EventDispatcher::unwatch(int fd, EventHandler* handler) {
@@ -254,14 +256,14 @@ bool EventDispatcher::watch_again(EventHandler* handler) {
     if (data == data_.end()) {
         return true;
     }
-    data->second.watched = data->second.watched || add_watch(data->second.fd, handler);
+    data->second.watched = data->second.watched || add_watch(data->second.fd, handler, true);
     return data->second.watched;
 }
 
-bool EventDispatcher::add_watch(int fd, EventHandler* handler) {
+bool EventDispatcher::add_watch(int fd, EventHandler* handler, bool data) {
     epoll_event event{};
     event.events = EPOLLIN;
-    event.data.ptr = handler;
+    event.data.u64 = reinterpret_cast<uintptr_t>(handler) | (data ? data_bit : 0);
     if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
         RSTREAM_WARN(FI_LOG_EQ, "a connection cannot be watched: %s\n", fi_strerror(errno));
         return false;

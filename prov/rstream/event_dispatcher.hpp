@@ -48,7 +48,7 @@ class EventDispatcher {
 
     // Dispatches events until the core has none, then makes progress for all handlers that need it.
     struct Ran {
-        bool moved = false;   // a watched handler had activity
+        bool moved = false;   // data has arrived, or an operation on data is complete
         bool dropped = false; // some handlers are not watched: waiters must wake and arm again
     };
     Ran run();
@@ -107,7 +107,7 @@ class EventDispatcher {
 
     bool check_due();
     bool watch_again(EventHandler* handler); // false if it cannot be watched
-    bool add_watch(int fd, EventHandler* handler);
+    bool add_watch(int fd, EventHandler* handler, bool data);
     void drop_watch(int fd);
 
     std::recursive_mutex mutex_; // a handler may remove itself within a callback

@@ -82,6 +82,38 @@ struct Scene {
     rstream::EventQueue* queue = nullptr;
 };
 
+class Watched : public rstream::EventHandler {
+  public:
+    void on_core_event(uint32_t /*event*/, const fi_eq_cm_entry& /*entry*/,
+                       std::span<const std::byte> /*data*/) override {}
+    void on_core_error(const fi_eq_err_entry& /*entry*/) override {}
+    void progress() override { ++turns; }
+    void show() const { EXPECT_EQ(eventfd_write(fd.get(), 1), 0); }
+
+    base::Descriptor fd{eventfd(0, EFD_CLOEXEC)};
+    int turns = 0;
+};
+
+// A reader rests for some milliseconds while data flows. The steps of a connect are no data: it would be late by that.
+void test_only_data_counts_as_moved() {
+    const Scene scene;
+    rstream::EventDispatcher& dispatcher = scene.dispatcher();
+    Watched connecting;
+    Watched connected;
+    dispatcher.watch(connecting.fd.get(), &connecting);
+    dispatcher.watch_data(connected.fd.get(), &connected);
+    EXPECT_RESULT(dispatcher.arm(true), 0);
+    EXPECT(!dispatcher.run().moved);
+    connecting.show();
+    EXPECT(!dispatcher.run().moved);
+    EXPECT(connecting.turns != 0);
+    connected.show();
+    EXPECT(dispatcher.run().moved);
+    EXPECT(connected.turns != 0);
+    dispatcher.unwatch(connecting.fd.get(), &connecting);
+    dispatcher.unwatch_data(&connected);
+}
+
 // As a listener does when no descriptor is left: it pauses.
 void test_a_queue_may_leave_while_all_are_armed() {
     const Scene scene;
@@ -119,6 +151,7 @@ void test_sread_returns_an_error_of_the_core() {
 
 int main() {
     const CMUnitTest tests[] = {
+        FABTEST(test_only_data_counts_as_moved),
         FABTEST(test_a_queue_may_leave_while_all_are_armed),
         FABTEST(test_sread_returns_in_time_although_there_is_activity),
         FABTEST(test_sread_returns_an_error_of_the_core),

@@ -16,6 +16,7 @@
 #include <list>
 #include <mutex>
 
+#include "prov/rstream/core/idle_queues.hpp"
 #include "prov/rstream/fid.hpp"
 
 namespace rstream {
@@ -51,6 +52,8 @@ class CoreDomains {
     int take(size_t max, Place& place);
 
     [[nodiscard]] size_t count();
+    // Of the same fabric.
+    [[nodiscard]] IdleQueues& idle_queues() { return idle_queues_; }
 
   private:
     int open_domain(Owned<fid_domain>& out) const;
@@ -58,6 +61,7 @@ class CoreDomains {
 
     fid_fabric* fabric_ = nullptr;
     Info info_;
+    IdleQueues idle_queues_;
     std::mutex mutex_; // a leaf; guards the list except its first domain
     std::list<Group> groups_;
 };

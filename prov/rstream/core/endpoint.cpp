@@ -29,6 +29,7 @@ int CoreEndpoint::open_queue(CoreDomains& domains, const fi_info& info, size_t s
         return -FI_ENOMEM;
     }
     info_->handle = info.handle;
+    domains_ = &domains;
     if (const int ret = domains.take(properties_.max_domain_connections, domain_); ret != 0) {
         return ret;
     }
@@ -60,22 +61,37 @@ int CoreEndpoint::open(fid_eq* events, void* context) {
     }
     request_used_ = info_->handle != nullptr;
     if (!properties_.queue_shows_end) {
-        fi_eq_attr attr{};
-        attr.wait_obj = FI_WAIT_FD;
-        if ((ret = fi_eq_open(fabric_, &attr, &events, nullptr)) != 0) {
+        if ((ret = open_events()) != 0) {
             return ret;
         }
-        events_.reset(events);
-        if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) != 0) {
-            return ret;
-        }
-        close_queue_on_exec(events_fd_);
+        events = events_.get();
     }
     if ((ret = fi_ep_bind(ep, &completions_->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION)) != 0 ||
         (ret = fi_ep_bind(ep, &completions_->fid, FI_RECV)) != 0) { // every arrival completes
         return ret;
     }
     return fi_ep_bind(ep, &events->fid, 0);
+}
+
+int CoreEndpoint::open_events() {
+    IdleQueues::Queue idle = domains_->idle_queues().take();
+    if (idle.queue) {
+        events_ = std::move(idle.queue);
+        events_fd_ = idle.fd;
+        return 0;
+    }
+    fi_eq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    fid_eq* events = nullptr;
+    int ret = fi_eq_open(fabric_, &attr, &events, nullptr);
+    if (ret != 0) {
+        return ret;
+    }
+    events_.reset(events);
+    if ((ret = fi_control(&events->fid, FI_GETWAIT, &events_fd_)) == 0) {
+        close_queue_on_exec(events_fd_);
+    }
+    return ret;
 }
 
 int CoreEndpoint::enable() {
@@ -89,8 +105,9 @@ void CoreEndpoint::close() {
         gone = std::move(ep_);
     }
     gone.reset();
-    events_.reset();
-    events_fd_ = -1;
+    if (events_) {
+        domains_->idle_queues().give(fabric_, {std::move(events_), std::exchange(events_fd_, -1)});
+    }
 }
 
 int CoreEndpoint::name(void* address, size_t* length) const {

@@ -59,11 +59,13 @@ class CoreEndpoint {
     int register_memory(const void* memory, size_t length, uint64_t access, Owned<fid_mr>& out, uint64_t flags = 0);
 
   private:
+    int open_events();
     [[nodiscard]] uint64_t random_key() const;
 
     fid_fabric* const fabric_;
     const CoreTraits traits_;
     const CoreProperties properties_;
+    CoreDomains* domains_ = nullptr;
     CoreDomains::Place domain_; // of all members below
     Info info_;
     mutable base::Mutex naming_; // a leaf: while it is held, `ep_` is neither set nor reset

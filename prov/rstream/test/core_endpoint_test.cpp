@@ -6,6 +6,9 @@
 #include "prov/rstream/core/endpoint.hpp"
 
 #include <memory>
+#include <utility>
+
+#include <poll.h>
 
 #include "prov/rstream/test/wire_test.hpp"
 
@@ -92,6 +95,60 @@ void test_where_the_queue_shows_no_end_the_events_are_its_own(void** state) {
     assert_int_equal(endpoint.events_fd(), -1);
 }
 
+void test_the_event_queue_serves_the_next_endpoint(void** state) {
+    CoreEndpoint& endpoint = *of(state).endpoint;
+    assert_int_equal(endpoint.open(of(state).events.get(), nullptr), 0);
+    const fid_eq* events = endpoint.events();
+    const int fd = endpoint.events_fd();
+    endpoint.close();
+    assert_int_equal(endpoint.open(of(state).events.get(), nullptr), 0);
+    assert_ptr_equal(endpoint.events(), events);
+    assert_int_equal(endpoint.events_fd(), fd);
+    assert_int_equal(endpoint.try_wait(true), 0);
+}
+
+// A queue that takes events from the program, so that the test can put some there.
+IdleQueues::Queue queue_of(const Scene& scene) {
+    fi_eq_attr attr{};
+    attr.wait_obj = FI_WAIT_FD;
+    attr.flags = FI_WRITE;
+    fid_eq* eq = nullptr;
+    assert_int_equal(fi_eq_open(scene.fabric.get(), &attr, &eq, nullptr), 0);
+    IdleQueues::Queue queue{Owned<fid_eq>(eq), -1};
+    assert_int_equal(fi_control(&eq->fid, FI_GETWAIT, &queue.fd), 0);
+    return queue;
+}
+
+void test_an_idle_queue_has_no_events_of_the_last_endpoint(void** state) {
+    IdleQueues queues;
+    assert_null(queues.take().queue.get());
+    IdleQueues::Queue queue = queue_of(of(state));
+    const fi_eq_entry event{&of(state).fabric->fid, nullptr, 0};
+    for (int i = 0; i < 3; ++i) {
+        assert_int_equal(fi_eq_write(queue.queue.get(), FI_NOTIFY, &event, sizeof(event), 0), sizeof(event));
+    }
+    queues.give(of(state).fabric.get(), std::move(queue));
+    queue = queues.take();
+    assert_non_null(queue.queue.get());
+    fi_eq_entry entry{};
+    uint32_t kind = 0;
+    assert_int_equal(fi_eq_read(queue.queue.get(), &kind, &entry, sizeof(entry), 0), -FI_EAGAIN);
+    pollfd one{queue.fd, POLLIN, 0};
+    assert_int_equal(poll(&one, 1, 0), 0);
+}
+
+void test_few_queues_are_idle(void** state) {
+    IdleQueues queues;
+    for (size_t i = 0; i < IdleQueues::limit + 2; ++i) {
+        queues.give(of(state).fabric.get(), queue_of(of(state)));
+    }
+    size_t count = 0;
+    while (queues.take().queue) {
+        ++count;
+    }
+    assert_int_equal(count, IdleQueues::limit);
+}
+
 void test_memory_is_registered_under_keys_of_its_own(void** state) {
     CoreEndpoint& endpoint = *of(state).endpoint;
     assert_int_equal(endpoint.open(of(state).events.get(), nullptr), 0);
@@ -119,6 +176,9 @@ int main() {
         test(test_an_endpoint_can_be_closed_and_made_again),
         cmocka_unit_test_setup_teardown(test_where_the_queue_shows_no_end_the_events_are_its_own, set_up_own_events,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(test_the_event_queue_serves_the_next_endpoint, set_up_own_events, tear_down),
+        test(test_an_idle_queue_has_no_events_of_the_last_endpoint),
+        test(test_few_queues_are_idle),
         test(test_memory_is_registered_under_keys_of_its_own),
     };
     return RUN_TAP(tests);

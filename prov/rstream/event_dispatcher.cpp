@@ -20,8 +20,8 @@ namespace rstream {
 namespace {
 
 constexpr int most_rounds = 64;
-constexpr uintptr_t data_bit =
-    1; // in the epoll data, beside the handler's address: the fd is one on which data arrives
+// Added to the handler's address in the epoll data: the fd is one on which data arrives.
+constexpr size_t data_tag = 1;
 constexpr std::chrono::microseconds check_interval{1000};
 constexpr std::chrono::microseconds check_cost{10};
 
@@ -141,8 +141,10 @@ EventDispatcher::Ran EventDispatcher::run() {
     epoll_event ready[64];
     const int count = watches_.load() != 0 ? epoll_wait(watch_fd_.get(), ready, 64, 0) : 0;
     for (int i = 0; i < count; ++i) {
-        auto* handler = reinterpret_cast<EventHandler*>(ready[i].data.u64 & ~data_bit);
-        ran.moved = ran.moved || (ready[i].data.u64 & data_bit) != 0;
+        auto* tagged = static_cast<std::byte*>(ready[i].data.ptr);
+        const bool tag = (reinterpret_cast<uintptr_t>(tagged) & data_tag) != 0;
+        auto* handler = reinterpret_cast<EventHandler*>(tag ? tagged - data_tag : tagged);
+        ran.moved = ran.moved || tag;
         {
             const std::lock_guard leaf(progress_mutex_);
             unarmed_.insert(handler);
@@ -263,7 +265,7 @@ bool EventDispatcher::watch_again(EventHandler* handler) {
 bool EventDispatcher::add_watch(int fd, EventHandler* handler, bool data) {
     epoll_event event{};
     event.events = EPOLLIN;
-    event.data.u64 = reinterpret_cast<uintptr_t>(handler) | (data ? data_bit : 0);
+    event.data.ptr = reinterpret_cast<std::byte*>(handler) + (data ? data_tag : 0);
     if (epoll_ctl(watch_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
         RSTREAM_WARN(FI_LOG_EQ, "a connection cannot be watched: %s\n", fi_strerror(errno));
         return false;

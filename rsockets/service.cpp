@@ -95,6 +95,12 @@ void Service::wake() {
     (void)!::write(wake_fd_.get(), &one, sizeof(one));
 }
 
+void Service::end_rest() {
+    if (resting_.load()) {
+        wake();
+    }
+}
+
 void Service::rouse() {
     if (dozing_.exchange(false)) {
         wake();
@@ -258,6 +264,7 @@ void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
     }
     int timeout = -1;
     bool dozes = false;
+    resting_.store(resting); // before the look at setting_up(), which is the other way round in connect
     if (resting && library_.setting_up()) {
         timeout = short_rest;
     } else if (resting && map_rest != 0) {
@@ -276,6 +283,7 @@ void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
         asleep_ = true;
     }
     const int ready = ::poll(fds.data(), fds.size(), timeout);
+    resting_.store(false);
     if (dozes) {
         end_doze();
     }

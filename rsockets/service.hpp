@@ -35,8 +35,10 @@ class Service {
     // 0 or an errno. Further calls have no effect.
     int start();
     void stop();
-    // Wakes the thread after a change: a transport was added, a connection is being set up.
+    // Wakes the thread after a change: a transport was added.
     void wake();
+    // A connection is being set up (Library::setting_up): wakes the thread if it does not watch connections now.
+    void end_rest();
 
     // The thread polls nothing for a long interval: all sent data moves on without it. A sender whose data does not
     // must call rouse().
@@ -83,6 +85,7 @@ class Service {
     bool busy_ = false;    // some have sent since the last poll of them
     bool waiting_ = false; // some have not, and have data left
 
+    std::atomic<bool> resting_{false}; // connections are not watched
     std::atomic<bool> dozing_{false};
     int short_rests_ = 0; // in a row
     SetupSteps setup_steps_;

@@ -252,7 +252,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
             }
         }
     }
-    library_.service().wake(); // it may be backing off, since data flows elsewhere
+    library_.service().end_rest(); // data may flow elsewhere
     ret = opened.connect(to);
     if (ret == 0 && connection() != &opened) { // another thread has cancelled it before this connect
         (void)opened.abort();

@@ -106,6 +106,9 @@ std::vector<std::byte> closed_port();
 std::string to_text(const std::vector<std::byte>& bytes);
 std::vector<std::byte> from_text(const std::string& text);
 
+// Descriptors of a process without connections on this host, when those that the provider keeps for the next ones are
+// there.
+size_t fds_at_rest(Host& host);
 // Entries of /proc/self/fd, and lines of /proc/self/maps.
 size_t open_fds();
 size_t mappings();

@@ -247,7 +247,7 @@ void test_what_is_in_use_is_not_closed() {
 void test_an_endpoint_can_be_closed_in_every_state() {
     Host host(here());
     const Listener listener(host);
-    const size_t before = open_fds();
+    const size_t before = fds_at_rest(host);
     { Stream fresh(host); }
     {
         Stream enabled(host);

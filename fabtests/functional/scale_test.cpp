@@ -136,7 +136,7 @@ void settle(Host& host, size_t fds) {
 void test_thousands_of_connections_one_after_the_other_leave_nothing() {
     Host host(here());
     const int a_round = sanitized ? 20 : core_name() == "verbs" ? 200 : 500;
-    const size_t fds = open_fds();
+    const size_t fds = fds_at_rest(host);
     connect_and_close(host, sanitized ? 30 : 300);
     settle(host, fds);
     const size_t maps = mappings();
@@ -158,7 +158,7 @@ void test_thousands_of_connections_one_after_the_other_leave_nothing() {
 void test_refused_connections_leave_nothing() {
     Host host(here());
     const Listener listener(host);
-    const size_t fds = open_fds();
+    const size_t fds = fds_at_rest(host);
     for (int i = 0; i < (sanitized ? 60 : 300); ++i) {
         Stream client(host);
         client.connect(listener.name().data());

@@ -136,6 +136,9 @@ void test_many_connections_for_some_time() {
         threads.start([&] { server.serve(); });
         size_t with_one = 0;
         {
+            {
+                const Ends at_once[] = {connected(), connected()}; // what is kept for later is made
+            }
             const Ends ends = connected();
             send_all(ends.client, "x");
             EXPECT_EQ(received(ends.server, 1), "x");

@@ -204,13 +204,20 @@ ssize_t recv_message(Stream& s, std::initializer_list<iovec> segments, uint64_t 
     return fi_recvmsg(s.get(), &message, flags);
 }
 
-ssize_t await_readable(Stream& s, size_t bytes) {
+ssize_t await_readable(Stream& s, size_t bytes, Stream* sender) {
+    std::vector<fid*> fids{&s.ep->fid};
+    if (sender != nullptr) {
+        fids.push_back(&sender->ep->fid);
+    }
     for (;;) {
         const ssize_t now = peek_recv(s);
         if (now != -FI_EAGAIN && (now <= 0 || static_cast<size_t>(now) >= bytes)) {
             return now;
         }
-        wait_for_any(s.host.fabric.get(), {&s.ep->fid});
+        if (sender != nullptr) {
+            (void)peek_send(*sender);
+        }
+        wait_for_any(s.host.fabric.get(), fids);
     }
 }
 

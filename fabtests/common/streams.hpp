@@ -79,8 +79,9 @@ ssize_t send_message(Stream& s, std::initializer_list<iovec> segments, uint64_t 
 ssize_t recv_message(Stream& s, std::initializer_list<iovec> segments, uint64_t flags);
 inline ssize_t peek_recv(Stream& s) { return recv_message(s, {}, FI_PEEK); }
 inline ssize_t peek_send(Stream& s) { return send_message(s, {}, FI_PEEK); }
-// Waits until that many bytes, EOF or an error can be received; returns the result of FI_PEEK.
-ssize_t await_readable(Stream& s, size_t bytes = 1);
+// Waits until that many bytes, EOF or an error can be received; returns the result of FI_PEEK. `sender`: the other end,
+// if it is in this thread and may hold back some of them for lack of space; it is called too.
+ssize_t await_readable(Stream& s, size_t bytes = 1, Stream* sender = nullptr);
 // Sends until there is no space; returns the number of bytes accepted.
 uint64_t fill_up(Stream& s, Pattern& pattern, size_t piece = 4096);
 

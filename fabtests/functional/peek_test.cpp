@@ -56,7 +56,7 @@ void test_peek_copies_around_the_end_of_the_buffer() {
     for (int i = 0; i < 40; ++i) {
         sent.fill(out.data(), out.size());
         pair.client->send_all(out.data(), out.size());
-        EXPECT_EQ(await_readable(*pair.server, 3100), 3100);
+        EXPECT_EQ(await_readable(*pair.server, 3100, pair.client.get()), 3100);
         EXPECT_RESULT(recv_message(*pair.server, {{in.data(), 1001}, {in.data() + 1001, 2099}}, FI_PEEK), 3100);
         EXPECT(in == out);
         EXPECT_EQ(pair.server->recv_all(in.data(), in.size()), 3100U);

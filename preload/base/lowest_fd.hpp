@@ -17,9 +17,15 @@ namespace preload::lowest_fd {
 
 inline constinit std::atomic<uint32_t> openings{0};
 inline constinit std::atomic<uint32_t> calls{0};
-// A wait for the calls, or for the openings, has timed out, and is not repeated as long as there are some.
+// A wait for the calls, or for the openings, has timed out, and is not repeated until all of those have ended.
 inline constinit std::atomic<bool> calls_are_slow{false};
 inline constinit std::atomic<bool> openings_are_slow{false};
+
+inline void end_slow(std::atomic<bool>& slow) {
+    if (slow.load(std::memory_order_relaxed)) [[unlikely]] {
+        slow.store(false, std::memory_order_relaxed);
+    }
+}
 
 // Each side increments its count, then reads the other one, so that at least one of two sees the other. Objects of both
 // kinds may be nested, at the cost of the wait.
@@ -28,7 +34,7 @@ class Opening {
     Opening() {
         openings.fetch_add(1);
         if (calls.load() == 0) [[likely]] {
-            calls_are_slow.store(false, std::memory_order_relaxed);
+            end_slow(calls_are_slow);
         } else if (!calls_are_slow.load(std::memory_order_relaxed)) {
             constexpr uint64_t timeout_ns = 250000000; // a fork of a large process takes milliseconds
             sys::wait_for(timeout_ns, [begin = sys::now_ns()] {
@@ -40,7 +46,11 @@ class Opening {
     }
     Opening(const Opening&) = delete;
     Opening& operator=(const Opening&) = delete;
-    ~Opening() { openings.fetch_sub(1); }
+    ~Opening() {
+        if (openings.fetch_sub(1) == 1) {
+            end_slow(openings_are_slow);
+        }
+    }
 };
 
 // For a call of the program's that closes or replaces an fd unknown to the library, forks, or returns the lowest free
@@ -56,9 +66,7 @@ class ProgramCall {
         constexpr uint64_t timeout_ns = 500000000;
         calls.fetch_add(1);
         if (openings.load() == 0) [[likely]] {
-            if (openings_are_slow.load(std::memory_order_relaxed)) [[unlikely]] {
-                openings_are_slow.store(false, std::memory_order_relaxed);
-            }
+            end_slow(openings_are_slow);
         } else if (!openings_are_slow.load(std::memory_order_relaxed) && !is_foreign()) {
             sys::wait_for(timeout_ns, [begin = sys::now_ns()] {
                 calls.fetch_sub(1); // an Opening must not wait for this one
@@ -69,7 +77,11 @@ class ProgramCall {
             openings_are_slow.store(openings.load() != 0, std::memory_order_relaxed);
         }
     }
-    static void end() { calls.fetch_sub(1); }
+    static void end() {
+        if (calls.fetch_sub(1) == 1) {
+            end_slow(calls_are_slow);
+        }
+    }
 };
 
 // In a child: the threads that were counted are its parent's.

@@ -2,6 +2,8 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Smaller rings, which need no request: when one may be offered, how it is moved to, and the lies that are found out.
+#include <string_view>
+
 #include "prov/rstream/test/wire_growing.hpp"
 
 using namespace rstream::wire;
@@ -162,6 +164,22 @@ void test_a_second_offer_is_found_out(void**) {
     assert_string_equal(rule(pair.a.on_control(pair.b_offers(first))), "an offer of a ring that was not asked for");
 }
 
+// The core refuses the move, and while it is asked the peer makes an offer that is none.
+void test_a_move_is_undone_behind_an_offer_that_is_found_out(void**) {
+    Growing pair;
+    pair.grow_and_read();
+    pair.b.supply(smaller);
+    pair.run(pair.b, pair.a);
+    const auto post = pair.a.next();
+    assert_true(post && post->control.type == Control::Type::move);
+    assert_true(pair.a.peer_ring() == smaller);
+    for (const size_t size : {larger.size, first, first - 1}) { // more than is there now, as much, and too little
+        assert_true(rule(pair.a.on_control(pair.b_offers(size))) != std::string_view(fine));
+    }
+    pair.a.undo(*post);
+    assert_true(pair.a.peer_ring() == larger);
+}
+
 void test_data_beyond_the_smaller_ring_is_found_out(void**) {
     Growing pair;
     pair.grow_and_read();
@@ -183,6 +201,7 @@ int main() {
         cmocka_unit_test(test_an_empty_staging_ring_shrinks_at_once),
         cmocka_unit_test(test_a_smaller_ring_of_no_sense_is_found_out),
         cmocka_unit_test(test_a_second_offer_is_found_out),
+        cmocka_unit_test(test_a_move_is_undone_behind_an_offer_that_is_found_out),
         cmocka_unit_test(test_data_beyond_the_smaller_ring_is_found_out),
     };
     return RUN_TAP(tests);

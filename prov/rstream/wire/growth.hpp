@@ -77,11 +77,15 @@ class RingWish {
         if (!asked && !change(Stage::content, Stage::busy)) {
             return "an offer of a ring that was not asked for";
         }
+        const char* broken = nullptr;
         if (!asked && ring.size >= ring_.size) {
-            return "an offer of a ring that was not asked for";
+            broken = "an offer of a ring that was not asked for";
+        } else if (ring.size == ring_.size || ring.size < min_buffer || ring.size > max_buffer) {
+            broken = "an offer of a ring of the same size, or too small or too large";
         }
-        if (ring.size == ring_.size || ring.size < min_buffer || ring.size > max_buffer) {
-            return "an offer of a ring of the same size, or too small or too large";
+        if (broken != nullptr) { // a move may still be undone
+            stage_.store(asked ? Stage::asked : Stage::content, std::memory_order_release);
+            return broken;
         }
         offered_ = ring;
         stage_.store(Stage::offered, std::memory_order_release);

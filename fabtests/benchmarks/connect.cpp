@@ -51,30 +51,16 @@ struct StreamEnd : End {
     Stream stream;
 };
 
-// A bare endpoint with a CQ that supports waiting.
 struct CoreEnd : End {
-    CoreEnd(Host& host, fi_info* info) {
-        fi_cq_attr attr{};
-        attr.format = FI_CQ_FORMAT_DATA;
-        attr.wait_obj = FI_WAIT_FD;
-        fid_cq* q = nullptr;
-        check("fi_cq_open", fi_cq_open(host.domain.get(), &attr, &q, nullptr));
-        cq.reset(q);
-        fid_ep* e = nullptr;
-        check("fi_endpoint", fi_endpoint(host.domain.get(), info != nullptr ? info : host.info.get(), &e, nullptr));
-        ep.reset(e);
-        check("fi_ep_bind", fi_ep_bind(e, &q->fid, FI_TRANSMIT | FI_RECV));
-        check("fi_ep_bind", fi_ep_bind(e, &host.eq->fid, 0));
-        check("fi_enable", fi_enable(e));
-    }
-    ~CoreEnd() override { (void)fi_shutdown(ep.get(), 0); } // the peer's may have come first
-    [[nodiscard]] fid_ep* get() const { return ep.get(); }
+    CoreEnd(Host& host, fi_info* info) : bare(host, info) {}
+    CoreEnd(const CoreEnd&) = delete;
+    ~CoreEnd() override { (void)fi_shutdown(bare.ep.get(), 0); } // the peer's may have come first
+    [[nodiscard]] fid_ep* get() const { return bare.ep.get(); }
     void progress() {
         fi_cq_data_entry entry{};
-        (void)fi_cq_read(cq.get(), &entry, 1);
+        (void)fi_cq_read(bare.cq.get(), &entry, 1);
     }
-    Owned<fid_cq> cq;
-    Owned<fid_ep> ep;
+    BareEndpoint bare;
 };
 
 template <class Ep> class FabricMaker : public Maker {
@@ -188,18 +174,7 @@ class Socket : public End {
 
 class SocketMaker : public Maker {
   public:
-    SocketMaker(const Calls& calls, const Options& options) : calls_(calls) {
-        addrinfo hints{};
-        hints.ai_socktype = SOCK_STREAM;
-        hints.ai_flags = options.is_client() ? 0 : AI_PASSIVE;
-        addrinfo* found = nullptr;
-        const std::string& node = options.is_client() ? options.host : options.source;
-        if (const int ret = getaddrinfo(node.empty() ? nullptr : node.c_str(), options.port.c_str(), &hints, &found);
-            ret != 0) {
-            throw std::runtime_error(node + ": " + gai_strerror(ret));
-        }
-        address_.reset(found);
-    }
+    SocketMaker(const Calls& calls, const Options& options) : calls_(calls), address_(resolve(options)) {}
 
     std::unique_ptr<End> connect() override {
         auto end = std::make_unique<Socket>(calls_, calls_.socket(address_->ai_family, SOCK_STREAM, 0), "socket");
@@ -226,7 +201,7 @@ class SocketMaker : public Maker {
 
   private:
     Calls calls_;
-    std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> address_{nullptr, freeaddrinfo};
+    AddressInfo address_;
 };
 
 std::unique_ptr<Maker> make(const Options& o) {

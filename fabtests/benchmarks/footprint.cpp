@@ -84,22 +84,8 @@ struct Share {
     double fds;
 };
 
-// A bare core endpoint with a CQ that supports waiting, as a program would open it.
-struct Bare {
-    Bare(Host& host, fi_info* info) {
-        fi_cq_attr attr{};
-        attr.format = FI_CQ_FORMAT_DATA;
-        attr.wait_obj = FI_WAIT_FD;
-        fid_cq* q = nullptr;
-        check("fi_cq_open", fi_cq_open(host.domain.get(), &attr, &q, nullptr));
-        cq.reset(q);
-        fid_ep* e = nullptr;
-        check("fi_endpoint", fi_endpoint(host.domain.get(), info, &e, nullptr));
-        ep.reset(e);
-        check("fi_ep_bind", fi_ep_bind(e, &q->fid, FI_TRANSMIT | FI_RECV));
-        check("fi_ep_bind", fi_ep_bind(e, &host.eq->fid, 0));
-        check("fi_enable", fi_enable(e));
-    }
+struct Bare : BareEndpoint {
+    using BareEndpoint::BareEndpoint;
     void exchange(Bare& peer, size_t size) {
         std::vector<char> out(size);
         std::vector<char> in(size);
@@ -116,8 +102,6 @@ struct Bare {
             }
         }
     }
-    Owned<fid_cq> cq;
-    Owned<fid_ep> ep;
 };
 
 struct BarePair {

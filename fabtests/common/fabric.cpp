@@ -227,6 +227,21 @@ uint16_t Listener::port() const { return port_of(name()); }
 
 Event Listener::request(int timeout_ms) { return host.expect(FI_CONNREQ, &pep->fid, timeout_ms); }
 
+BareEndpoint::BareEndpoint(Host& host, fi_info* info) {
+    fi_cq_attr attr{};
+    attr.format = FI_CQ_FORMAT_DATA;
+    attr.wait_obj = FI_WAIT_FD;
+    fid_cq* q = nullptr;
+    check("fi_cq_open", fi_cq_open(host.domain.get(), &attr, &q, nullptr));
+    cq.reset(q);
+    fid_ep* e = nullptr;
+    check("fi_endpoint", fi_endpoint(host.domain.get(), info != nullptr ? info : host.info.get(), &e, nullptr));
+    ep.reset(e);
+    check("fi_ep_bind", fi_ep_bind(e, &q->fid, FI_TRANSMIT | FI_RECV));
+    check("fi_ep_bind", fi_ep_bind(e, &host.eq->fid, 0));
+    check("fi_enable", fi_enable(e));
+}
+
 uint16_t port_of(const std::vector<std::byte>& address) {
     const auto* any = reinterpret_cast<const sockaddr*>(address.data());
     return ntohs(any->sa_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(any)->sin6_port

@@ -132,6 +132,14 @@ class Listener {
     Owned<fid_pep> pep;
 };
 
+// A bare endpoint of a core with a CQ that supports waiting, as a program would open it, enabled.
+struct BareEndpoint {
+    explicit BareEndpoint(Host& host, fi_info* info = nullptr);
+
+    Owned<fid_cq> cq;
+    Owned<fid_ep> ep;
+};
+
 uint16_t port_of(const std::vector<std::byte>& address);
 
 // Two connected streams in one process.

@@ -7,6 +7,8 @@
 
 #include <memory>
 
+#include <netdb.h>
+
 #include "fabtests/common/fabric.hpp"
 #include "fabtests/common/options.hpp"
 
@@ -24,6 +26,10 @@ class Transport {
     // Ends the connection cleanly.
     virtual void close() {}
 };
+
+// Of a kernel socket: the server's address, for a server the one where it listens.
+using AddressInfo = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+AddressInfo resolve(const Options& options);
 
 // Parameters for fi_getinfo, from the options.
 Request request_for(const Options& options);

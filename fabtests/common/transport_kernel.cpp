@@ -23,16 +23,7 @@ namespace {
 class KernelTransport : public Transport {
   public:
     explicit KernelTransport(const Options& options) : poll_(options.poll) {
-        addrinfo hints{};
-        hints.ai_socktype = SOCK_STREAM;
-        hints.ai_flags = options.is_client() ? 0 : AI_PASSIVE;
-        addrinfo* found = nullptr;
-        const std::string& node = options.is_client() ? options.host : options.source;
-        if (const int ret = getaddrinfo(node.empty() ? nullptr : node.c_str(), options.port.c_str(), &hints, &found);
-            ret != 0) {
-            throw std::runtime_error(node + ": " + gai_strerror(ret));
-        }
-        const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> address(found, freeaddrinfo);
+        const AddressInfo address = resolve(options);
         fd_ = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
         const int one = 1;
         if (fd_ < 0) {
@@ -40,7 +31,7 @@ class KernelTransport : public Transport {
         }
         if (options.is_client()) {
             if (connect(fd_, address->ai_addr, address->ai_addrlen) != 0) {
-                fail("connect " + node);
+                fail("connect " + options.host);
             }
         } else {
             accept_one(options, *address);
@@ -121,6 +112,19 @@ class KernelTransport : public Transport {
 };
 
 } // namespace
+
+AddressInfo resolve(const Options& options) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = options.is_client() ? 0 : AI_PASSIVE;
+    addrinfo* found = nullptr;
+    const std::string& node = options.is_client() ? options.host : options.source;
+    if (const int ret = getaddrinfo(node.empty() ? nullptr : node.c_str(), options.port.c_str(), &hints, &found);
+        ret != 0) {
+        throw std::runtime_error(node + ": " + gai_strerror(ret));
+    }
+    return {found, freeaddrinfo};
+}
 
 std::unique_ptr<Transport> open_kernel(const Options& options) { return std::make_unique<KernelTransport>(options); }
 

@@ -23,8 +23,8 @@
 #
 # A pause is the longest time in which an end of a connection moved no byte, from the disturbance on (of kill_a_program: until
 # the other end has read all and the end; of executed: one for each pair of programs, all its connections together). The pause
-# before is the longest until then, for comparison: the rests and the emulator alone make such pauses. If anything fails in a pair, that counts as one failure, and no
-# connection of that pair as hit.
+# before is the longest until then, for comparison: the rests and the emulator alone make such pauses. If anything fails in a
+# pair, that counts as one failure, and no connection of that pair as hit.
 #
 # A cut lasts longer than it should: when many connections repeat at once, rxe lets nothing else run, for tens of seconds.
 # The table has how long it was.

@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
     printf("# seed %llu, %u connections, %u rounds%s\n", static_cast<unsigned long long>(options.seed),
            options.connections, options.rounds, path_of != nullptr ? "" : ", without the library");
     Disturbance::prepare();
-    shared->mortal = options.kill_side;
+    shared->kill_side = options.kill_side;
     const uint64_t began = now_ms();
     prepare_round(options, 0);
     const Side sides[2] = {start_side(options, 0), start_side(options, 1)};

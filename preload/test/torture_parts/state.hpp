@@ -66,7 +66,7 @@ struct Shared {
     std::atomic<uint64_t> verified{0};
     std::atomic<uint64_t> done[actions]{};
     std::atomic<bool> ending{false};         // endless traffic gets an end
-    std::atomic<bool> mortal{false};         // one of the processes will be killed,
+    std::atomic<bool> kill_side{false};      // one of the processes will be killed,
     std::atomic<int> killed_side{-1};        // and which one it was
     std::atomic<uint32_t> killed{0};         // writers
     std::atomic<uint32_t> killed_moved{0};   // of them, upgraded then

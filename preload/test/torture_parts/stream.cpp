@@ -163,7 +163,7 @@ long read_some(End& e, int fd, Random& random, int flags) {
 
 void check(End& e, long result, const char* what) {
     if (result == 0 || (result < 0 && result != -EAGAIN && result != -EINTR)) {
-        if (shared->mortal && (result == 0 || result == -ECONNRESET || result == -EPIPE)) {
+        if (shared->kill_side && (result == 0 || result == -ECONNRESET || result == -EPIPE)) {
             throw PeerGone{static_cast<int>(-result)};
         }
         char name[96];

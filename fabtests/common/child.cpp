@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,7 +69,6 @@ Child::Child(const std::string& role, const std::vector<std::string>& arguments,
         close(down[1]);
         throw Error("pipe", -errno);
     }
-    // All allocations are done before the fork.
     std::vector<const char*> argv{"/proc/self/exe", role_mark, role.c_str()};
     for (const auto& argument : arguments) {
         argv.push_back(argument.c_str());
@@ -97,23 +97,24 @@ Child::Child(const std::string& role, const std::vector<std::string>& arguments,
     }
     envp.push_back(nullptr);
 
-    pid_ = fork();
-    if (pid_ == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(down[0], STDIN_FILENO);
-        dup2(up[1], STDOUT_FILENO);
-        execve(argv[0], const_cast<char**>(argv.data()), envp.data());
-        _exit(127);
-    }
+    // Not fork: ThreadSanitizer's runtime may hold a lock of its own in another thread, which a copy would find locked.
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, down[0], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, up[1], STDOUT_FILENO);
+    pid_t pid = -1;
+    const int error = posix_spawn(&pid, argv[0], &actions, nullptr, const_cast<char**>(argv.data()), envp.data());
+    posix_spawn_file_actions_destroy(&actions);
     close(down[0]);
     close(up[1]);
     to_ = down[1];
     from_ = up[0];
-    if (pid_ < 0) {
+    if (error != 0) {
         close(to_);
         close(from_);
-        throw Error("fork", -errno);
+        throw Error("posix_spawn", -error);
     }
+    pid_ = pid;
 }
 
 Child::~Child() {
@@ -180,6 +181,7 @@ std::optional<int> play_role(int argc, char** argv, std::span<const Role> roles)
     if (argc < 3 || strcmp(argv[1], role_mark) != 0) {
         return std::nullopt;
     }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(static_cast<unsigned>(patience(120000) / 1000));
     for (const Role& role : roles) {
         if (strcmp(role.name, argv[2]) != 0) {

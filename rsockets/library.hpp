@@ -35,7 +35,7 @@ class Library {
     // Connections that are being set up.
     void setup_begins() { setups_.fetch_add(1); }
     void setup_ends() { setups_.fetch_sub(1); }
-    [[nodiscard]] bool setting_up() const { return setups_.load() != 0; }
+    [[nodiscard]] int setups() const { return setups_.load(); }
 
   private:
     Library() : config_(Config::load()), service_(*this) {}

@@ -176,8 +176,9 @@ void Service::take_turn(bool& data) {
     const bool tending = tend();
     // While backing off, skip the idle check of connections: data flows, and the check contends with active threads. A
     // program that keeps sending is activity enough.
-    const bool expecting = setup_steps_.expects_event(library_.setting_up(), events);
-    const bool resting = (data || busy_) && events == 0 && !awaited && !expecting;
+    const bool expecting = setup_steps_.expects_event(sets_up_unattended(), events);
+    const bool attended = attendants_.load() != 0;
+    const bool resting = (data || busy_ || attended) && (events == 0 || attended) && !awaited && !expecting;
     for (Transport* transport : transports) {
         may_sleep = transport->may_sleep(!resting) && may_sleep;
     }
@@ -187,6 +188,8 @@ void Service::take_turn(bool& data) {
         data = !waiting_; // data flows, unless it is left to this thread
     }
 }
+
+bool Service::sets_up_unattended() const { return library_.setups() > attendants_.load(); }
 
 bool Service::tend() {
     {
@@ -256,7 +259,8 @@ void Service::end_doze() {
 
 void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
     std::vector<pollfd> fds{{wake_fd_.get(), POLLIN, 0}};
-    for (Transport* transport : library_.transports()) {
+    const auto transports = library_.transports();
+    for (Transport* transport : transports) {
         fds.push_back({transport->listen_fd(), POLLIN, 0});
         if (!resting) {
             fds.push_back({transport->connection_fd(), POLLIN, 0});
@@ -264,8 +268,8 @@ void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
     }
     int timeout = -1;
     bool dozes = false;
-    resting_.store(resting); // before the look at setting_up(), which is the other way round in connect
-    if (resting && library_.setting_up()) {
+    resting_.store(resting); // before the look at the setups, which is the other way round in connect
+    if (resting && sets_up_unattended()) {
         timeout = short_rest;
     } else if (resting && map_rest != 0) {
         timeout = map_rest;
@@ -292,8 +296,16 @@ void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
         asleep_ = false;
     }
     data = false;
-    for (size_t i = 2; ready > 0 && !resting && i < fds.size(); i += 2) {
-        data = data || fds[i].revents != 0;
+    size_t at = 1;
+    for (Transport* transport : transports) {
+        if (ready < 0 || fds[at].revents != 0) {
+            transport->listener_ready();
+        }
+        ++at;
+        if (!resting) {
+            data = data || (ready > 0 && fds[at].revents != 0);
+            ++at;
+        }
     }
     if (fds[0].revents != 0) {
         uint64_t count = 0;

@@ -37,8 +37,11 @@ class Service {
     void stop();
     // Wakes the thread after a change: a transport was added.
     void wake();
-    // A connection is being set up (Library::setting_up): wakes the thread if it does not watch connections now.
+    // A connection is being set up (Library::setups): wakes the thread if it does not watch connections now.
     void end_rest();
+    // A thread dispatches the events of a connection that it sets up (SetupAttendant).
+    void attendant_begins() { attendants_.fetch_add(1); }
+    void attendant_ends() { attendants_.fetch_sub(1); }
 
     // The thread polls nothing for a long interval: all sent data moves on without it. A sender whose data does not
     // must call rouse().
@@ -58,6 +61,7 @@ class Service {
   private:
     void run();
     void take_turn(bool& data);
+    [[nodiscard]] bool sets_up_unattended() const;
     bool tend(); // polls registered sockets; true if some must be polled again
     void sleep(bool resting, int map_rest, bool tending, bool& data);
     bool begin_to_doze();
@@ -86,6 +90,7 @@ class Service {
     bool waiting_ = false; // some have not, and have data left
 
     std::atomic<bool> resting_{false}; // connections are not watched
+    std::atomic<int> attendants_{0};
     std::atomic<bool> dozing_{false};
     int short_rests_ = 0; // in a row
     SetupSteps setup_steps_;

@@ -49,6 +49,7 @@
 namespace rsockets {
 
 class Listener;
+class SetupAttendant;
 
 class Socket final : public Object, private EventHandler {
   public:
@@ -178,7 +179,7 @@ class Socket final : public Object, private EventHandler {
     void child_failed(Socket& child);
 
     // socket_connect.cpp
-    int start_connect(int fd, const Address& to, uint64_t attempt);
+    int start_connect(int fd, const Address& to, uint64_t attempt, SetupAttendant* attendant);
     [[nodiscard]] bool under_way(uint64_t attempt) const;
     void abandon(int fd, uint64_t attempt);
     static void stop_watching(int fd, const Connection* given_up);
@@ -215,7 +216,7 @@ class Socket final : public Object, private EventHandler {
         return ret == -EAGAIN && wait ? keep_trying(limit, std::ref(attempt), std::ref(has_part)) : ret;
     }
     ssize_t keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt,
-                        const std::function<bool()>& has_part);
+                        const std::function<bool()>& has_part, SetupAttendant* attendant = nullptr);
     short events_connected(Connection& connection, short interest);
     void pass_on(const Connection& connection, const Waiter* from);
     void note_sleep();

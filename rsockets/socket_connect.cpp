@@ -15,6 +15,7 @@
 #include "include/rdma/fi_ext_rstream.h"
 #include "rsockets/log.hpp"
 #include "rsockets/provider.hpp"
+#include "rsockets/setup_attendant.hpp"
 #include "rsockets/transport.hpp"
 
 namespace rsockets {
@@ -118,10 +119,11 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             break;
         }
     }
+    SetupAttendant attendant(library_.service());
     if (begins) {
         int error = ENOMEM;
         try {
-            error = start_connect(fd, to.unmapped(), attempt);
+            error = start_connect(fd, to.unmapped(), attempt, nonblocking() ? nullptr : &attendant);
         } catch (const std::bad_alloc&) { // the attempt must not stay under way
         }
         if (error != 0) {
@@ -133,8 +135,11 @@ int Socket::connect(int fd, const sockaddr* address, socklen_t length) {
             return -EINPROGRESS;
         }
     }
-    const ssize_t ret = repeat(true, Nanoseconds(cached_.send_timeout.load()),
-                               [&]() -> ssize_t { return under_way(attempt) ? -EAGAIN : 0; });
+    const auto result = [&]() -> ssize_t { return under_way(attempt) ? -EAGAIN : 0; };
+    ssize_t ret = result();
+    if (ret == -EAGAIN) {
+        ret = keep_trying(Nanoseconds(cached_.send_timeout.load()), std::ref(result), {}, &attendant);
+    }
     if (ret != 0) {
         return ret == -EAGAIN ? -EINPROGRESS : static_cast<int>(ret);
     }
@@ -177,7 +182,7 @@ int Socket::connect_result(uint64_t attempt) {
 }
 
 // An errno, or 0: the attempt is in progress.
-int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
+int Socket::start_connect(int fd, const Address& to, uint64_t attempt, SetupAttendant* attendant) {
     if (is_multicast(to)) {
         return ENETUNREACH;
     }
@@ -252,7 +257,11 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt) {
             }
         }
     }
-    library_.service().end_rest(); // data may flow elsewhere
+    if (attendant != nullptr) {
+        attendant->begin(*transport);
+    } else {
+        library_.service().end_rest(); // data may flow elsewhere
+    }
     ret = opened.connect(to);
     if (ret == 0 && connection() != &opened) { // another thread has cancelled it before this connect
         (void)opened.abort();

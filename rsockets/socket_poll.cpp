@@ -9,6 +9,7 @@
 
 #include "rsockets/listener.hpp"
 #include "rsockets/probes.hpp"
+#include "rsockets/setup_attendant.hpp"
 
 namespace rsockets {
 
@@ -166,7 +167,7 @@ void Socket::note_sleep() {
 }
 
 ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt,
-                            const std::function<bool()>& has_part) {
+                            const std::function<bool()>& has_part, SetupAttendant* attendant) {
     ssize_t ret = -EAGAIN;
     const HeldSignals signals; // signals from here on end the sleep
     const Deadline deadline = limit.count() != 0 ? Deadline::in(limit) : Deadline::never();
@@ -189,6 +190,9 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
     sleeper.wait_on(wait_queue_);
     for (int polls = 0;; ++polls) {
         sleeper.clear();
+        if (attendant != nullptr) {
+            attendant->dispatch_events();
+        }
         ret = attempt();
         if (ret != -EAGAIN) {
             return ret;
@@ -196,10 +200,11 @@ ssize_t Socket::keep_trying(Nanoseconds limit, const std::function<ssize_t()>& a
         if (deadline.passed()) {
             return -EAGAIN;
         }
-        if (!may_sleep(sleeper) && polls < max_polls) {
+        const bool setup_may_sleep = attendant == nullptr || attendant->may_sleep();
+        if ((!may_sleep(sleeper) || !setup_may_sleep) && polls < max_polls) {
             continue;
         }
-        const int fd = wait_fd();
+        const int fd = attendant != nullptr ? attendant->fd() : wait_fd();
         pollfd fds[] = {{sleeper.fd(), POLLIN, 0}, {fd, POLLIN, 0}};
         timespec storage{};
         const timespec* left =

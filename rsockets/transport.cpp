@@ -83,9 +83,17 @@ void Transport::detach(const ::fid* subject) {
 }
 
 size_t Transport::dispatch_events() {
+    size_t requests = 0;
+    if (!listen_armed_) {
+        const Guard lock(events_mutex_);
+        requests = dispatch_events(*listen_eq_);
+    }
+    return requests + dispatch_connection_events();
+}
+
+size_t Transport::dispatch_connection_events() {
     const Guard lock(events_mutex_);
-    const size_t requests = dispatch_events(*listen_eq_);
-    return requests + dispatch_events(*connection_eq_);
+    return dispatch_events(*connection_eq_);
 }
 
 size_t Transport::dispatch_events(fid_eq& eq) {
@@ -143,8 +151,14 @@ bool Transport::all_attended(std::chrono::steady_clock::time_point now) {
 }
 
 bool Transport::may_sleep(bool on_connections) {
-    ::fid* queues[] = {&listen_eq_->fid, &connection_eq_->fid};
-    return fi_trywait(fabric_.get(), queues, on_connections ? 2 : 1) == 0;
+    ::fid* queue = &listen_eq_->fid;
+    listen_armed_ = listen_armed_ || fi_trywait(fabric_.get(), &queue, 1) == 0;
+    return listen_armed_ && (!on_connections || may_sleep_on_connections());
+}
+
+bool Transport::may_sleep_on_connections() {
+    ::fid* queue = &connection_eq_->fid;
+    return fi_trywait(fabric_.get(), &queue, 1) == 0;
 }
 
 void Transport::finish(const Deadline& deadline) {

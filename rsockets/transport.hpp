@@ -47,10 +47,16 @@ class Transport {
     // After the return, no handler is called for this fid.
     void detach(const ::fid* subject);
 
-    // Dispatches all pending events; returns their number.
+    // Dispatches pending events; returns their number. Those of listeners only if their descriptor was ready since
+    // `may_sleep` has returned true.
     size_t dispatch_events();
-    // Whether a thread may sleep on both descriptors, or, without `on_connections`, on that of listeners.
+    size_t dispatch_connection_events();
+    // Whether the service thread may sleep on both descriptors, or, without `on_connections`, on that of listeners.
     bool may_sleep(bool on_connections);
+    // Whether any thread may sleep on the descriptor of connections.
+    bool may_sleep_on_connections();
+    // For the service thread: the listeners' descriptor is ready.
+    void listener_ready() { listen_armed_ = false; }
     [[nodiscard]] int listen_fd() const { return listen_fd_; }
     [[nodiscard]] int connection_fd() const { return connection_fd_; }
 
@@ -88,6 +94,7 @@ class Transport {
     std::chrono::steady_clock::time_point turn_began_;
     std::chrono::milliseconds turn_length_{1};
     bool attended_ = false;
+    bool listen_armed_ = false; // of the service thread: the listeners' descriptor will tell of the next event
 
     Mutex domains_mutex_;
     std::unordered_map<std::string, base::Owned<fid_domain>> domains_ RSOCKET_GUARDED_BY(domains_mutex_);

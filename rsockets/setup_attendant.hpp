@@ -9,6 +9,8 @@
 // other connections then, for whose receivers it would be in the way.
 #pragma once
 
+#include <new>
+
 #include "rsockets/service.hpp"
 #include "rsockets/setup_steps.hpp"
 #include "rsockets/transport.hpp"
@@ -29,7 +31,15 @@ class SetupAttendant {
     }
     // Handlers are called, so no lock may be held.
     void dispatch_events() {
-        if (transport_ != nullptr && !steps_.expects_event(true, transport_->dispatch_connection_events())) {
+        if (transport_ == nullptr) {
+            return;
+        }
+        bool goes_on = false;
+        try {
+            goes_on = steps_.expects_event(true, transport_->dispatch_connection_events());
+        } catch (const std::bad_alloc&) { // perhaps for another connection: this one's connect has not failed
+        }
+        if (!goes_on) {
             end();
             service_.end_rest();
         }

@@ -177,7 +177,7 @@ void Service::take_turn(bool& data) {
     // While backing off, skip the idle check of connections: data flows, and the check contends with active threads. A
     // program that keeps sending is activity enough.
     const bool expecting = setup_steps_.expects_event(sets_up_unattended(), events);
-    const bool attended = attendants_.load() != 0;
+    const bool attended = attended_.load();
     const bool resting = (data || busy_ || attended) && (events == 0 || attended) && !awaited && !expecting;
     for (Transport* transport : transports) {
         may_sleep = transport->may_sleep(!resting) && may_sleep;
@@ -189,7 +189,7 @@ void Service::take_turn(bool& data) {
     }
 }
 
-bool Service::sets_up_unattended() const { return library_.setups() > attendants_.load(); }
+bool Service::sets_up_unattended() const { return library_.setups() > (attended_.load() ? 1 : 0); }
 
 bool Service::tend() {
     {

@@ -39,9 +39,10 @@ class Service {
     void wake();
     // A connection is being set up (Library::setups): wakes the thread if it does not watch connections now.
     void end_rest();
-    // A thread dispatches the events of a connection that it sets up (SetupAttendant).
-    void attendant_begins() { attendants_.fetch_add(1); }
-    void attendant_ends() { attendants_.fetch_sub(1); }
+    // A thread dispatches the events of a connection that it sets up (SetupAttendant): one at a time, or each event
+    // would wake all of them. False: another one does.
+    [[nodiscard]] bool attendant_begins() { return !attended_.exchange(true); }
+    void attendant_ends() { attended_.store(false); }
 
     // The thread polls nothing for a long interval: all sent data moves on without it. A sender whose data does not
     // must call rouse().
@@ -90,7 +91,7 @@ class Service {
     bool waiting_ = false; // some have not, and have data left
 
     std::atomic<bool> resting_{false}; // connections are not watched
-    std::atomic<int> attendants_{0};
+    std::atomic<bool> attended_{false};
     std::atomic<bool> dozing_{false};
     int short_rests_ = 0; // in a row
     SetupSteps setup_steps_;

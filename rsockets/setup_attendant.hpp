@@ -5,8 +5,8 @@
 // the connect would otherwise wake the service thread, and the last one this thread as well. The service thread rests
 // meanwhile, as it does while data flows.
 //
-// It gives that up, and the service thread takes over, once too many wake-ups in a row bring no event: they are data of
-// other connections then, for whose receivers it would be in the way.
+// One thread at a time does. It gives that up, and the service thread takes over, once too many wake-ups in a row bring
+// no event: they are data of other connections then, for whose receivers it would be in the way.
 #pragma once
 
 #include <new>
@@ -25,9 +25,11 @@ class SetupAttendant {
     ~SetupAttendant() { end(); }
 
     void begin(Transport& transport) {
-        end();
-        transport_ = &transport;
-        service_.attendant_begins();
+        if (service_.attendant_begins()) {
+            transport_ = &transport;
+        } else {
+            service_.end_rest();
+        }
     }
     // Handlers are called, so no lock may be held.
     void dispatch_events() {

@@ -26,6 +26,7 @@
 #include "rsockets/library.hpp"
 #include "rsockets/listener.hpp"
 #include "rsockets/option_values.hpp"
+#include "rsockets/setup_attendant.hpp"
 #include "rsockets/setup_steps.hpp"
 #include "rsockets/socket.hpp"
 
@@ -444,6 +445,27 @@ void test_connections_that_are_set_up_are_watched_for_some_steps_after_each_even
     EXPECT(!steps.expects_event(false, 1));
 }
 
+void test_one_thread_at_a_time_attends_to_its_connect_until_no_event_comes() {
+    const std::shared_ptr<Listener> listener = listener_for(1);
+    Transport& transport = listener->transport();
+    SetupAttendant second(Library::get().service());
+    {
+        SetupAttendant first(Library::get().service());
+        first.begin(transport);
+        second.begin(transport);
+        EXPECT(first.fd() >= 0);
+        EXPECT_EQ(second.fd(), -1);
+        EXPECT(second.may_sleep());
+    }
+    second.begin(transport);
+    for (int turn = 0; turn < SetupSteps::max_without_event; ++turn) {
+        second.dispatch_events();
+        EXPECT(second.fd() >= 0);
+    }
+    second.dispatch_events();
+    EXPECT_EQ(second.fd(), -1);
+}
+
 } // namespace
 
 int main() {
@@ -471,6 +493,7 @@ int main() {
         FABTEST(test_an_accepted_socket_has_the_values_of_its_listener),
         FABTEST(test_a_route_is_kept_as_it_is_up_to_a_length),
         FABTEST(test_connections_that_are_set_up_are_watched_for_some_steps_after_each_event),
+        FABTEST(test_one_thread_at_a_time_attends_to_its_connect_until_no_event_comes),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

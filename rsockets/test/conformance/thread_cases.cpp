@@ -202,15 +202,15 @@ CASE(a_receive_does_not_go_on_on_the_next_connection) {
 }
 
 // What a thread in send gets if the next connection is there before it runs again is not always the same in the kernel:
-// EPIPE or ECONNRESET.
+// EPIPE, ECONNRESET, or, on a busy machine, it goes on there. With rsockets it never does (renewed_test).
 CASE(a_send_ends_with_the_connection) {
     give_up_during(c, false, true, [&](int fd) { SAY(c.s.send(fd, "x", 1, MSG_NOSIGNAL)); });
 }
 
-CASE(a_send_does_not_go_on_on_the_next_connection) {
+CASE(a_send_returns_although_the_next_connection_is_there) {
     give_up_during(c, true, true, [&](int fd) {
         const ssize_t n = c.s.send(fd, "x", 1, MSG_NOSIGNAL);
-        c.note(n < 0 && (errno == EPIPE || errno == ECONNRESET) ? "ended" : "went on");
+        c.note(n == 1 || errno == EPIPE || errno == ECONNRESET ? "returned" : strerrorname_np(errno));
     });
 }
 

@@ -319,6 +319,35 @@ void test_a_connect_beside_one_that_is_given_up_ends() {
 }
 
 // The attempt comes to its end at any moment of the shutdown: that ends either the attempt or the connection.
+void test_a_receive_does_not_go_on_on_the_next_connection() {
+    for (const int flags : {0, static_cast<int>(MSG_WAITALL)}) {
+        const Number from = listener();
+        const Number client = connected_to(port_of(from));
+        const Number first(raccept(from, nullptr, nullptr));
+        std::atomic<long> waiting{0};
+        std::atomic<ssize_t> got{-2};
+        Threads threads;
+        threads.start([&] {
+            char bytes[4];
+            waiting.store(gettid());
+            got.store(rrecv(client, bytes, sizeof(bytes), flags));
+        });
+        while (waiting.load() == 0) {
+            usleep(1000); // nothing tells of it
+        }
+        await_thread_asleep(waiting.load());
+        sockaddr none{};
+        none.sa_family = AF_UNSPEC;
+        EXPECT_EQ(rconnect(client, &none, sizeof(none)), 0);
+        EXPECT_EQ(begin_to_connect(client, port_of(from)), 0);
+        const Number second(raccept(from, nullptr, nullptr));
+        send_all(second, "next");
+        threads.join();
+        EXPECT(got.load() <= 0);
+        EXPECT_EQ(received(client, 4), "next");
+    }
+}
+
 void test_a_send_does_not_go_on_on_the_next_connection() {
     const Number from = listener();
     const Number client = connected_to(port_of(from));
@@ -596,6 +625,7 @@ int main(int argc, char** argv) {
         FABTEST(test_connects_that_are_given_up_at_any_moment_leave_the_next_one_alone),
         FABTEST(test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole),
         FABTEST(test_a_connect_beside_one_that_is_given_up_ends),
+        FABTEST(test_a_receive_does_not_go_on_on_the_next_connection),
         FABTEST(test_a_send_does_not_go_on_on_the_next_connection),
         FABTEST(test_a_shutdown_while_a_connect_comes_to_its_end_is_not_lost),
         FABTEST(test_a_socket_that_connects_a_hundred_times_keeps_no_descriptors),

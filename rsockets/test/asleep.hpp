@@ -5,6 +5,8 @@
 #pragma once
 
 #include <fstream>
+#include <functional>
+#include <future>
 #include <iterator>
 #include <string>
 
@@ -24,4 +26,16 @@ inline void await_thread_asleep(long id) {
         asleep = at != std::string::npos && text.size() > at + 2 && text[at + 2] == 'S' ? asleep + 1 : 0;
         usleep(1000); // nothing tells of it
     }
+}
+
+// Starts a thread of a test (fabtests::Threads), and returns its id once it is asleep in `body`, or has ended.
+template <class Threads> long start_asleep(Threads& threads, const std::function<void()>& body) {
+    std::promise<long> started;
+    threads.start([&started, body] {
+        started.set_value(gettid());
+        body();
+    });
+    const long id = started.get_future().get();
+    await_thread_asleep(id);
+    return id;
 }

@@ -88,24 +88,18 @@ void test_a_connect_without_an_answer_sleeps_while_data_flows() {
     EXPECT_EQ(::getsockname(silent.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
 
     const Number waiting(rsocket(AF_INET, SOCK_STREAM, 0));
-    std::atomic<long> thread{0};
     std::atomic<int> error{0};
     Threads threads;
-    threads.start([&] {
-        thread.store(gettid());
+    const long thread = start_asleep(threads, [&] {
         const int ret = rconnect(waiting, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
         error.store(ret == 0 ? 0 : errno);
     });
-    while (thread.load() == 0) {
-        usleep(1000); // nothing tells of it
-    }
-    await_thread_asleep(thread.load());
-    const int before = sleeps_of(thread.load());
+    const int before = sleeps_of(thread);
     for (int i = 0; i < messages; ++i) {
         send_all(ends.client, "ping");
         EXPECT_EQ(received(ends.server, 4), "ping");
     }
-    const int slept = sleeps_of(thread.load()) - before;
+    const int slept = sleeps_of(thread) - before;
     EXPECT_EQ(rshutdown(waiting, SHUT_RDWR), 0);
     threads.join();
     EXPECT(error.load() != 0); // it was cancelled

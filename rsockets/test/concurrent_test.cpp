@@ -5,8 +5,8 @@
 #include <atomic>
 #include <cerrno>
 #include <functional>
-#include <future>
 #include <semaphore>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,7 +14,6 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 
 #include "rsockets/test/asleep.hpp"
 #include "rsockets/test/fabric_hook.hpp"
@@ -43,6 +42,48 @@ int option(int fd, int name) {
 }
 
 // ---- a call on a connection that another thread replaces
+
+// A thread sleeps in `call` on the client's end when that is disconnected, and connected again.
+struct Replaced {
+    Replaced(bool full, const std::function<void(int)>& call) {
+        while (full && rsend(client, part.data(), part.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+        }
+        (void)start_asleep(threads, [&] { call(client); });
+        disconnect(client);
+        EXPECT_EQ(connect(client, port_of(from)), 0);
+        second = Number(raccept(from, nullptr, nullptr));
+    }
+
+    const std::string part = std::string(65536, 'f');
+    const Number from = listener();
+    const Number client = connected_to(port_of(from));
+    const Number first{raccept(from, nullptr, nullptr)};
+    Number second; // the server's end of the next connection
+    Threads threads;
+};
+
+void test_a_receive_does_not_go_on_on_the_next_connection() {
+    for (const int flags : {0, static_cast<int>(MSG_WAITALL)}) {
+        ssize_t got = 0;
+        Replaced ends(false, [&](int fd) {
+            char bytes[4];
+            got = rrecv(fd, bytes, sizeof(bytes), flags);
+        });
+        send_all(ends.second, "next");
+        ends.threads.join();
+        EXPECT(got <= 0);
+        EXPECT_EQ(received(ends.client, 4), "next");
+    }
+}
+
+void test_a_send_does_not_go_on_on_the_next_connection() {
+    int error = 0;
+    Replaced ends(true, [&](int fd) { error = rsend(fd, "x", 1, MSG_NOSIGNAL) < 0 ? errno : 0; });
+    ends.threads.join();
+    EXPECT(error == EPIPE || error == ECONNRESET);
+    send_all(ends.client, "next");
+    EXPECT_EQ(received(ends.second, 4), "next");
+}
 
 // Holds up a thread where its call asks for the status of a connection, or listens, for the first time.
 thread_local bool held_up = false;
@@ -123,14 +164,9 @@ void test_a_send_that_returns_a_part_leaves_the_error_to_the_next_call() {
         const Number fd = connected_to(port_of(from));
         const Number before(raccept(from, nullptr, nullptr));
         const std::vector<char> much(size_t{50} << 20);
-        std::promise<long> id;
         ssize_t sent = 0;
         Threads threads;
-        threads.start([&] {
-            id.set_value(syscall(SYS_gettid));
-            sent = rsend(fd, much.data(), much.size(), MSG_NOSIGNAL);
-        });
-        await_thread_asleep(id.get_future().get());
+        (void)start_asleep(threads, [&] { sent = rsend(fd, much.data(), much.size(), MSG_NOSIGNAL); });
         disconnect(fd);
         EXPECT_EQ(again ? connect(fd, port_of(from)) : 0, 0);
         threads.join();
@@ -202,6 +238,8 @@ void test_a_descriptor_is_a_socket_while_dup2_replaces_it() {
 
 int main() {
     const CMUnitTest tests[] = {
+        FABTEST(test_a_receive_does_not_go_on_on_the_next_connection),
+        FABTEST(test_a_send_does_not_go_on_on_the_next_connection),
         FABTEST(test_a_shutdown_of_a_connection_does_not_shut_the_next_one),
         FABTEST(test_a_poll_of_a_connection_does_not_use_up_the_result_of_the_next_connect),
         FABTEST(test_a_send_that_returns_a_part_leaves_the_error_to_the_next_call),

@@ -203,15 +203,10 @@ void test_a_connect_that_waits_is_not_ended_by_one_that_was_given_up() {
         EXPECT_EQ(begin_to_connect(fd, late.port), EINPROGRESS);
         give_up(fd);
         EXPECT_EQ(rfcntl(fd, F_SETFL, 0), 0);
-        std::promise<long> id;
         std::promise<int> result;
         auto error = result.get_future();
         Threads threads;
-        threads.start([&] {
-            id.set_value(syscall(SYS_gettid));
-            result.set_value(begin_to_connect(fd, silent.port));
-        });
-        await_thread_asleep(id.get_future().get());
+        (void)start_asleep(threads, [&] { result.set_value(begin_to_connect(fd, silent.port)); });
         if (answered) {
             late.child.interrupt(SIGCONT);
             (void)connected_to(late.port);
@@ -319,65 +314,6 @@ void test_a_connect_beside_one_that_is_given_up_ends() {
 }
 
 // The attempt comes to its end at any moment of the shutdown: that ends either the attempt or the connection.
-void test_a_receive_does_not_go_on_on_the_next_connection() {
-    for (const int flags : {0, static_cast<int>(MSG_WAITALL)}) {
-        const Number from = listener();
-        const Number client = connected_to(port_of(from));
-        const Number first(raccept(from, nullptr, nullptr));
-        std::atomic<long> waiting{0};
-        std::atomic<ssize_t> got{-2};
-        Threads threads;
-        threads.start([&] {
-            char bytes[4];
-            waiting.store(gettid());
-            got.store(rrecv(client, bytes, sizeof(bytes), flags));
-        });
-        while (waiting.load() == 0) {
-            usleep(1000); // nothing tells of it
-        }
-        await_thread_asleep(waiting.load());
-        sockaddr none{};
-        none.sa_family = AF_UNSPEC;
-        EXPECT_EQ(rconnect(client, &none, sizeof(none)), 0);
-        EXPECT_EQ(begin_to_connect(client, port_of(from)), 0);
-        const Number second(raccept(from, nullptr, nullptr));
-        send_all(second, "next");
-        threads.join();
-        EXPECT(got.load() <= 0);
-        EXPECT_EQ(received(client, 4), "next");
-    }
-}
-
-void test_a_send_does_not_go_on_on_the_next_connection() {
-    const Number from = listener();
-    const Number client = connected_to(port_of(from));
-    const Number first(raccept(from, nullptr, nullptr));
-    const std::string part(65536, 'f');
-    while (rsend(client, part.data(), part.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
-    }
-    EXPECT_EQ(errno, EAGAIN);
-    std::atomic<long> waiting{0};
-    std::atomic<int> error{0};
-    Threads threads;
-    threads.start([&] {
-        waiting.store(gettid());
-        error.store(rsend(client, "x", 1, MSG_NOSIGNAL) < 0 ? errno : 0);
-    });
-    while (waiting.load() == 0) {
-        usleep(1000); // nothing tells of it
-    }
-    await_thread_asleep(waiting.load());
-    sockaddr none{};
-    none.sa_family = AF_UNSPEC;
-    EXPECT_EQ(rconnect(client, &none, sizeof(none)), 0);
-    EXPECT_EQ(begin_to_connect(client, port_of(from)), 0);
-    const Number second(raccept(from, nullptr, nullptr));
-    threads.join();
-    EXPECT(error.load() == EPIPE || error.load() == ECONNRESET);
-    send_all(client, "next");
-    EXPECT_EQ(received(second, 4), "next");
-}
-
 void test_a_shutdown_while_a_connect_comes_to_its_end_is_not_lost() {
     const Number from = listener();
     const uint16_t port = port_of(from);
@@ -625,8 +561,6 @@ int main(int argc, char** argv) {
         FABTEST(test_connects_that_are_given_up_at_any_moment_leave_the_next_one_alone),
         FABTEST(test_threads_that_connect_and_give_up_the_same_socket_leave_it_whole),
         FABTEST(test_a_connect_beside_one_that_is_given_up_ends),
-        FABTEST(test_a_receive_does_not_go_on_on_the_next_connection),
-        FABTEST(test_a_send_does_not_go_on_on_the_next_connection),
         FABTEST(test_a_shutdown_while_a_connect_comes_to_its_end_is_not_lost),
         FABTEST(test_a_socket_that_connects_a_hundred_times_keeps_no_descriptors),
         FABTEST(test_a_socket_that_connects_again_is_not_readable_in_a_kernel_epoll),

@@ -94,13 +94,8 @@ struct Waiter {
 
 // One thread sleeps when something happens, and this one begins to wait afterwards.
 template <class Happens> void expect_both_report(const Waiter& one, const Waiter& other, const Happens& happens) {
-    std::promise<long> id;
     Threads threads;
-    threads.start([&] {
-        id.set_value(syscall(SYS_gettid));
-        one.expect_event();
-    });
-    await_thread_asleep(id.get_future().get());
+    (void)start_asleep(threads, [&] { one.expect_event(); });
     happens();
     other.expect_event();
     threads.join();

@@ -200,7 +200,7 @@ CASE(a_receive_ends_with_the_connection) {
 }
 
 // What a thread in recv or send gets if the next connection is there before it runs again is not always the same in the
-// kernel: an error, the end, or, on a busy machine, it goes on there. With rsockets it never does (renewed_test).
+// kernel: an error, the end, or, on a busy machine, it goes on there. With rsockets it never does (concurrent_test).
 CASE(a_receive_returns_although_the_next_connection_is_there) {
     for (const int flags : {0, static_cast<int>(MSG_WAITALL)}) {
         give_up_during(c, true, false, [&](int fd) {

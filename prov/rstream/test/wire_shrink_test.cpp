@@ -180,6 +180,27 @@ void test_a_move_is_undone_behind_an_offer_that_is_found_out(void**) {
     assert_true(pair.a.peer_ring() == larger);
 }
 
+// The core refuses the move, and while it is asked the peer, which can not have seen it, offers yet another ring. What
+// is sent until the next move goes to the ring from before both, as far as that has space.
+void test_a_move_is_undone_behind_a_second_offer(void**) {
+    Growing pair;
+    pair.grow_and_read();
+    pair.fill();
+    const size_t unread = pair.b.readable();
+    assert_true(unread > first);
+    assert_string_equal(rule(pair.a.on_control(pair.b_offers(first + 1))), fine);
+    const auto refused = pair.a.next();
+    assert_true(refused && refused->control.type == Control::Type::move);
+    assert_string_equal(rule(pair.a.on_control(pair.b_offers(first))), fine);
+    pair.a.undo(*refused);
+    assert_true(pair.a.peer_ring() == larger);
+    const auto second = pair.a.next();
+    assert_true(second && second->control.type == Control::Type::move);
+    assert_int_equal(pair.a.peer_ring().size, first);
+    pair.a.undo(*second);
+    assert_true(pair.a.peer_ring() == larger);
+}
+
 void test_data_beyond_the_smaller_ring_is_found_out(void**) {
     Growing pair;
     pair.grow_and_read();
@@ -202,6 +223,7 @@ int main() {
         cmocka_unit_test(test_a_smaller_ring_of_no_sense_is_found_out),
         cmocka_unit_test(test_a_second_offer_is_found_out),
         cmocka_unit_test(test_a_move_is_undone_behind_an_offer_that_is_found_out),
+        cmocka_unit_test(test_a_move_is_undone_behind_a_second_offer),
         cmocka_unit_test(test_data_beyond_the_smaller_ring_is_found_out),
     };
     return RUN_TAP(tests);

@@ -41,7 +41,7 @@ class RingWish {
     static constexpr uint32_t stall_limit = 16;
 
     void open(const RemoteRing& ring, bool may_grow) {
-        ring_ = ring;
+        use(ring);
         stage_.store(may_grow ? Stage::content : Stage::never, std::memory_order_release);
     }
     [[nodiscard]] const RemoteRing& ring() const { return ring_; }
@@ -60,13 +60,17 @@ class RingWish {
     void unask() { change(Stage::asked, Stage::content); } // unless the peer has sent an offer meanwhile
     [[nodiscard]] bool move_due() const { return stage() == Stage::offered; }
     void move() {
-        std::swap(ring_, offered_);
+        left_ = ring_;
+        use(offered_);
         stalls_ = 0;
         stage_.store(Stage::content, std::memory_order_release);
     }
+    // If the peer, which has not seen the move, made another offer meanwhile, then that one stands.
     void unmove() {
-        if (change(Stage::content, Stage::busy)) { // else the peer has made two offers: it spoils its own stream
-            std::swap(ring_, offered_);
+        const RemoteRing moved_to = ring_;
+        use(left_);
+        if (change(Stage::content, Stage::busy)) {
+            offered_ = moved_to;
             stage_.store(Stage::offered, std::memory_order_release);
         }
     }
@@ -78,12 +82,13 @@ class RingWish {
             return "an offer of a ring that was not asked for";
         }
         const char* broken = nullptr;
-        if (!asked && ring.size >= ring_.size) {
+        const size_t size = size_.load(std::memory_order_relaxed);
+        if (!asked && ring.size >= size) {
             broken = "an offer of a ring that was not asked for";
-        } else if (ring.size == ring_.size || ring.size < min_buffer || ring.size > max_buffer) {
+        } else if (ring.size == size || ring.size < min_buffer || ring.size > max_buffer) {
             broken = "an offer of a ring of the same size, or too small or too large";
         }
-        if (broken != nullptr) { // a move may still be undone
+        if (broken != nullptr) {
             stage_.store(asked ? Stage::asked : Stage::content, std::memory_order_release);
             return broken;
         }
@@ -96,9 +101,15 @@ class RingWish {
     enum class Stage : uint8_t { never, content, asked, busy, offered }; // busy: one side changes what is offered
     [[nodiscard]] Stage stage() const { return stage_.load(std::memory_order_acquire); }
     bool change(Stage from, Stage to) { return stage_.compare_exchange_strong(from, to, std::memory_order_acq_rel); }
+    void use(const RemoteRing& ring) {
+        ring_ = ring;
+        size_.store(ring.size, std::memory_order_relaxed);
+    }
 
     RemoteRing ring_;
+    RemoteRing left_; // by the last move
     RemoteRing offered_;
+    std::atomic<size_t> size_{0}; // of the ring in use, for the progress side
     uint32_t stalls_ = 0;
     uint64_t stalled_at_ = 0;
     std::atomic<Stage> stage_{Stage::never};

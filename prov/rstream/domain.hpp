@@ -13,6 +13,7 @@
 #include "prov/rstream/core.hpp"
 #include "prov/rstream/core/domains.hpp"
 #include "prov/rstream/fabric.hpp"
+#include "prov/rstream/stream/idle_buffers.hpp"
 
 namespace rstream {
 
@@ -27,6 +28,7 @@ class Domain : public fid_domain {
     [[nodiscard]] fid_domain* core() const { return cores_.first(); }
     // The core domains for connections.
     [[nodiscard]] CoreDomains& cores() { return cores_; }
+    [[nodiscard]] IdleBuffers& idle_buffers() { return idle_buffers_; }
 
     // The core's info for an endpoint of ours, with the user's addresses.
     int core_info_for(const fi_info& info, Info& out) const;
@@ -53,6 +55,7 @@ class Domain : public fid_domain {
     Fabric& fabric_;
     Info core_info_;
     CoreDomains cores_;
+    IdleBuffers idle_buffers_;
     std::atomic<size_t> users_{0};
     std::mutex mutex_;
     size_t cm_data_size_ = 0;

@@ -24,11 +24,11 @@ class MessageSlots {
     static constexpr size_t slot_size = wire::Control::size;
 
     // `contexts`: the core needs a struct fi_context2 for each receive. 0 or -FI_ENOMEM.
-    int open(size_t receives, size_t headers, bool contexts) {
+    int open(size_t receives, size_t headers, bool contexts, IdleBuffers& idle) {
         receives_ = receives;
         headers_ = headers;
         contexts_.resize(contexts ? receives : 0);
-        return memory_.buffer.allocate((receives + wire::control_credits + headers) * slot_size);
+        return idle.allocate((receives + wire::control_credits + headers) * slot_size, memory_.buffer);
     }
     [[nodiscard]] RegisteredBuffer& memory() { return memory_; }
     [[nodiscard]] void* desc() const { return memory_.desc(); }

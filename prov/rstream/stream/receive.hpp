@@ -37,7 +37,9 @@ class Receive {
         : core_(parts.core), link_(parts.link), lifecycle_(parts.lifecycle), readiness_(parts.readiness) {}
 
     // ---- set-up, by one thread
-    int open(size_t ring_size) { return ring_.current().buffer.allocate(ring_size); } // 0 or -FI_ENOMEM
+    // 0 or -FI_ENOMEM.
+    int open(size_t ring_size, IdleBuffers& idle) { return idle.allocate_cleared(ring_size, ring_.current().buffer); }
+    void give_memory(IdleBuffers& idle) { ring_.give_memory(idle); } // nothing may be in flight
     // Registers the ring, which the peer writes to. 0 or the core's error. `deregister`: the core's connection is gone.
     int register_memory() { return register_buffer(core_, ring_.current(), FI_REMOTE_WRITE); }
     void deregister() { ring_.deregister(); }

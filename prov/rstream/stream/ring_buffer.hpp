@@ -16,6 +16,7 @@
 
 #include "prov/rstream/fid.hpp"
 #include "prov/rstream/stream/buffer.hpp"
+#include "prov/rstream/stream/idle_buffers.hpp"
 
 namespace rstream {
 
@@ -64,6 +65,11 @@ class RingBuffer {
         Buffer taken = std::move(retired_.back());
         retired_.pop_back();
         return taken;
+    }
+    // Both are deregistered.
+    void give_memory(IdleBuffers& idle) {
+        idle.give(std::move(next_.buffer));
+        idle.give(std::move(current_.buffer));
     }
     // Closes the registrations; nothing may be in flight.
     void deregister() {

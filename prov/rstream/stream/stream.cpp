@@ -42,7 +42,16 @@ Stream::Stream(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyF
       receive_({core_, link_, lifecycle_, readiness_}),
       completions_({core_, link_, messages_, keepalive_, transmit_}, *this) {}
 
-Stream::~Stream() { drop_endpoint(); }
+Stream::~Stream() {
+    const bool pinned = messages_.memory().mr != nullptr; // so that all pages of all buffers exist
+    drop_endpoint();
+    if (pinned) {
+        IdleBuffers& idle = domain_.idle_buffers();
+        transmit_.give_memory(idle);
+        receive_.give_memory(idle);
+        idle.give(std::move(messages_.memory().buffer));
+    }
+}
 
 int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, AnyFid* subject, Settings& settings,
                  std::unique_ptr<Stream>& out) {
@@ -65,8 +74,10 @@ int Stream::open(Domain& domain, const fi_info& core_info, EventQueue& queue, An
 int Stream::open_queue(const fi_info& core_info, const Settings& settings) {
     const size_t receives =
         wire::control_credits + (core_.traits().consumes_recv || !core_.traits().immediates ? settings.rx_size : 0);
-    if (transmit_.open(settings.send_buf_size, settings.tx_size) != 0 || receive_.open(settings.recv_buf_size) != 0 ||
-        messages_.open(receives, settings.tx_size, core_.traits().contexts) != 0) {
+    IdleBuffers& idle = domain_.idle_buffers();
+    if (transmit_.open(settings.send_buf_size, settings.tx_size, idle) != 0 ||
+        receive_.open(settings.recv_buf_size, idle) != 0 ||
+        messages_.open(receives, settings.tx_size, core_.traits().contexts, idle) != 0) {
         return -FI_ENOMEM;
     }
     return core_.open_queue(domain_.cores(), core_info,

@@ -44,9 +44,9 @@ Transmit::Transmit(const Parts& parts, size_t staging_limit, Events& events)
       queue_(parts.core, parts.link, parts.messages, work_requests_, parts.keepalive),
       chunk_size_(parts.core.traits().max_message), staging_threshold_(staging_limit) {}
 
-int Transmit::open(size_t staging_size, size_t queue_size) {
+int Transmit::open(size_t staging_size, size_t queue_size, IdleBuffers& idle) {
     work_requests_.open(queue_size, wire::control_credits, core_.traits().contexts, core_.properties().loses_frames);
-    return staging_.current().buffer.allocate(staging_size);
+    return idle.allocate(staging_size, staging_.current().buffer);
 }
 
 void Transmit::start() {

@@ -59,7 +59,8 @@ class Transmit {
 
     // ---- set-up, by one thread
     // Allocates the staging ring and the list of work requests, max `queue_size` with the core. 0 or -FI_ENOMEM.
-    int open(size_t staging_size, size_t queue_size);
+    int open(size_t staging_size, size_t queue_size, IdleBuffers& idle);
+    void give_memory(IdleBuffers& idle) { staging_.give_memory(idle); } // nothing may be in flight
     // For a core that requires registered send buffers. 0 or the core's error. `deregister`: nothing is in flight.
     int register_memory() { return register_buffer(core_, staging_.current(), FI_WRITE); }
     void deregister() { staging_.deregister(); }

@@ -21,7 +21,7 @@ struct Scene final : PartsScene, Transmit::Events, Completions::Events {
     explicit Scene(const Config& config)
         : PartsScene(config), transmit({core.endpoint(), link, messages, lifecycle, readiness, keepalive}, 0, *this),
           completions({core.endpoint(), link, messages, keepalive, transmit}, *this) {
-        ready = ready && transmit.open(staging_size, 16) == 0;
+        ready = ready && transmit.open(staging_size, 16, idle) == 0;
         open_link(config.headers);
         transmit.start();
         connect();

@@ -17,7 +17,8 @@ constexpr size_t headers = 3;
 
 int set_up_with(void** state, bool contexts) {
     auto slots = std::make_unique<MessageSlots>();
-    const int ret = slots->open(receives, headers, contexts);
+    IdleBuffers idle;
+    const int ret = slots->open(receives, headers, contexts, idle);
     *state = slots.release();
     return ret;
 }

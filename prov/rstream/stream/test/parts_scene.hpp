@@ -30,7 +30,7 @@ struct PartsScene {
     explicit PartsScene(const Config& config)
         : core(config.properties, config.inject_size), link({staging_size, ring_size, 384, config.ring_limit}),
           keepalive(core.endpoint(), {}) {
-        ready = core.opened() && messages.open(wire::control_credits, 16, false) == 0;
+        ready = core.opened() && messages.open(wire::control_credits, 16, false, idle) == 0;
     }
     // The peer offers its ring; and the stream is connected.
     void open_link(bool headers, wire::Maps* maps = nullptr) {
@@ -47,6 +47,7 @@ struct PartsScene {
     }
 
     FakeCore core;
+    IdleBuffers idle;
     wire::Link link;
     MessageSlots messages;
     Lifecycle lifecycle;

@@ -21,7 +21,7 @@ constexpr size_t larger_size = 2 * PartsScene::ring_size;
 
 struct Scene : PartsScene {
     explicit Scene(const Config& config) : PartsScene(config), receive({core.endpoint(), link, lifecycle, readiness}) {
-        ready = ready && receive.open(ring_size) == 0 && receive.register_memory() == 0;
+        ready = ready && receive.open(ring_size, idle) == 0 && receive.register_memory() == 0;
         open_link(false);
     }
 

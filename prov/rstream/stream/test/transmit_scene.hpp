@@ -22,7 +22,7 @@ struct TransmitScene final : PartsScene, Transmit::Events {
         : PartsScene(config),
           transmit({core.endpoint(), link, messages, lifecycle, readiness, keepalive}, staging_limit, *this),
           maps(4, 4) {
-        ready = ready && transmit.open(staging_size, queue_size) == 0;
+        ready = ready && transmit.open(staging_size, queue_size, idle) == 0;
         open_link(config.headers, &maps);
         transmit.start();
     }

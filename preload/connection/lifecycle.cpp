@@ -140,22 +140,18 @@ Connection* began(int fd, Role role) {
         s->reason = Reason::never;
         s->gate.fetch_or(gate::pinned);
     }
-    c->state = s;
-    c->numbers = 1;
-    c->fd = fd;
+    // In no order: the table publishes them.
+    c->state.store(s, std::memory_order_relaxed);
+    c->numbers.store(1, std::memory_order_relaxed);
+    c->fd.store(fd, std::memory_order_relaxed);
+    c->refusals.store(0, std::memory_order_relaxed);
+    c->row.store(nullptr, std::memory_order_relaxed);
+    for (std::atomic<bool>* flag : {&c->used, &c->polled, &c->left, &c->resets, &c->attached, &c->standard, &c->watched,
+                                    &c->duplicated, &c->mirrored, &c->row_claimed}) {
+        flag->store(false, std::memory_order_relaxed);
+    }
     c->role = role;
-    c->used = false;
-    c->polled = false;
-    c->refusals = 0;
-    c->left = false;
-    c->resets = false;
-    c->attached = false;
-    c->standard = false;
     c->watches = nullptr;
-    c->watched = false;
-    c->duplicated = c->mirrored = false;
-    c->row = nullptr;
-    c->row_claimed = false;
     c->peer = {};
     explain::note_peer(*c, fd);
     put(fd, reinterpret_cast<uintptr_t>(c));

@@ -43,14 +43,17 @@ uint64_t space_of_namespace() {
     return got != 0 && got != space ? got : (space + 1) & space_mask;
 }
 
-thread_local uint64_t self = 0;
+constinit thread_local uint64_t self = 0;
 
-uint64_t own_word() {
-    if (self == 0) [[unlikely]] {
-        self = space << 2 * id_bits | static_cast<uint64_t>(getpid()) << id_bits |
-               static_cast<uint64_t>(real::syscall(SYS_gettid));
-    }
+[[gnu::noinline, gnu::cold]] uint64_t find_own_word() {
+    self = space << 2 * id_bits | static_cast<uint64_t>(getpid()) << id_bits |
+           static_cast<uint64_t>(real::syscall(SYS_gettid));
     return self;
+}
+
+inline uint64_t own_word() {
+    const uint64_t known = self;
+    return known != 0 ? known : find_own_word();
 }
 
 // Of a child of an interrupted thread, which may wait for the child in its signal handler: the child does not wait long

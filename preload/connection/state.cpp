@@ -79,7 +79,7 @@ void collect_waiting() {
 
 // Resets all but the gate's count, which calls still in flight decrement.
 ConnectionState* renew(ConnectionState* state) {
-    const ConnectionState fresh;
+    static constinit const ConnectionState fresh;
     constexpr size_t kept = sizeof(fresh.gate);
     memcpy(reinterpret_cast<char*>(state) + kept, reinterpret_cast<const char*>(&fresh) + kept, sizeof(fresh) - kept);
     state->gate.fetch_and(gate::count_mask);

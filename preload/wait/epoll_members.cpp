@@ -5,6 +5,7 @@
 #include "preload/wait/epoll_set.hpp"
 
 #include <new>
+#include <utility>
 
 #include <sys/mman.h>
 
@@ -53,9 +54,16 @@ Watch* new_watch() {
     Watch* got = unused_watches;
     if (got != nullptr) {
         unused_watches = got->next;
-        *got = Watch();
     }
     return got;
+}
+
+void free_watch(Watch* watch) {
+    // Else a signal handler has interrupted the owner, and the place is lost.
+    if (const LocalLock::Hold hold(pool_lock); hold) {
+        watch->next = unused_watches;
+        unused_watches = watch;
+    }
 }
 
 void link(Watch& watch) {
@@ -165,6 +173,9 @@ bool EpollSet::leave(bool waits) {
                 remove(bucket);
             }
         }
+        if (Watch* spare = std::exchange(spare_, nullptr); spare != nullptr) {
+            free_watch(spare);
+        }
         if (wakeup_ != 0) {
             wakeup::release(wakeup_.exchange(0)); // the descriptor has left with the kernel's set
             pipe_ = Pipe::none;
@@ -210,10 +221,11 @@ Watch* EpollSet::find(int fd) {
 }
 
 Watch* EpollSet::add(int fd) {
-    Watch* watch = new_watch();
+    Watch* watch = spare_ != nullptr ? std::exchange(spare_, nullptr) : new_watch();
     if (watch == nullptr) {
         return nullptr;
     }
+    *watch = Watch();
     watch->fd = fd;
     watch->set = this;
     watch->connection = table::connection(fd);
@@ -280,10 +292,9 @@ void EpollSet::remove(Watch* watch) {
         converted_.fetch_sub(1);
     }
     members_.fetch_sub(1);
-    // Else a signal handler has interrupted the owner, and the place is lost.
-    if (const LocalLock::Hold hold(pool_lock); hold) {
-        watch->next = unused_watches;
-        unused_watches = watch;
+    // Programs add and remove a member for each connection, or each request: the last one is kept at hand.
+    if (Watch* before = std::exchange(spare_, watch); before != nullptr) {
+        free_watch(before);
     }
 }
 
@@ -426,7 +437,9 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
             }
         };
         drop_stale(watch != nullptr && watch->connection != c);
-        number = epfd;
+        if (number.load(std::memory_order_relaxed) != epfd) {
+            number = epfd;
+        }
         if (watch != nullptr && change_in_memory(*watch, operation, event)) {
             return 0;
         }
@@ -449,7 +462,9 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
         // Before the call: a thread to which the kernel reports the member from now on must see that it has to check
         // memory.
         const bool is_due = c != nullptr && gate::is_careful(*c);
-        converted_.fetch_add(is_due ? 1 : 0);
+        if (is_due) {
+            converted_.fetch_add(1);
+        }
         result = static_cast<int>(sys::call(SYS_epoll_ctl, epfd, operation, fd, given));
         error = -result;
         drop_stale(result == 0 && operation == EPOLL_CTL_ADD); // on EEXIST it stays a member
@@ -481,7 +496,9 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
                 }
             }
         }
-        converted_.fetch_sub(is_due ? 1 : 0);
+        if (is_due) {
+            converted_.fetch_sub(1);
+        }
     }
     if (is_several()) [[unlikely]] {
         leave_to_kernel();

@@ -194,6 +194,7 @@ class EpollSet {
     std::array<Watch*, buckets> table_{};
     std::array<Watch*, buckets> by_data_{};
     Watch* active_ = nullptr;
+    Watch* spare_ = nullptr;          // not in use, for the next member
     std::atomic<uint64_t> wakeup_{0}; // 0: none, or not yet
     bool wakeup_is_past_ = false;     // none from now on
     enum class Pipe : uint8_t { none, member, impossible };

@@ -310,6 +310,26 @@ void test_without_memory_for_a_larger_ring_nobody_tries_again(void** state) {
     assert_int_equal(scene.recv(100), 9);
 }
 
+// It announces bytes that it has not written, to a ring which another stream had before.
+void test_a_lying_peer_finds_no_bytes_of_another_stream(void** state) {
+    Scene& scene = of(state);
+    constexpr size_t length = 1000;
+    scene.arrive(std::string(length, 's'));
+    assert_int_equal(scene.recv(length), length);
+    scene.receive.deregister();
+    scene.receive.give_memory(scene.idle);
+    assert_int_equal(scene.idle.count(), 1);
+
+    wire::Link link({PartsScene::staging_size, PartsScene::ring_size, 384, 0});
+    Receive next({scene.core.endpoint(), link, scene.lifecycle, scene.readiness});
+    assert_int_equal(next.open(PartsScene::ring_size, scene.idle), 0);
+    assert_int_equal(scene.idle.count(), 0);
+    assert_null(link.on_data(wire::Immediate{length}.encode()));
+    const iovec iov{scene.received.data(), length};
+    assert_int_equal(next.recv(&iov, 1, [] {}), length);
+    assert_true(scene.text(length) == std::string(length, '\0'));
+}
+
 } // namespace
 
 int main() {
@@ -332,6 +352,7 @@ int main() {
         test(test_a_larger_ring_takes_the_place_of_the_first, set_up_growing),
         test(test_an_idle_ring_shrinks, set_up_growing),
         test(test_without_memory_for_a_larger_ring_nobody_tries_again, set_up_growing),
+        test(test_a_lying_peer_finds_no_bytes_of_another_stream, set_up),
     };
     return RUN_TAP(tests);
 }

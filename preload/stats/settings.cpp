@@ -17,16 +17,17 @@ namespace preload::settings {
 namespace {
 
 using Value = std::array<char, 512>;
+using File = std::array<char, PATH_MAX>;
 
-constinit Value of_explain{};
+constinit File of_explain{};
 constinit Value of_upgrade{};
 constinit Value of_stdio{};
 constinit Value of_fabric{};
-constinit Value of_fabric_worker{};
+constinit File of_fabric_worker{};
 constinit Value of_program{};
 constinit std::atomic<bool> ready{false};
 
-void take(const char* name, Value& out) {
+template <size_t size> void take(const char* name, std::array<char, size>& out) {
     const char* value = getenv(name);
     if (value != nullptr && strlen(value) < out.size()) {
         memcpy(out.data(), value, strlen(value) + 1);
@@ -51,7 +52,7 @@ __attribute__((constructor(101))) void read_all() {
     ready.store(true, std::memory_order_release);
 }
 
-const char* given(const Value& value) {
+template <size_t size> const char* given(const std::array<char, size>& value) {
     read_all();
     return value[0] != '\0' ? value.data() : nullptr;
 }

@@ -37,11 +37,11 @@ class Opening {
             end_slow(calls_are_slow);
         } else if (!calls_are_slow.load(std::memory_order_relaxed)) {
             constexpr uint64_t timeout_ns = 250000000; // a fork of a large process takes milliseconds
-            sys::wait_for(timeout_ns, [begin = sys::now_ns()] {
+            const bool ended = sys::wait_for(timeout_ns, [begin = sys::now_ns()] {
                 sys::yield_since(begin);
                 return calls.load() == 0;
             });
-            calls_are_slow.store(calls.load() != 0, std::memory_order_relaxed);
+            calls_are_slow.store(!ended, std::memory_order_relaxed);
         }
     }
     Opening(const Opening&) = delete;
@@ -68,13 +68,13 @@ class ProgramCall {
         if (openings.load() == 0) [[likely]] {
             end_slow(openings_are_slow);
         } else if (!openings_are_slow.load(std::memory_order_relaxed) && !is_foreign()) {
-            sys::wait_for(timeout_ns, [begin = sys::now_ns()] {
+            const bool ended = sys::wait_for(timeout_ns, [begin = sys::now_ns()] {
                 calls.fetch_sub(1); // an Opening must not wait for this one
                 sys::yield_since(begin);
                 calls.fetch_add(1);
                 return openings.load() == 0;
             });
-            openings_are_slow.store(openings.load() != 0, std::memory_order_relaxed);
+            openings_are_slow.store(!ended, std::memory_order_relaxed);
         }
     }
     static void end() {

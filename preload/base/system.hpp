@@ -96,11 +96,14 @@ inline uint64_t now_ns() {
     return static_cast<uint64_t>(time.tv_sec) * 1000000000U + static_cast<uint64_t>(time.tv_nsec);
 }
 
-// Calls done(), which yields, until it returns true or the time is over.
-template <class Done> void wait_for(uint64_t timeout_ns, Done&& done) {
+// Calls done(), which yields, until it returns true. False: the time is over.
+template <class Done> bool wait_for(uint64_t timeout_ns, Done&& done) {
     const uint64_t end = now_ns() + timeout_ns;
-    while (!done() && now_ns() < end) {
+    bool is_done = done();
+    while (!is_done && now_ns() < end) {
+        is_done = done();
     }
+    return is_done;
 }
 
 // Lets other threads run: also those of a lower priority once this one has waited for a millisecond.

@@ -2,8 +2,10 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // How long the library and the program's calls wait for each other: once for each that is slow.
+#include <atomic>
 #include <chrono>
 #include <memory>
+#include <thread>
 
 #include "fabtests/common/test.hpp"
 #include "preload/base/lowest_fd.hpp"
@@ -19,17 +21,29 @@ constexpr int long_ms = 200; // a wait that times out takes longer
 
 bool is_foreign() { return false; }
 
-// Milliseconds that the beginning of one takes, while others of the other kind are under way.
-int64_t wait_of_opening() {
+constexpr auto nothing = [] {};
+
+int64_t ms_since(fabtests::Clock::time_point begun) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(fabtests::Clock::now() - begun).count();
+}
+
+// Milliseconds that the beginning of one takes, while others of the other kind are under way. body() is called in it.
+template <class Body> int64_t wait_of_opening(Body&& body) {
     const auto begun = fabtests::Clock::now();
     const Opening one;
-    return std::chrono::duration_cast<std::chrono::milliseconds>(fabtests::Clock::now() - begun).count();
+    const int64_t waited = ms_since(begun);
+    body();
+    return waited;
 }
-int64_t wait_of_call() {
+template <class Body> int64_t wait_of_call(Body&& body) {
     const auto begun = fabtests::Clock::now();
     const ProgramCall one(is_foreign);
-    return std::chrono::duration_cast<std::chrono::milliseconds>(fabtests::Clock::now() - begun).count();
+    const int64_t waited = ms_since(begun);
+    body();
+    return waited;
 }
+int64_t wait_of_opening() { return wait_of_opening(nothing); }
+int64_t wait_of_call() { return wait_of_call(nothing); }
 
 void test_a_slow_call_is_waited_for_once() {
     const ProgramCall slow(is_foreign);
@@ -63,14 +77,40 @@ void test_the_opening_after_a_slow_one_is_waited_for() {
     EXPECT(wait_of_call() >= long_ms);
 }
 
+// One of the other kind begins as a wait for the last one ends: it is no reason to take that for a wait in vain.
+void test_a_wait_that_ends_in_time_is_not_slow() {
+    constexpr int rounds = 50000;
+    std::atomic<bool> long_wait{false}; // on a busy machine
+    std::atomic<int> slow{0};
+    std::atomic<int> inside{0};
+    std::atomic<int> together{0};
+    const auto many = [&](const auto& wait_of_one, const std::atomic<bool>& others_are_slow) {
+        for (int i = 0; i < rounds && !long_wait; ++i) {
+            const int64_t waited = wait_of_one([&] {
+                together += inside.fetch_add(1);
+                slow += others_are_slow ? 1 : 0;
+                inside.fetch_sub(1);
+            });
+            long_wait = long_wait || waited >= long_ms;
+        }
+    };
+    std::thread library([&] { many([](const auto& body) { return wait_of_opening(body); }, calls_are_slow); });
+    std::thread program([&] { many([](const auto& body) { return wait_of_call(body); }, openings_are_slow); });
+    library.join();
+    program.join();
+    if (!long_wait) {
+        EXPECT_EQ(slow, 0);
+        EXPECT_EQ(together, 0);
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
-        FABTEST(test_a_slow_call_is_waited_for_once),
-        FABTEST(test_the_call_after_a_slow_one_is_waited_for),
-        FABTEST(test_a_slow_opening_is_waited_for_once),
-        FABTEST(test_the_opening_after_a_slow_one_is_waited_for),
+        FABTEST(test_a_slow_call_is_waited_for_once),       FABTEST(test_the_call_after_a_slow_one_is_waited_for),
+        FABTEST(test_a_slow_opening_is_waited_for_once),    FABTEST(test_the_opening_after_a_slow_one_is_waited_for),
+        FABTEST(test_a_wait_that_ends_in_time_is_not_slow),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

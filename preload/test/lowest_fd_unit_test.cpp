@@ -77,31 +77,47 @@ void test_the_opening_after_a_slow_one_is_waited_for() {
     EXPECT(wait_of_call() >= long_ms);
 }
 
-// One of the other kind begins as a wait for the last one ends: it is no reason to take that for a wait in vain.
-void test_a_wait_that_ends_in_time_is_not_slow() {
+// Both kinds begin again and again, on a thread each. False: one has waited for long, on a busy machine, which
+// shows nothing. Else: how often a wait was taken for one in vain, and both were under way at once.
+bool begin_both_often(int& slow, int& together) {
     constexpr int rounds = 50000;
-    std::atomic<bool> long_wait{false}; // on a busy machine
-    std::atomic<int> slow{0};
+    std::atomic<bool> long_wait{false};
+    std::atomic<int> slow_ones{0};
     std::atomic<int> inside{0};
-    std::atomic<int> together{0};
+    std::atomic<int> both{0};
     const auto many = [&](const auto& wait_of_one, const std::atomic<bool>& others_are_slow) {
         for (int i = 0; i < rounds && !long_wait; ++i) {
             const int64_t waited = wait_of_one([&] {
-                together += inside.fetch_add(1);
-                slow += others_are_slow ? 1 : 0;
+                both += inside.fetch_add(1);
+                slow_ones += others_are_slow ? 1 : 0;
                 inside.fetch_sub(1);
             });
-            long_wait = long_wait || waited >= long_ms;
+            if (waited >= long_ms) {
+                long_wait = true;
+            }
         }
     };
     std::thread library([&] { many([](const auto& body) { return wait_of_opening(body); }, calls_are_slow); });
     std::thread program([&] { many([](const auto& body) { return wait_of_call(body); }, openings_are_slow); });
     library.join();
     program.join();
-    if (!long_wait) {
-        EXPECT_EQ(slow, 0);
-        EXPECT_EQ(together, 0);
+    slow = slow_ones;
+    together = both;
+    return !long_wait;
+}
+
+// One of the other kind may begin as a wait for the last one ends.
+void test_a_wait_that_ends_in_time_is_not_slow() {
+    constexpr int attempts = 10;
+    int slow = 0;
+    int together = 0;
+    bool shown = false;
+    for (int i = 0; i < attempts && !shown; ++i) {
+        shown = begin_both_often(slow, together);
     }
+    EXPECT(shown);
+    EXPECT_EQ(slow, 0);
+    EXPECT_EQ(together, 0);
 }
 
 } // namespace

@@ -499,6 +499,7 @@ int shut_reading(int fd, int how) {
 int shut_without_waiting(Connection& c, int fd, int how) {
     ConnectionState& s = *c.state.load();
     begin_steps(s);
+    s.end_service = 0;
     s.end_due = true;
     const uint64_t begin = sys::now_ns();
     while (s.end_due && !may_shut(c, fd)) {
@@ -510,6 +511,7 @@ int shut_without_waiting(Connection& c, int fd, int how) {
             s.end_due = false;
             return -EAGAIN;
         }
+        s.end_service = service::own_name();
         return shut_reading(fd, how);
     }
     return s.end_due.exchange(false) ? how : shut_reading(fd, how);

@@ -238,13 +238,19 @@ bool finish_resend(Connection& c, int fd, bool may_wait) {
     return false;
 }
 
+// Whether another process goes on with the shutdown that is due: a child that closes its descriptor must not make it.
+bool goes_on_elsewhere(const ConnectionState& s) {
+    const uint64_t service = s.end_service.load();
+    return service != service::own_name() && (service == 0 || service::ask_holder(service, s.token));
+}
+
 } // namespace
 
 bool finish_out(Connection& c, int fd, bool may_wait) {
     push(c, fd);
     const bool done = finish_resend(c, fd, may_wait || c.mirrored);
     const ConnectionState& s = *c.state.load();
-    if (s.end_due && s.open.load() != 0) { // for others, which do not hear of this process's service any more
+    if (s.end_due && s.open.load() != 0 && !goes_on_elsewhere(s)) {
         if (has_backlog(s)) {
             (void)service::ask_holder(s.holder_service, s.token);
         } else {

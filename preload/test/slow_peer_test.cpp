@@ -14,6 +14,7 @@
 #include <thread>
 
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,6 +43,13 @@ template <class Call> int is_slow(Call&& call, std::chrono::milliseconds least =
 
 void set_nonblocking(int fd) { EXPECT_EQ(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK), 0); }
 
+int tcp_state(int fd) {
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length), 0);
+    return info.tcpi_state;
+}
+
 // Both directions still carry bytes.
 void expect_alive(const Peer& peer) { peer.ping_pong(); }
 
@@ -62,6 +70,51 @@ void test_shutdown_does_not_wait_long_for_a_stopped_peer() {
         EXPECT_EQ(preload_test::receive(peer.fd(), 4, MSG_WAITALL).size(), 4);
     }
     EXPECT(2 * waits < tries);
+}
+
+// The peer may want to have the bytes of the ring by the kernel, which nobody could send behind EOF.
+void test_a_child_that_closes_leaves_a_shutdown_to_the_service() {
+    const Peer peer;
+    const std::string bytes(unread, 'b');
+    preload_test::send_all(peer.fd(), bytes);
+    peer.stop();
+    EXPECT_EQ(shutdown(peer.fd(), SHUT_WR), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(peer.fd());
+        _exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(tcp_state(peer.fd()), TCP_ESTABLISHED); // else its end is out, before the bytes
+    peer.kill(SIGCONT);
+    EXPECT_EQ(peer.ask(Do::receive, unread), unread);
+    EXPECT_EQ(peer.ask(Do::receive, 1), -1); // the end
+    EXPECT_EQ(peer.ask(Do::send, 4), 4);     // and no reset
+    EXPECT_EQ(preload_test::receive(peer.fd(), 4, MSG_WAITALL).size(), 4);
+}
+
+// The process whose service is in charge closes its descriptor: the other one's peer reads EOF all the same.
+void test_a_shutdown_is_done_when_the_process_closes_that_made_it() {
+    const Peer peer;
+    const std::string bytes(unread, 'b');
+    preload_test::send_all(peer.fd(), bytes);
+    peer.stop();
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool done = shutdown(peer.fd(), SHUT_WR) == 0;
+        close(peer.fd());
+        _exit(done ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    peer.kill(SIGCONT);
+    EXPECT_EQ(peer.ask(Do::receive, unread), unread);
+    EXPECT_EQ(peer.ask(Do::receive, 1), -1);
+    EXPECT_EQ(peer.ask(Do::send, 4), 4);
+    EXPECT_EQ(preload_test::receive(peer.fd(), 4, MSG_WAITALL).size(), 4);
 }
 
 // Reads by splice as the events tell, into a pipe with space for all.
@@ -340,6 +393,8 @@ int main() {
 #endif
     const CMUnitTest tests[] = {
         FABTEST(test_shutdown_does_not_wait_long_for_a_stopped_peer),
+        FABTEST(test_a_child_that_closes_leaves_a_shutdown_to_the_service),
+        FABTEST(test_a_shutdown_is_done_when_the_process_closes_that_made_it),
         FABTEST(test_splice_does_not_wait_for_a_stopped_peer),
         FABTEST(test_splice_is_repeated_at_an_edge),
         FABTEST(test_a_blocking_splice_waits_for_a_stopped_peer),

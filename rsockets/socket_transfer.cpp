@@ -368,7 +368,8 @@ Socket::Sending Socket::check_sending() {
     }
     const auto present_stays = keep_connection();
     service_entry_.listed.store(false); // first: a later send registers the socket again
-    if (Connection* present = established(); present != nullptr) {
+    // With nothing left that waits for calls there is nothing to do: it is the program that looks for what arrives.
+    if (Connection* present = established(); present != nullptr && present->needs_calls()) {
         if (present->may_sleep()) { // which moves data on
             pass_on(*present, nullptr);
         }

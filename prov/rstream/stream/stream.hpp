@@ -189,6 +189,7 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     Iomap iomap_;
     Readiness readiness_;
     WaitSet wait_set_;
+    std::atomic<bool> may_have_slept_{false}; // a thread, on the wait set, since data was last found
     Keepalive keepalive_;
     IdleTimer idle_timer_;
     Transmit transmit_;

@@ -24,7 +24,10 @@ void Stream::progress() {
     }
     const auto drained = completions_.drain();
     // A program that only polls its endpoint must learn of a disconnect too; each poll of events costs a system call.
-    if (drained == Completions::Drained::nothing && core_.events() != nullptr && completions_.events_due()) {
+    // After a sleep, the events are what has woken it, if it was not data.
+    if (drained != Completions::Drained::nothing) {
+        wire::put(may_have_slept_, false);
+    } else if (core_.events() != nullptr && (may_have_slept_.exchange(false) || completions_.events_due())) {
         take_core_events();
     }
     if (keepalive_.due()) {
@@ -103,7 +106,6 @@ int Stream::wait_fd(int& fd) {
 }
 
 int Stream::try_wait() {
-    take_core_events();
     progress();
     if (readiness_.shows_bytes()) { // the program has seen the readable bytes and consumed none: it needs more
         link_.await_more();
@@ -119,6 +121,7 @@ int Stream::try_wait() {
     }
     wait_set_.retract([this] { return readiness_.wakes(*this); });
     if (lost()) {
+        take_core_events(); // nobody else reads them from now on
         // Its queue reports nothing new. With libfabric 1.19 and later, its fd stays readable until it is empty, and
         // asked.
         completions_.drop();
@@ -128,6 +131,8 @@ int Stream::try_wait() {
     const int ret = try_wait_core();
     if (ret != 0) {
         readiness_.cancel_wait();
+    } else {
+        may_have_slept_.store(true);
     }
     return ret;
 }

@@ -436,8 +436,8 @@ bool EpollSet::arm(Interest& interest) {
 }
 
 // Stores the events of candidates. The kernel watches those that have none. others_wait: other threads may sleep, and
-// this one uses up what has told of the events.
-int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, bool& may_sleep) {
+// this one uses up what has told of the events. at_once: this is not repeated before the call returns.
+int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, bool at_once, bool& may_sleep) {
     take_heard();
     int count = 0;
     polled_.clear();
@@ -482,6 +482,9 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
         if (!arm(interest)) {
             make_candidate(interest);
             may_sleep = false;
+            if (at_once) {
+                interest.queue(); // the caller may sleep on the set's descriptor next
+            }
         }
     }
     return count;
@@ -561,7 +564,7 @@ int EpollSet::wait(epoll_event* events, int most, const Deadline& deadline, cons
                 count = std::max(0, epoll_wait(others, events, part, 0));
             }
             const bool others_wait = waiting_.load() > (waiting ? 1 : 0);
-            count += poll_candidates(events + count, most - count, others_wait, may_sleep);
+            count += poll_candidates(events + count, most - count, others_wait, deadline.passed(), may_sleep);
             if (others >= 0 && part == 0 && count == 0) {
                 count = std::max(0, epoll_wait(others, events, most, 0));
             }

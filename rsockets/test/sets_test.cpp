@@ -3,6 +3,7 @@
 //
 // Threads that use the same sets: however many put them into each other, no set ends up within itself; and each hears
 // of what others have left.
+#include <array>
 #include <atomic>
 #include <future>
 #include <span>
@@ -222,6 +223,50 @@ void test_waits_in_all_sets_around_one_report_its_event() {
     }
 }
 
+// Answers each byte, in a loop of its own: it asks for events until there are none, and then sleeps on the set's
+// descriptor, which must be readable when there is something to ask for.
+void answer_bytes(int set, std::span<const Ends> connections, int count) {
+    for (int answered = 0; answered < count;) {
+        std::array<epoll_event, 4> events{};
+        const int found = repoll_wait(set, events.data(), events.size(), 0);
+        EXPECT(found >= 0);
+        for (int i = 0; i < found; ++i) {
+            const int fd = connections[events[static_cast<size_t>(i)].data.u64].server;
+            char byte = 0;
+            if (rrecv(fd, &byte, 1, MSG_DONTWAIT) == 1) {
+                EXPECT_EQ(rsend(fd, &byte, 1, 0), 1);
+                ++answered;
+            }
+        }
+        if (found == 0) {
+            pollfd one{set, POLLIN, 0};
+            EXPECT_EQ(poll(&one, 1, patience(20000)), 1);
+        }
+    }
+}
+
+void test_an_event_loop_may_sleep_on_the_descriptor_of_a_set() {
+    constexpr size_t count = 4;
+    std::vector<Ends> connections(count);
+    const Number set(repoll_create(0));
+    for (size_t i = 0; i < count; ++i) {
+        connections[i] = connected();
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.u64 = i;
+        EXPECT_EQ(repoll_ctl(set, EPOLL_CTL_ADD, connections[i].server, &event), 0);
+    }
+    Threads threads;
+    threads.start([&] { answer_bytes(set, connections, rounds); });
+    for (int i = 0; i < rounds; ++i) {
+        const int fd = connections[static_cast<size_t>(i) % count].client;
+        char byte = 'x';
+        EXPECT_EQ(rsend(fd, &byte, 1, 0), 1);
+        EXPECT_EQ(rrecv(fd, &byte, 1, MSG_WAITALL), 1);
+    }
+    threads.join();
+}
+
 } // namespace
 
 int main() {
@@ -233,6 +278,7 @@ int main() {
         FABTEST(test_waits_in_a_set_and_in_its_outer_set_both_report_an_event),
         FABTEST(test_waiting_threads_all_report_that_another_one_shut_down_reading),
         FABTEST(test_waits_in_all_sets_around_one_report_its_event),
+        FABTEST(test_an_event_loop_may_sleep_on_the_descriptor_of_a_set),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

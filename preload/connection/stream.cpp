@@ -489,7 +489,7 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
     return std::max(n, ssize_t{0});
 }
 
-void follow(Connection& c, int fd, bool all_frames) {
+void follow(Connection& c, int fd, bool all_frames, bool again) {
     ConnectionState& s = *c.state.load();
     while (!s.giving_back) {
         const uint32_t epoch = s.in_epoch.load(std::memory_order_relaxed);
@@ -514,7 +514,7 @@ void follow(Connection& c, int fd, bool all_frames) {
             return;
         }
         ssize_t error = 0;
-        if (published != epoch || c.mirrored || s.kernel_readable ||
+        if (published != epoch || (c.mirrored && !again) || s.kernel_readable ||
             ring.writer.frames.load(std::memory_order_acquire) != s.frames_seen) {
             (void)take_frames(c, fd, true, error);
         }

@@ -22,12 +22,13 @@
 #include <span>
 #include <vector>
 
+#include "base/uninitialized.hpp"
 #include "preload/fabric/message.hpp"
 #include "preload/path/segment.hpp"
 
 namespace preload::fabric {
 
-using Bytes = std::vector<uint8_t>;
+using Bytes = std::vector<uint8_t, base::Uninitialized<uint8_t>>;
 
 class Mirror {
   public:

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <poll.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -89,8 +90,8 @@ Worker::Worker() {
     idle_wakeup_ = wakeup::acquire();
     now_ = sys::now_ns();
     if (inbox_ < 0 || epoll_ < 0 || wakeup_ == 0 || idle_wakeup_ == 0 || !watch(control_fd, control_mark, false) ||
-        !watch(inbox_, inbox_mark, false) || !watch(wakeup::descriptor(wakeup_), wakeup_mark, false) ||
-        !watch(wakeup::descriptor(idle_wakeup_), idle_mark, false)) {
+        !watch(inbox_, inbox_mark, false) || !watch_wakeup(wakeup_, wakeup_mark) ||
+        !watch_wakeup(idle_wakeup_, idle_mark)) {
         throw std::runtime_error("no descriptors");
     }
     rsocket_load_providers_1();
@@ -107,12 +108,25 @@ Worker::~Worker() {
     }
 }
 
-bool Worker::watch(int fd, uint64_t token, bool out) {
+namespace {
+
+bool add_to(int set, int fd, uint64_t data, uint32_t events) {
     epoll_event event{};
-    event.events = EPOLLIN | (out ? EPOLLOUT : 0U);
-    event.data.u64 = token;
-    return repoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event) == 0 ||
-           (errno == ENOENT && repoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0);
+    event.events = events;
+    event.data.u64 = data;
+    return repoll_ctl(set, EPOLL_CTL_MOD, fd, &event) == 0 ||
+           (errno == ENOENT && repoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+}
+
+} // namespace
+
+bool Worker::watch(int fd, uint64_t token, bool out) {
+    return add_to(epoll_, fd, token, EPOLLIN | (out ? EPOLLOUT : 0U));
+}
+
+// By edges: each write to it is one, so that it need not be read.
+bool Worker::watch_wakeup(wakeup::Id id, uint64_t mark) const {
+    return add_to(epoll_, wakeup::descriptor(id), mark, EPOLLIN | EPOLLET);
 }
 
 void Worker::unwatch(int fd) { (void)repoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
@@ -409,11 +423,8 @@ void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {
         read_inbox();
         return;
     case wakeup_mark:
-    case idle_mark: {
-        uint64_t count = 0;
-        (void)!read(wakeup::descriptor(mark == idle_mark ? idle_wakeup_ : wakeup_), &count, sizeof(count));
-        return;
-    }
+    case idle_mark:
+        return; // all links are looked at
     default:
         if (Link* link = find(mark); link != nullptr) {
             link->on_event(events, now);
@@ -421,27 +432,37 @@ void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {
     }
 }
 
+// On the set's descriptor: a repoll_wait(3) that sleeps would look at everything once more, and hold back signals.
+void Worker::sleep() const {
+    const uint64_t next = next_deadline();
+    const uint64_t now = sys::now_ns();
+    constexpr uint64_t until_space = 1; // ms: no event reports space
+    const uint64_t longest = unsent_.empty() ? 60000 : until_space;
+    pollfd one{epoll_, POLLIN, 0};
+    (void)poll(&one, 1, next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest)));
+}
+
 void Worker::run() {
+    constexpr int max_rounds = 8; // before the others have their turn
     std::array<epoll_event, 64> events;
     next_check_ = sys::now_ns() + second;
     for (;;) {
         wakeup::clear(wakeup_);
         notify_again();
         check_idle();
-        int timeout = 0;
-        const bool moved = progress_busy();
+        bool moved = progress_busy();
+        for (int rounds = 1; moved && rounds < max_rounds; ++rounds) {
+            moved = progress_busy();
+        }
         let_idle(now_);
         if (program_ended_ && links_.empty()) {
             return;
         }
-        if (!moved && !arm_busy()) {
-            const uint64_t next = next_deadline();
-            const uint64_t now = sys::now_ns();
-            constexpr uint64_t until_space = 1; // ms: no event reports space
-            const uint64_t longest = unsent_.empty() ? 60000 : until_space;
-            timeout = next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest));
+        int n = repoll_wait(epoll_, events.data(), events.size(), 0);
+        if (n == 0 && !moved && !arm_busy()) {
+            sleep();
+            n = repoll_wait(epoll_, events.data(), events.size(), 0);
         }
-        const int n = repoll_wait(epoll_, events.data(), events.size(), timeout);
         now_ = sys::now_ns();
         for (int i = 0; i < n; ++i) {
             on_event(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events, now_);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "preload/fabric/link.hpp"
+#include "preload/wait/wakeup.hpp"
 
 namespace preload::fabric {
 
@@ -43,6 +44,8 @@ class Worker final : public LinkOwner {
     void make_busy(Served& one);
     void check_idle();
     void let_idle(uint64_t now);
+    bool watch_wakeup(wakeup::Id id, uint64_t mark) const;
+    void sleep() const;
     void forget_ended();
     bool progress_busy();
     bool arm_busy();

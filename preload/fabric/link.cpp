@@ -254,6 +254,7 @@ bool Link::receive() {
         if (n == -EAGAIN || n == -EINTR) {
             return true;
         }
+        received_ += static_cast<uint64_t>(std::max(n, ssize_t{0}));
         if (n > 0 && !take_all()) {
             fail(phase_ == Phase::moving ? Reason::broken : Reason::failed);
             return false;
@@ -271,6 +272,14 @@ bool Link::receive() {
         }
     }
     return true;
+}
+
+bool Link::poll() {
+    if (phase_ != Phase::moving) {
+        return false;
+    }
+    const uint64_t before = received_;
+    return !receive() || received_ != before;
 }
 
 bool Link::take_all() {

@@ -39,6 +39,8 @@ class Link {
     void on_time(uint64_t now);
     // Sends pending messages. True: there was progress.
     bool progress();
+    // Takes what has arrived, without an event. True: there was something.
+    bool poll();
     // True: there is work already.
     bool arm(uint64_t id);
     void attended();
@@ -121,7 +123,8 @@ class Link {
     FabricSocket socket_;
     bool wants_space_ = false;
     Bytes in_;
-    size_t parsed_ = 0; // of in_
+    size_t parsed_ = 0;     // of in_
+    uint64_t received_ = 0; // bytes
     Bytes out_;
     size_t flushed_ = 0;
     bool attach_asked_ = false;

@@ -25,6 +25,7 @@
 #include "preload/rendezvous/inbox.hpp"
 #include "preload/rendezvous/message.hpp"
 #include "preload/rendezvous/passing.hpp"
+#include "preload/wait/spin.hpp"
 #include "preload/wait/wakeup.hpp"
 #include "rsockets/loading.h"
 
@@ -238,6 +239,19 @@ bool Worker::progress_busy() {
     return moved;
 }
 
+bool Worker::poll_busy() {
+    bool moved = false;
+    for (Served* one : busy_) {
+        const bool sent = one->link->progress();
+        if (one->link->poll() || sent) {
+            one->active_ns = now_;
+            moved = true;
+        }
+    }
+    forget_ended();
+    return moved;
+}
+
 bool Worker::arm_busy() {
     bool work = false;
     for (const Served* one : busy_) {
@@ -432,6 +446,17 @@ void Worker::on_event(uint64_t mark, uint32_t events, uint64_t now) {
     }
 }
 
+// More connections are seldom all about to move something: looking at each costs more than their events.
+bool Worker::has_few_busy() const {
+    constexpr size_t few = 8;
+    return !busy_.empty() && busy_.size() <= few;
+}
+
+// The answer to what was just moved often comes at once, and then the program does not have to wake this process.
+bool Worker::spin() {
+    return has_few_busy() && spin::until([this] { return poll_busy(); });
+}
+
 // On the set's descriptor: a repoll_wait(3) that sleeps would look at everything once more, and hold back signals.
 void Worker::sleep() const {
     const uint64_t next = next_deadline();
@@ -439,11 +464,13 @@ void Worker::sleep() const {
     constexpr uint64_t until_space = 1; // ms: no event reports space
     const uint64_t longest = unsent_.empty() ? 60000 : until_space;
     pollfd one{epoll_, POLLIN, 0};
-    (void)poll(&one, 1, next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest)));
+    (void)::poll(&one, 1, next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest)));
+    spin::learn(now, sys::now_ns(), wakeup::notified_at(wakeup_));
 }
 
 void Worker::run() {
-    constexpr int max_rounds = 8; // before the others have their turn
+    constexpr int max_rounds = 8;                 // before the others have their turn,
+    constexpr uint64_t longest_ns = 200 * 1000UL; // also while spinning finds something
     std::array<epoll_event, 64> events;
     next_check_ = sys::now_ns() + second;
     for (;;) {
@@ -457,6 +484,10 @@ void Worker::run() {
         let_idle(now_);
         if (program_ended_ && links_.empty()) {
             return;
+        }
+        moved = moved || spin();
+        if (moved && has_few_busy() && sys::now_ns() - now_ < longest_ns) {
+            continue;
         }
         int n = repoll_wait(epoll_, events.data(), events.size(), 0);
         if (n == 0 && !moved && !arm_busy()) {

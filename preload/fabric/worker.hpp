@@ -45,9 +45,12 @@ class Worker final : public LinkOwner {
     void check_idle();
     void let_idle(uint64_t now);
     bool watch_wakeup(wakeup::Id id, uint64_t mark) const;
+    [[nodiscard]] bool has_few_busy() const;
+    bool spin();
     void sleep() const;
     void forget_ended();
     bool progress_busy();
+    bool poll_busy();
     bool arm_busy();
     [[nodiscard]] uint64_t next_deadline() const;
     void on_event(uint64_t mark, uint32_t events, uint64_t now);
@@ -77,7 +80,7 @@ class Worker final : public LinkOwner {
     uint64_t wakeup_ = 0;      // this process's ids: for busy links,
     uint64_t idle_wakeup_ = 0; // and for idle ones
     bool program_ended_ = false;
-    uint64_t now_ = 0; // after the last sleep
+    uint64_t now_ = 0; // when events were last asked for
     uint64_t next_check_ = UINT64_MAX;
     uint64_t next_idle_ = 0;                     // when busy links are next checked for being idle
     std::vector<Notice> unsent_;                 // the service's inbox was full

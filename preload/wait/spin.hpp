@@ -99,12 +99,11 @@ template <class Done> bool until(Done&& done) {
     }
 }
 
-// Records a sleep, with or without a spin before it. notified_at: when the waiter was notified, 0 if unknown. The rest
-// of the sleep is the time that a processor takes to wake up: often longer than the wait itself, and spinning would
-// have saved both.
-inline void slept(uint64_t begin, uint64_t end, uint64_t notified_at = 0) {
+// Learns from a sleep, with or without a spin before it. notified_at: when the waiter was notified, 0 if unknown. The
+// rest of the sleep is the time that a processor takes to wake up: often longer than the wait itself, and spinning
+// would have saved both.
+inline void learn(uint64_t begin, uint64_t end, uint64_t notified_at = 0) {
     constexpr uint64_t surely_worth_ns = 25000; // less than spinning saves
-    stats::slept(end - begin);
     if (const uint32_t most = max_ns(); most != 0) {
         const bool soon = notified_at != 0 && notified_at < begin + surely_worth_ns;
         if (soon || end - begin < most) {
@@ -113,6 +112,12 @@ inline void slept(uint64_t begin, uint64_t end, uint64_t notified_at = 0) {
             detail::experience.was_long();
         }
     }
+}
+
+// The same, for a thread of the program, whose sleeps rsstat(1) shows.
+inline void slept(uint64_t begin, uint64_t end, uint64_t notified_at = 0) {
+    stats::slept(end - begin);
+    learn(begin, end, notified_at);
 }
 
 } // namespace preload::spin

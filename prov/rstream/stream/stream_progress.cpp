@@ -107,6 +107,9 @@ int Stream::wait_fd(int& fd) {
 
 int Stream::try_wait() {
     progress();
+    if (ended()) { // the last events, which would keep the fd readable
+        take_core_events();
+    }
     if (readiness_.shows_bytes()) { // the program has seen the readable bytes and consumed none: it needs more
         link_.await_more();
         flush_control();
@@ -121,7 +124,6 @@ int Stream::try_wait() {
     }
     wait_set_.retract([this] { return readiness_.wakes(*this); });
     if (lost()) {
-        take_core_events(); // nobody else reads them from now on
         // Its queue reports nothing new. With libfabric 1.19 and later, its fd stays readable until it is empty, and
         // asked.
         completions_.drop();

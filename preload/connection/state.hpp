@@ -172,7 +172,8 @@ struct alignas(64) ConnectionState {
     std::atomic<bool> hold{false}; // do not switch to the ring any more
     // What a call has begun and the service goes on with: see stream::on_time().
     std::atomic<bool> end_due{false};     // the kernel's shutdown for writing,
-    std::atomic<uint64_t> end_service{0}; // and whose service goes on with it; 0: a call does
+    std::atomic<int> end_process{0};      // the process that has begun it,
+    std::atomic<uint64_t> end_service{0}; // and its service, which goes on with it; 0: the call does
     std::atomic<bool> late{false};        // a hand-over that no call waits for
     std::atomic<uint64_t> steps_since_ns{0};
     std::atomic<uint64_t> next_step_ns{0};

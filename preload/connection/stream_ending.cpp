@@ -499,6 +499,7 @@ int shut_reading(int fd, int how) {
 int shut_without_waiting(Connection& c, int fd, int how) {
     ConnectionState& s = *c.state.load();
     begin_steps(s);
+    s.end_process = static_cast<int>(sys::call(SYS_getpid));
     s.end_service = 0;
     s.end_due = true;
     const uint64_t begin = sys::now_ns();

@@ -237,8 +237,11 @@ bool finish_resend(Connection& c, int fd, bool may_wait) {
 
 // Whether another process goes on with the shutdown that is due: a child that closes its descriptor must not make it.
 bool goes_on_elsewhere(const ConnectionState& s) {
+    if (s.end_process.load() == static_cast<int>(sys::call(SYS_getpid))) {
+        return false; // nor does another thread's call, once the descriptor is closed
+    }
     const uint64_t service = s.end_service.load();
-    return service == 0 || (service != service::own_name() && service::ask_holder(service, s.token));
+    return service == 0 || service::ask_holder(service, s.token);
 }
 
 } // namespace

@@ -72,12 +72,15 @@ void test_shutdown_does_not_wait_long_for_a_stopped_peer() {
     EXPECT(2 * waits < tries);
 }
 
-// The peer may want to have the bytes of the ring by the kernel, which nobody could send behind EOF.
-void test_a_child_that_closes_leaves_a_shutdown_to_the_service() {
+// The peer may want to have the bytes of the ring by the kernel, which nobody could send behind EOF. False: the machine
+// was so busy that the time was over in which EOF waits for the peer.
+bool shut_down_with_a_child_that_closes() {
+    constexpr std::chrono::milliseconds waits_at_least(500);
     const Peer peer;
     const std::string bytes(unread, 'b');
     preload_test::send_all(peer.fd(), bytes);
     peer.stop();
+    const auto begin = std::chrono::steady_clock::now();
     EXPECT_EQ(shutdown(peer.fd(), SHUT_WR), 0);
     const pid_t child = fork();
     if (child == 0) {
@@ -87,12 +90,24 @@ void test_a_child_that_closes_leaves_a_shutdown_to_the_service() {
     int status = -1;
     EXPECT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
-    EXPECT_EQ(tcp_state(peer.fd()), TCP_ESTABLISHED); // else its end is out, before the bytes
+    const int state = tcp_state(peer.fd());
+    const bool shown = std::chrono::steady_clock::now() - begin < waits_at_least;
+    EXPECT(!shown || state == TCP_ESTABLISHED); // else its end is out, before the bytes
     peer.kill(SIGCONT);
     EXPECT_EQ(peer.ask(Do::receive, unread), unread);
     EXPECT_EQ(peer.ask(Do::receive, 1), -1); // the end
     EXPECT_EQ(peer.ask(Do::send, 4), 4);     // and no reset
     EXPECT_EQ(preload_test::receive(peer.fd(), 4, MSG_WAITALL).size(), 4);
+    return shown;
+}
+
+void test_a_child_that_closes_leaves_a_shutdown_to_the_service() {
+    constexpr int attempts = 10;
+    bool shown = false;
+    for (int i = 0; i < attempts && !shown; ++i) {
+        shown = shut_down_with_a_child_that_closes();
+    }
+    EXPECT(shown);
 }
 
 // The process whose service is in charge closes its descriptor: the other one's peer reads EOF all the same.

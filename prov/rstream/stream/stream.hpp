@@ -23,6 +23,7 @@
 // The stream has no lock of its own. The locks of its parts, and their order, are in lock_order.hpp.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <span>

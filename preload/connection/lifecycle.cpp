@@ -2,14 +2,11 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/connection/lifecycle_internal.hpp"
 
-#include <new>
 #include <utility>
 
-#include <sys/mman.h>
-
 #include "preload/base/system.hpp"
+#include "preload/connection/connection_pool.hpp"
 #include "preload/connection/gate.hpp"
-#include "preload/connection/local_lock.hpp"
 #include "preload/connection/made_sockets.hpp"
 #include "preload/connection/outside_use.hpp"
 #include "preload/connection/stream.hpp"
@@ -24,43 +21,6 @@
 namespace preload::lifecycle {
 
 namespace {
-
-constinit LocalLock lock;
-constinit Connection* unused = nullptr;
-
-Connection* new_connection() {
-    constexpr size_t at_once = 64;
-    const LocalLock::Hold hold(lock);
-    if (!hold) {
-        return nullptr;
-    }
-    if (unused == nullptr) {
-        void* memory =
-            mmap(nullptr, at_once * sizeof(Connection), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory == MAP_FAILED) {
-            return nullptr;
-        }
-        const uint32_t first = stats::next_ordinals(at_once);
-        for (size_t i = 0; i < at_once; ++i) {
-            auto* made = new (static_cast<char*>(memory) + i * sizeof(Connection)) Connection;
-            made->next = unused;
-            made->ordinal = first + static_cast<uint32_t>(at_once - 1 - i); // the last is used first
-            unused = made;
-        }
-    }
-    Connection* got = unused;
-    unused = got->next;
-    return got;
-}
-
-void free_connection(Connection& c) {
-    c.requested = 0;
-    const LocalLock::Hold hold(lock);
-    if (hold) {
-        c.next = unused;
-        unused = &c;
-    }
-}
 
 void put(int fd, uintptr_t what) {
     uintptr_t before = 0;
@@ -361,13 +321,6 @@ void duplicate(int fd, int made) {
         c->numbers.fetch_add(1);
         put(made, reinterpret_cast<uintptr_t>(c));
         outside_use::note_number(*c, made);
-    }
-}
-
-void connections_after_fork() {
-    lock.forget();
-    for (Connection* c = unused; c != nullptr; c = c->next) {
-        c->requested = 0;
     }
 }
 

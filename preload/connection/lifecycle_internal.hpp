@@ -14,8 +14,6 @@ bool leave(Connection& c);
 void stay(Connection& c);
 // For a careful connection that this process is about to close. may_wait: by its end, or by exec.
 void finish(Connection& c, int fd, bool last, bool may_wait);
-// In a child: the calls of its parent's other threads are not its own.
-void connections_after_fork();
 // leave_everything_to_the_kernel() was called.
 bool is_left_to_kernel();
 

@@ -12,6 +12,7 @@
 
 #include "preload/base/lowest_fd.hpp"
 #include "preload/base/system.hpp"
+#include "preload/connection/connection_pool.hpp"
 #include "preload/connection/gate.hpp"
 #include "preload/connection/lifecycle_internal.hpp"
 #include "preload/connection/outside_use.hpp"

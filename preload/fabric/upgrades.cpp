@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "preload/base/system.hpp"
+#include "preload/connection/kept_state.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/connection/table.hpp"
 #include "preload/fabric/spawn.hpp"
@@ -232,7 +233,8 @@ void Upgrades::worker_ended() {
         }
     }
     table::for_each_connection([](int fd, Connection& c) {
-        if (c.fd.load() == fd && c.mirrored && c.segment.load() != nullptr) {
+        const KeptState kept(c, fd);
+        if (kept && c.fd.load() == fd && c.mirrored && c.segment.load() != nullptr) {
             using path::MirrorFields;
             uint32_t moving = MirrorFields::moving;
             uint32_t proving = MirrorFields::proving;

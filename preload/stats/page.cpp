@@ -22,7 +22,6 @@ enum class Stage : uint8_t { none, making, made, impossible };
 constinit std::atomic<Stage> stage{Stage::none};
 // Never moves: a child's page has the address of its parent's, so that no pointer to a row ever dangles.
 constinit std::atomic<Header*> address{nullptr};
-constinit std::atomic<uint32_t> ordinals{0};
 
 Header* made() { return stage.load(std::memory_order_acquire) == Stage::made ? address.load() : nullptr; }
 
@@ -94,8 +93,6 @@ Reason last_reason(const Row& row) {
 }
 
 } // namespace
-
-uint32_t next_ordinals(uint32_t count) { return ordinals.fetch_add(count, std::memory_order_relaxed); }
 
 void began(Connection& c, int fd) {
     (void)describe(c, fd, !c.row_claimed.exchange(true, std::memory_order_relaxed));

@@ -16,9 +16,6 @@ namespace preload::stats {
 
 using base::stats::Row;
 
-// Reserves the indexes of rows for this many connections, which keep them while the process lives; returns the first.
-uint32_t next_ordinals(uint32_t count);
-
 void began(Connection& c, int fd); // a connection or a listener
 void ended(Connection& c);         // its last fd is closed
 void slept(uint64_t ns);           // a thread of the process

@@ -220,6 +220,30 @@ void test_a_state_that_the_service_uses_is_recycled_afterwards_only() {
     EXPECT(recycled);
 }
 
+// What the service does after a look at a connection must not be done to the next one that gets its memory.
+void test_a_connection_that_the_service_uses_is_recycled_afterwards_only() {
+    constexpr int several = 200; // more than are allocated at a time
+    Connection* const first = new_connection();
+    EXPECT(first != nullptr);
+    first->state = new_state();
+    uintptr_t before = 0;
+    EXPECT(table::put(Recyclable::fd, reinterpret_cast<uintptr_t>(first), before));
+    {
+        const KeptState kept(*first, Recyclable::fd);
+        EXPECT(kept.get() == first->state.load());
+        (void)table::take(Recyclable::fd);
+        free_connection(*first);
+        for (int i = 0; i < several; ++i) {
+            EXPECT(new_connection() != first);
+        }
+    }
+    bool recycled = false;
+    for (int i = 0; i < several && !recycled; ++i) {
+        recycled = new_connection() == first;
+    }
+    EXPECT(recycled);
+}
+
 // The end that the service finds is that of the connection it has looked at, and not of the next one with its state.
 void test_an_end_is_noted_for_no_other_connection() {
     constexpr int rounds = 200000;
@@ -295,6 +319,7 @@ int main() {
         FABTEST(test_an_index_without_room_says_so),
         FABTEST(test_a_closed_connection_is_not_found_by_its_token),
         FABTEST(test_a_state_that_the_service_uses_is_recycled_afterwards_only),
+        FABTEST(test_a_connection_that_the_service_uses_is_recycled_afterwards_only),
         FABTEST(test_an_end_is_noted_for_no_other_connection),
         FABTEST(test_a_proposal_is_taken_for_one_only_if_it_is_one),
     };

@@ -158,7 +158,7 @@ void Connection::poll_after(size_t written) {
     }
     if (written_.fetch_add(written, std::memory_order_relaxed) + written >= bytes_per_poll) {
         written_.store(0, std::memory_order_relaxed);
-        (void)poll_space();
+        progress_send();
         note_poll();
     }
 }

@@ -55,6 +55,9 @@ class Connection {
     ssize_t peek(const iovec* iov, size_t count); // copies, and does not consume
     ssize_t poll_bytes() { return peek(nullptr, 0); }
     ssize_t poll_space();
+    // Take what the endpoint has to do or to report, as any call in that direction does.
+    void progress_receive() { peek(nullptr, 0); }
+    void progress_send() { poll_space(); }
     [[nodiscard]] fi_rstream_status status() const;
     // Some sent data moves on only within further calls.
     [[nodiscard]] bool needs_calls() const { return (status().flags & FI_RSTREAM_WAITING) != 0; }

@@ -180,7 +180,7 @@ int Socket::came_from(sockaddr* address, socklen_t* length) {
 
 // Whether TCP would have ended the connection: both ends were shut down, or it was reset.
 bool Socket::left_behind(Connection& present) {
-    (void)events_connected(present, 0); // a reset may have arrived that no call has seen
+    find_loss(present);
     return ending_.lost.load() ||
            (ending_.send_shut.load() && (present.status().flags & FI_RSTREAM_PEER_FINISHED) != 0);
 }

@@ -218,6 +218,8 @@ class Socket final : public Object, private EventHandler {
     ssize_t keep_trying(Nanoseconds limit, const std::function<ssize_t()>& attempt,
                         const std::function<bool()>& has_part, SetupAttendant* attendant = nullptr);
     short events_connected(Connection& connection, short interest);
+    void note_loss_in(Connection& connection, const fi_rstream_status& status, ssize_t there);
+    void find_loss(Connection& connection); // a reset or an error may have arrived that no call has seen
     void pass_on(const Connection& connection, const Waiter* from);
     void note_sleep();
 

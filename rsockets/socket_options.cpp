@@ -57,7 +57,7 @@ int Socket::take_effect(const Option& option) {
         const bool was_corked = cached_.corked;
         cached_.read(options_.kernel());
         if (Connection* sending = established(); was_corked && !cached_.corked && sending != nullptr) {
-            (void)sending->poll_space(); // any call sends the data held back
+            sending->progress_send(); // the data held back
         }
         return 0;
     }
@@ -168,7 +168,7 @@ int Socket::get_option(int level, int name, void* value, socklen_t* length) {
     }
     const Option* option = find_option(level, name);
     if (Connection* present = established(); option != nullptr && option->of_state && present != nullptr) {
-        (void)events_connected(*present, 0); // an error may have arrived that no call has seen
+        find_loss(*present);
     }
     const Guard lock(mutex_);
     if (option == nullptr && level == SOL_RDMA) {
@@ -208,7 +208,7 @@ int Socket::control(unsigned long request, int* value) {
             return -EINVAL;
         }
         if (present != nullptr) {
-            (void)present->poll_bytes();
+            present->progress_receive();
         }
         *value = present != nullptr ? static_cast<int>(present->status().unsent) : 0;
         return 0;

@@ -58,9 +58,8 @@ short Socket::events(short interest) {
     return static_cast<short>(found);
 }
 
-short Socket::events_connected(Connection& present, short interest) {
-    const ssize_t there = present.poll_bytes();
-    const auto status = present.status();
+// `there`: the bytes to be received, or -FI_E*, before the endpoint had this status.
+void Socket::note_loss_in(Connection& present, const fi_rstream_status& status, ssize_t there) {
     const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
     if (!finished && (status.flags & (FI_RSTREAM_PEER_RESET | FI_RSTREAM_LOST)) != 0) {
         note_loss(present, there < 0 && there != -FI_EAGAIN ? static_cast<int>(-there) : ECONNRESET);
@@ -68,6 +67,18 @@ short Socket::events_connected(Connection& present, short interest) {
     if (finished && (status.flags & FI_RSTREAM_PEER_RESET) != 0 && !ending_.send_shut.load()) {
         note_loss(present, EPIPE); // TCP's error for a reset after EOF; after both ends there is nothing to reset
     }
+}
+
+void Socket::find_loss(Connection& present) {
+    const ssize_t there = present.poll_bytes();
+    note_loss_in(present, present.status(), there);
+}
+
+short Socket::events_connected(Connection& present, short interest) {
+    const ssize_t there = present.poll_bytes();
+    const auto status = present.status();
+    const bool finished = (status.flags & FI_RSTREAM_PEER_FINISHED) != 0;
+    note_loss_in(present, status, there);
     const bool lost = ending_.lost.load();
     const bool no_more_in = ending_.receive_shut.load() || finished || lost;
     const bool no_more_out = ending_.send_shut.load() || lost;
@@ -144,7 +155,7 @@ bool Socket::may_sleep(const Waiter& waiter) {
         return true;
     }
     // The endpoint has events. If no caller has polled for them, they are consumed here, or it would stay signalled.
-    (void)present->poll_bytes();
+    present->progress_receive();
     if (present->status().writable != 0 && present->poll_space() > 0) {
         wait_queue_.notify_all();
     }

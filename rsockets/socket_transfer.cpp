@@ -114,7 +114,7 @@ ssize_t Socket::sendable(Connection*& out, uint64_t began) {
     }
     if (ending_.send_shut.load() || ending_.lost.load()) {
         if (present != nullptr) {
-            (void)events_connected(*present, 0); // a reset may have arrived that no call has seen
+            find_loss(*present);
         }
         const int error = ending_.take_error();
         return error != 0 ? -error : -EPIPE;
@@ -197,7 +197,7 @@ ssize_t Socket::send(const iovec* iov, size_t count, int flags, uint64_t began) 
     const bool wait = !nonblocking() && (flags & MSG_DONTWAIT) == 0;
     const size_t total = segments.left();
     if (Connection* present = total == 0 ? established() : nullptr; present != nullptr) {
-        (void)events_connected(*present, 0); // a reset may have arrived that no call has seen
+        find_loss(*present);
         if (!ending_.send_shut.load() && !ending_.lost.load()) {
             return 0;
         }

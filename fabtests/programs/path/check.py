@@ -38,7 +38,7 @@ MODES = [("pingpong --iterations 100 --wait " + wait, PINGPONG, 1) for wait in W
     ("many --connections 1 --duration 10", MANY, 1),
     ("many --connections 120 --duration 50", MANY, 120),
     ("pairs --pairs 2 --duration 50", PAIRS, 2),
-    ("fairness --duration 100", FAIRNESS, 4)]
+    ("fairness --duration 500", FAIRNESS, 4)]
 
 
 def check_object(found, expected):

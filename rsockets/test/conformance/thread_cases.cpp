@@ -211,7 +211,7 @@ CASE(a_receive_returns_although_the_next_connection_is_there) {
 }
 
 CASE(a_send_ends_with_the_connection) {
-    give_up_during(c, false, true, [&](int fd) { SAY(c.s.send(fd, "x", 1, MSG_NOSIGNAL)); });
+    give_up_during(c, false, true, [&](int fd) { SAY(c.send_that_waits(fd, MSG_NOSIGNAL)); });
 }
 
 CASE(a_send_returns_although_the_next_connection_is_there) {

@@ -39,14 +39,23 @@ void FabricSocket::close() {
     }
 }
 
+FabricSocket FabricSocket::opened(bool ipv4) {
+    FabricSocket made(rsocket(ipv4 ? AF_INET : AF_INET6, SOCK_STREAM, 0));
+    const int yes = 1;
+    if (made && (rfcntl(made.fd_, F_SETFL, O_NONBLOCK) != 0 ||
+                 rsetsockopt(made.fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0)) {
+        const int error = errno;
+        made.close();
+        errno = error;
+    }
+    return made;
+}
+
 FabricSocket FabricSocket::bound(const rendezvous::Address& own) {
     sockaddr_storage address{};
     const socklen_t length = socket_address(own, address);
-    FabricSocket made(rsocket(address.ss_family, SOCK_STREAM, 0));
-    const int yes = 1;
-    if (made && (rfcntl(made.fd_, F_SETFL, O_NONBLOCK) != 0 ||
-                 rsetsockopt(made.fd_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) != 0 ||
-                 rbind(made.fd_, reinterpret_cast<sockaddr*>(&address), length) != 0)) {
+    FabricSocket made = opened(own.is_ipv4());
+    if (made && rbind(made.fd_, reinterpret_cast<sockaddr*>(&address), length) != 0) {
         const int error = errno;
         made.close();
         errno = error;
@@ -65,10 +74,8 @@ FabricSocket FabricSocket::listening(const rendezvous::Address& own) {
     return made;
 }
 
-FabricSocket FabricSocket::connecting(const rendezvous::Address& own, const rendezvous::Address& peer) {
-    rendezvous::Address from = own;
-    from.port = 0;
-    FabricSocket made = bound(from);
+FabricSocket FabricSocket::connecting(const rendezvous::Address* own, const rendezvous::Address& peer) {
+    FabricSocket made = own != nullptr ? bound({own->bytes, 0}) : opened(peer.is_ipv4());
     sockaddr_storage address{};
     const socklen_t length = socket_address(peer, address);
     const int yes = 1;

@@ -27,8 +27,9 @@ class FabricSocket {
 
     // If the result is empty, errno has the reason.
     static FabricSocket listening(const rendezvous::Address& own);
-    // Starts to connect, from one address to the other. The socket is writable when connected, see connected().
-    static FabricSocket connecting(const rendezvous::Address& own, const rendezvous::Address& peer);
+    // Starts to connect, from one address, or if it is null from any, to the other. The socket is writable when
+    // connected, see connected().
+    static FabricSocket connecting(const rendezvous::Address* own, const rendezvous::Address& peer);
 
     explicit operator bool() const { return fd_ >= 0; }
     [[nodiscard]] int fd() const { return fd_; }
@@ -42,6 +43,7 @@ class FabricSocket {
 
   private:
     explicit FabricSocket(int fd) : fd_(fd) {}
+    static FabricSocket opened(bool ipv4);
     static FabricSocket bound(const rendezvous::Address& own);
     int fd_ = -1;
 };

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -29,6 +30,14 @@ constexpr uint64_t last_time = 60000 * millisecond; // for the far end's answer 
 // The error of a socket for an address that no device of the cores has.
 bool is_of_no_device(int error) { return error == ENODEV || error == EADDRNOTAVAIL; }
 
+rendezvous::Address any_address(const rendezvous::Address& own) {
+    rendezvous::Address made{{}, own.port};
+    if (own.is_ipv4()) {
+        std::copy_n(own.bytes.begin(), made.bytes.size() - sizeof(in_addr), made.bytes.begin());
+    }
+    return made;
+}
+
 constexpr size_t max_queued = size_t{256} << 10;
 constexpr size_t max_read = size_t{256} << 10;
 
@@ -38,6 +47,9 @@ Link::Link(LinkOwner& owner, const Control& task, path::Segment* segment, int tc
     : owner_(owner), task_(task), segment_(segment), tcp_(tcp) {
     const uint64_t now = sys::now_ns();
     give_up_ = now + (task.accepted != 0 ? connecting_time : listening_time);
+    if (task.accepted != 0) {
+        targets_ = owner_.other_devices().targets(task.ends.peer, now);
+    }
     begin(now);
 }
 
@@ -47,44 +59,78 @@ void Link::drop() { close_all(); }
 
 void Link::begin(uint64_t now) {
     if (task_.accepted == 0) {
-        socket_ = FabricSocket::listening(task_.ends.own);
-        if (!socket_ && errno == EADDRINUSE) {
-            // The tcp core uses the kernel's ports: a listener may have that of a connected socket if both set
-            // SO_REUSEADDR.
-            const int yes = 1;
-            (void)setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-            socket_ = FabricSocket::listening(task_.ends.own);
-        }
-        phase_ = Phase::listening;
-        deadline_ = give_up_;
-        if (!socket_ && is_of_no_device(errno)) {
-            fail(Reason::no_device);
-            return;
-        }
-        if (!socket_ || !owner_.watch(socket_.fd(), token(), false)) {
-            fail(!socket_ && errno == EADDRINUSE ? Reason::port_taken : Reason::no_memory);
-        }
-        return;
+        listen(now);
+    } else {
+        connect(now);
     }
-    socket_ = FabricSocket::connecting(task_.ends.own, task_.ends.peer);
+}
+
+// By a device of this host's that the far end has been told of, too, where there is one.
+void Link::listen(uint64_t now) {
+    const rendezvous::Address& own = task_.ends.own;
+    if (owner_.other_devices().may_come_by_another(own, task_.ends.peer, now)) {
+        socket_ = FabricSocket::listening(any_address(own));
+    }
+    if (!socket_) {
+        socket_ = FabricSocket::listening(own);
+    }
+    if (!socket_ && errno == EADDRINUSE) {
+        // The tcp core uses the kernel's ports: a listener may have that of a connected socket if both set
+        // SO_REUSEADDR.
+        const int yes = 1;
+        (void)setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+        socket_ = FabricSocket::listening(own);
+    }
+    phase_ = Phase::listening;
+    deadline_ = give_up_;
     if (!socket_ && is_of_no_device(errno)) {
         fail(Reason::no_device);
         return;
     }
+    if (!socket_ || !owner_.watch(socket_.fd(), token(), false)) {
+        fail(!socket_ && errno == EADDRINUSE ? Reason::port_taken : Reason::no_memory);
+    }
+}
+
+// To the far end's own address from this one's, and if that fails, to the others of its host: the kernel chooses the
+// device from which these are reached.
+void Link::connect(uint64_t now) {
+    const rendezvous::Address& target = targets_[target_];
+    socket_ = FabricSocket::connecting(target == task_.ends.peer ? &task_.ends.own : nullptr, target);
     if (socket_ && owner_.watch(socket_.fd(), token(), true)) {
         phase_ = Phase::connecting;
         deadline_ = give_up_;
         return;
     }
+    not_connected(now, socket_ ? ENOMEM : errno);
+}
+
+void Link::not_connected(uint64_t now, int error) {
     constexpr uint64_t max_pause = 50 * millisecond;
     socket_.close();
-    if (now >= give_up_) {
-        fail(Reason::no_peer);
+    if (is_of_no_device(error)) {
+        next_target(now, Reason::no_device);
+    } else if (now >= give_up_ || error == EHOSTUNREACH || error == ENETUNREACH) {
+        next_target(now, Reason::no_peer);
+    } else {
+        phase_ = Phase::waiting;
+        pause_ = std::min(pause_ != 0 ? 2 * pause_ : millisecond, max_pause);
+        deadline_ = now + pause_;
+    }
+}
+
+// why: of the one so far. That of the first is told.
+void Link::next_target(uint64_t now, Reason why) {
+    socket_.close();
+    not_reached_ = target_ == 0 ? why : not_reached_;
+    if (target_ + 1 == targets_.size()) {
+        fail(not_reached_);
         return;
     }
-    phase_ = Phase::waiting;
-    pause_ = std::min(pause_ != 0 ? 2 * pause_ : millisecond, max_pause);
-    deadline_ = now + pause_;
+    ++target_;
+    pause_ = 0;
+    give_up_ = now + connecting_time;
+    connect(now);
 }
 
 void Link::on_time(uint64_t now) {
@@ -99,6 +145,8 @@ void Link::on_time(uint64_t now) {
         recover();
     } else if (phase_ == Phase::acknowledging) {
         await_acknowledgement(now);
+    } else if (phase_ == Phase::connecting) {
+        next_target(now, Reason::no_peer);
     } else if (phase_ != Phase::over) {
         fail(phase_ == Phase::moving ? Reason::fabric_lost : Reason::no_peer);
     }
@@ -137,8 +185,8 @@ void Link::on_accept(uint64_t now) {
     if (!made) {
         return;
     }
-    if (from.bytes != task_.ends.peer.bytes) {
-        return; // not from the far end's address: it gets no data, and the far end may still connect
+    if (!owner_.other_devices().is_of(from, task_.ends.peer)) {
+        return; // not from an address of the far end's: it gets no data, and the far end may still connect
     }
     socket_ = std::move(made); // and closes the listener
     if (!owner_.watch(socket_.fd(), token(), false)) {
@@ -150,14 +198,7 @@ void Link::on_accept(uint64_t now) {
 
 void Link::on_connected(uint64_t now) {
     if (const int error = socket_.connected(); error != 0) {
-        socket_.close();
-        phase_ = Phase::waiting;
-        pause_ = std::max(pause_, millisecond);
-        deadline_ = now + pause_;
-        pause_ *= 2;
-        if (now >= give_up_) {
-            fail(Reason::no_peer);
-        }
+        not_connected(now, error);
         return;
     }
     greet(now);
@@ -166,6 +207,7 @@ void Link::on_connected(uint64_t now) {
 void Link::greet(uint64_t now) {
     Hello hello;
     hello.ends = task_.ends;
+    hello.others = owner_.other_devices().of_this_host(task_.ends.own, now);
     phase_ = Phase::greeting;
     deadline_ = now + greeting_time;
     wants_space_ = true; // so that flush() sets the watched events anew
@@ -383,6 +425,7 @@ bool Link::take_hello(std::span<const uint8_t> body) {
         hello.ring_bytes != path::ring_bytes || !(hello.ends == task_.ends.reversed())) {
         return false;
     }
+    others_ = hello.others;
     phase_ = Phase::attaching;
     deadline_ = sys::now_ns() + attaching_time;
     attach_asked_ = true;
@@ -437,6 +480,8 @@ void Link::begin_to_move() {
     phase_ = Phase::moving;
     deadline_ = UINT64_MAX;
     mirror_ = std::make_unique<Mirror>(*segment_, task_.direction);
+    owner_.other_devices().note_proved(task_.ends.peer, others_, targets_.empty() ? nullptr : &targets_[target_],
+                                       sys::now_ns());
     uint32_t proved = MirrorFields::proved;
     segment_->mirror.stage.compare_exchange_strong(proved, MirrorFields::moving); // else it is lost already
 }

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "preload/fabric/closed_recovery.hpp"
 #include "preload/fabric/control.hpp"
 #include "preload/fabric/fabric_socket.hpp"
 #include "preload/fabric/mirror.hpp"
+#include "preload/fabric/other_devices.hpp"
 
 namespace preload::fabric {
 
@@ -25,6 +27,7 @@ class LinkOwner {
     virtual void attend(const path::Segment& segment, unsigned end) = 0; // requests it of the program's service
     virtual void wake(path::Segment& segment, unsigned end, uint64_t id) = 0;
     virtual void send_control(Control::Kind kind, uint64_t token, Reason why) = 0;
+    virtual OtherDevices& other_devices() = 0;
 };
 
 class Link {
@@ -78,6 +81,10 @@ class Link {
     };
 
     void begin(uint64_t now);
+    void listen(uint64_t now);
+    void connect(uint64_t now);
+    void not_connected(uint64_t now, int error);
+    void next_target(uint64_t now, Reason why);
     void on_accept(uint64_t now);
     void on_connected(uint64_t now);
     void greet(uint64_t now);
@@ -121,6 +128,10 @@ class Link {
     uint64_t give_up_ = 0;
     uint64_t pause_ = 0;
     FabricSocket socket_;
+    std::vector<rendezvous::Address> targets_; // where to connect to, one after the other
+    size_t target_ = 0;
+    Reason not_reached_{};
+    OtherAddresses others_{}; // of the far end's host, as it has told
     bool wants_space_ = false;
     Bytes in_;
     size_t parsed_ = 0;     // of in_

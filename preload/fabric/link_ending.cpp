@@ -66,6 +66,9 @@ void Link::fail(Reason why) {
         begin_to_hand_over();
         return;
     }
+    if (why == Reason::no_device) {
+        owner_.other_devices().note_failure();
+    }
     if (!attach_asked_) {
         owner_.send_control(Control::failed, token(), why);
     } else if (has_closed() && phase_ == Phase::moving && !mirror_->has_closed()) {
@@ -105,6 +108,7 @@ void Link::begin_to_hand_over() {
     socket_.close();
     phase_ = Phase::handing_over;
     deadline_ = UINT64_MAX;
+    owner_.other_devices().note_failure();
 }
 
 // True: the program continues by TCP, or has ended, and this worker does. Not before: the worker's descriptor would

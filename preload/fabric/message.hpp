@@ -5,6 +5,7 @@
 // both machines have. doc/fabric-protocol.md has their order.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -15,7 +16,7 @@ namespace preload::fabric {
 
 static_assert(std::endian::native == std::endian::little);
 
-inline constexpr uint32_t protocol_version = 2;
+inline constexpr uint32_t protocol_version = 3;
 
 enum class Kind : uint32_t {
     hello = 1,   // Hello, from both ends; first
@@ -38,12 +39,18 @@ struct Header {
     uint32_t reserved = 0;
 };
 
+// As in rendezvous::Address: an IPv4 address is ::ffff:a.b.c.d.
+using HostAddress = decltype(rendezvous::Address::bytes);
+// Of a host, where devices have them; all bytes 0: none.
+using OtherAddresses = std::array<HostAddress, 3>;
+
 struct Hello {
     static constexpr uint64_t expected_magic = 0x62614666'6f737372; // "rssofFab"
     uint64_t magic = expected_magic;
     uint32_t version = protocol_version;
     uint32_t ring_bytes = path::ring_bytes;
-    rendezvous::Ends ends; // of the TCP connection, as the sender sees them
+    rendezvous::Ends ends;   // of the TCP connection, as the sender sees them
+    OtherAddresses others{}; // of the sender's host, beside ends.own, and of its family
 };
 
 struct Echo {

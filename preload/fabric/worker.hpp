@@ -32,6 +32,7 @@ class Worker final : public LinkOwner {
     void attend(const path::Segment& segment, unsigned end) override;
     void wake(path::Segment& segment, unsigned end, uint64_t id) override;
     void send_control(Control::Kind kind, uint64_t token, Reason why) override;
+    OtherDevices& other_devices() override { return other_devices_; }
 
   private:
     // Of thousands of connections, few are busy: only those are looked at in each round. An idle one names an id of its
@@ -82,7 +83,8 @@ class Worker final : public LinkOwner {
     bool program_ended_ = false;
     uint64_t now_ = 0; // when events were last asked for
     uint64_t next_check_ = UINT64_MAX;
-    uint64_t next_idle_ = 0;                     // when busy links are next checked for being idle
+    uint64_t next_idle_ = 0; // when busy links are next checked for being idle
+    OtherDevices other_devices_;
     std::vector<Notice> unsent_;                 // the service's inbox was full
     std::unordered_map<uint64_t, Served> links_; // by token
     std::vector<Served*> busy_;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -26,18 +27,32 @@ namespace {
 Bytes from_far_end;
 Bytes to_far_end;
 int listening_fails = 0; // with this errno
-bool has_ended = false;  // the stream
+rendezvous::Address listened_at;
+rendezvous::Address comes_from;
+std::vector<rendezvous::Address> connected_to;
+bool connects_from_own = false;    // the last one
+std::vector<int> connecting_fails; // with these, one after the other; then it is under way
+bool has_ended = false;            // the stream
 } // namespace
 
-FabricSocket FabricSocket::listening(const rendezvous::Address&) {
+FabricSocket FabricSocket::listening(const rendezvous::Address& own) {
+    listened_at = own;
     errno = listening_fails;
     return listening_fails != 0 ? FabricSocket() : FabricSocket(1000);
 }
-FabricSocket FabricSocket::connecting(const rendezvous::Address&, const rendezvous::Address&) { return {}; }
+FabricSocket FabricSocket::connecting(const rendezvous::Address* own, const rendezvous::Address& peer) {
+    connected_to.push_back(peer);
+    connects_from_own = own != nullptr;
+    errno = connecting_fails.empty() ? 0 : connecting_fails.front();
+    if (!connecting_fails.empty()) {
+        connecting_fails.erase(connecting_fails.begin());
+    }
+    return errno != 0 ? FabricSocket() : FabricSocket(1000);
+}
 void FabricSocket::close() { fd_ = -1; }
 int FabricSocket::connected() const { return 0; }
 FabricSocket FabricSocket::accept(rendezvous::Address& from) const {
-    from = {};
+    from = comes_from;
     return FabricSocket(fd_ + 1);
 }
 ssize_t FabricSocket::receive(void* buffer, size_t size) const {
@@ -76,19 +91,27 @@ class Owner final : public LinkOwner {
         told = kind;
         reason = why;
     }
+    OtherDevices& other_devices() override { return devices; }
     Control::Kind told{};
     preload::Reason reason{};
+    OtherDevices devices{[] { return own_devices; }};
+    static OtherDevices::Found own_devices;
 };
+OtherDevices::Found Owner::own_devices;
 
 class Host {
   public:
-    Host() : link(owner, task(), segment(), socket()) {}
+    Host() : Host(task(), Owner()) {}
+    Host(const Control& task, const Owner& prepared) : owner(prepared), link(owner, task, segment(), socket()) {}
     Host(const Host&) = delete;
     Host& operator=(const Host&) = delete;
     ~Host() {
         close(far_);
         has_ended = false;
         from_far_end.clear();
+        comes_from = {};
+        connected_to.clear();
+        connecting_fails.clear();
     }
 
     path::Segment& memory() { return *segment_; }
@@ -126,12 +149,13 @@ class Host {
     uint64_t now = 1;
     Owner owner;
 
-  private:
     static Control task() {
         Control made;
         made.token = 4711;
         return made;
     }
+
+  private:
     path::Segment* segment() {
         const int fd = path::open_memory();
         segment_ = path::make_segment(4711, fd);
@@ -455,10 +479,102 @@ void test_an_abortive_close_stays_a_reset() {
     host.expect_reset();
 }
 
+constexpr HostAddress host_address(uint8_t last) { return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last}; }
+constexpr preload::rendezvous::Address own_end{host_address(1), 40000};
+constexpr preload::rendezvous::Address far_end{host_address(2), 80};
+constexpr preload::rendezvous::Address other_end{host_address(3), 80};
+
+// A link of a host whose far end was proved before, and has told of another device.
+class WithOthers : public Host {
+  public:
+    explicit WithOthers(uint32_t accepted) : Host(between(accepted), told()) {}
+
+  private:
+    static Control between(uint32_t accepted) {
+        Control made = task();
+        made.accepted = accepted;
+        made.ends = {own_end, far_end};
+        return made;
+    }
+    static Owner told() {
+        Owner made;
+        Owner::own_devices = {own_end, {host_address(4), 0}};
+        made.devices.note_proved(far_end, {other_end.bytes}, nullptr, 1);
+        return made;
+    }
+};
+
+void expect_hello_with(const HostAddress& other) {
+    Hello said;
+    EXPECT(to_far_end.size() >= sizeof(Header) + sizeof(said));
+    memcpy(static_cast<void*>(&said), to_far_end.data() + sizeof(Header), sizeof(said));
+    EXPECT(said.others[0] == other);
+    EXPECT(said.others[1] == HostAddress{});
+    to_far_end.clear();
+}
+
+void test_a_host_without_its_device_connects_by_another() {
+    connecting_fails = {ENODEV};
+    WithOthers host(1);
+    EXPECT_EQ(connected_to.size(), 2U);
+    EXPECT(connected_to[0] == far_end && connected_to[1] == other_end);
+    EXPECT(!connects_from_own);
+    to_far_end.clear();
+    host.link.on_event(EPOLLOUT, host.now);
+    expect_hello_with(host_address(4));
+}
+
+void test_a_far_end_that_does_not_answer_is_reached_by_another_device() {
+    WithOthers host(1);
+    EXPECT_EQ(connected_to.size(), 1U);
+    EXPECT(connects_from_own);
+    host.link.on_time(host.link.deadline());
+    EXPECT_EQ(connected_to.size(), 2U);
+    EXPECT(!host.link.is_over());
+    host.link.on_time(host.link.deadline());
+    EXPECT_EQ(connected_to.size(), 2U);
+    EXPECT(host.link.is_over());
+    EXPECT(host.owner.reason == preload::Reason::no_peer);
+}
+
+// It may not listen yet: the same one again, as long as there is time.
+void test_a_far_end_that_refuses_is_tried_again_by_the_same_device() {
+    connecting_fails = {ECONNREFUSED};
+    WithOthers host(1);
+    host.link.on_time(host.link.deadline());
+    EXPECT_EQ(connected_to.size(), 2U);
+    EXPECT(connected_to[1] == far_end);
+}
+
+void test_the_first_failure_is_told() {
+    connecting_fails = {ENODEV, EHOSTUNREACH};
+    const WithOthers host(1);
+    EXPECT(host.link.is_over());
+    EXPECT(host.owner.reason == preload::Reason::no_device);
+}
+
+void test_a_far_end_may_come_by_another_device() {
+    WithOthers host(0);
+    EXPECT_EQ(listened_at.port, own_end.port);
+    EXPECT(listened_at.is_ipv4() && listened_at.bytes != own_end.bytes); // at any address
+    to_far_end.clear();
+    comes_from = {host_address(9), 1};
+    host.link.on_event(EPOLLIN, host.now);
+    EXPECT(to_far_end.empty());
+    comes_from = {other_end.bytes, 1};
+    host.link.on_event(EPOLLIN, host.now);
+    expect_hello_with(host_address(4));
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
+        FABTEST(test_a_host_without_its_device_connects_by_another),
+        FABTEST(test_a_far_end_that_does_not_answer_is_reached_by_another_device),
+        FABTEST(test_a_far_end_that_refuses_is_tried_again_by_the_same_device),
+        FABTEST(test_the_first_failure_is_told),
+        FABTEST(test_a_far_end_may_come_by_another_device),
         FABTEST(test_a_link_ends_after_its_program_though_the_far_end_says_nothing),
         FABTEST(test_a_link_ends_when_the_far_end_has_all),
         FABTEST(test_an_address_of_no_device_is_told),

@@ -64,6 +64,32 @@ silent_fabric() {
     [ "$status" -eq 0 ] && grep -q '^# hit, and returned' output
 }
 
+# The device that has the addresses is removed in the middle of the traffic, which goes on by TCP, and then by another one: each
+# end is upgraded twice.
+by_another_device() {
+    torture test:1:0:fabric drive 6000000 --rounds 1 --patience 200 --pace 30 --disturbed >output 2>&1 &
+    traffic=$!
+    status=0
+    removal=
+    if wait_until 100 grep -q '^# under way' output; then
+        driver=$(sed -n 's/^# under way: process //p' output)
+        kill -USR1 "$driver"
+        lab-device remove "${LAB_DEVICE}0" & # it is gone when no process has it open
+        removal=$!
+        sleep 1
+        kill -USR2 "$driver"
+    else
+        echo "no traffic"
+        status=1
+    fi
+    wait "$traffic" || status=1
+    [ -z "$removal" ] || wait "$removal"
+    lab-device add "${LAB_DEVICE}0"
+    cat output
+    echo "$(count 8) upgrades, $(count 9) returns; $(reasons)"
+    [ "$status" -eq 0 ] && grep -q '^# hit, and returned' output && [ "$(awk -F '\t' '$8 > 1' records | wc -l)" -gt 0 ]
+}
+
 # A thousand connections of which ten are busy, and then none: what they pin, in KiB.
 pinned() { cat $(pgrep -x rspreload-fabri | sed 's|.*|/proc/&/status|') /dev/null | awk '/^VmPin:/ { n += $2 } END { print n + 0 }'; }
 preloaded() { # in the background: becomes the program
@@ -107,6 +133,7 @@ if [ "$LAB_WIRE" = roce ]; then
 else
     skip "a fabric that is silent, while TCP is not" "iWARP's frames are TCP's"
 fi
+t "a second device, when the first is removed" by_another_device
 if command -v redis-server >/dev/null 2>&1; then
     t "a thousand connections pin what ten need" a_thousand_connections
 else

@@ -233,7 +233,8 @@ void count(Connection& c, ConnectionState& s, int flags) {
     c.used.store(true, std::memory_order_relaxed);
     wait::note_moved(c);
     const uint32_t calls = s.calls.fetch_add(1, std::memory_order_relaxed) + 1;
-    if (c.requested.load(std::memory_order_relaxed) || c.segment.load(std::memory_order_relaxed) != nullptr ||
+    // A connection that the fabric has failed still has the memory, and goes on by the kernel.
+    if (c.requested.load(std::memory_order_relaxed) || (s.gate.load(std::memory_order_relaxed) & gate::wanted) != 0 ||
         s.holders.load(std::memory_order_relaxed) > 1) { // the others would not have its memory, see attach()
         return;
     }
@@ -241,6 +242,11 @@ void count(Connection& c, ConnectionState& s, int flags) {
     const bool many_bytes = bytes >= policy::worth_after_bytes && s.attempts.load(std::memory_order_relaxed) == 0 &&
                             s.worth_at.load(std::memory_order_relaxed) <= policy::worth_after_calls();
     if (calls >= s.worth_at.load(std::memory_order_relaxed) || many_bytes) {
+        constexpr uint32_t calls_between_looks = 8;
+        if (const uint64_t at = s.retry_at_ns.load(std::memory_order_relaxed); at != 0 && sys::now_ns() < at) {
+            s.worth_at.store(calls + calls_between_looks, std::memory_order_relaxed); // not each call reads the clock
+            return;
+        }
         const sys::ErrnoKept kept;
         if (c.watched.load(std::memory_order_relaxed) && watched_by_several(c)) {
             stream::pin(c, c.fd.load(), Reason::shared_set);

@@ -107,7 +107,11 @@ struct alignas(64) ConnectionState {
     std::atomic<int> timestamp{0};
     std::atomic<Reason> reason{Reason::none};
     std::atomic<uint32_t> attempts{0};
-    std::atomic<uint32_t> sleepers{0}; // threads that sleep on it
+    // Of a connection that was upgraded to the fabric, see stream_recovery.cpp.
+    std::atomic<uint64_t> fabric_since_ns{0}; // the last time; 0: never
+    std::atomic<uint32_t> fabric_failures{0}; // in a row
+    std::atomic<uint64_t> retry_at_ns{0};     // not before, whatever worth_at is
+    std::atomic<uint32_t> sleepers{0};        // threads that sleep on it
     std::atomic<WriteShut> write_shut{WriteShut::no};
     std::atomic<bool> read_shut{false};   // by shutdown at this end
     std::atomic<bool> time_limits{false}; // SO_RCVTIMEO or SO_SNDTIMEO was set

@@ -287,4 +287,21 @@ void recover(Connection& c, int fd) {
     wake_everybody(c);
 }
 
+// By time, and not by calls as before a first upgrade: the connection may have made millions. The far end's attempts
+// are due at the same times, give or take what it takes to notice the failure. If the two drift apart, they meet again:
+// one end listens for ten seconds, the other one connects for two, so that one goes through these attempts faster.
+void await_fabric(ConnectionState& s, bool was_on_it) {
+    constexpr uint64_t first_pause_ns = 1000000000U;
+    constexpr uint64_t longest_pause_ns = 16 * first_pause_ns;
+    constexpr uint64_t works_well_after_ns = 60 * first_pause_ns;
+    constexpr uint32_t most_doublings = 16;
+    const uint64_t now = sys::now_ns();
+    if (was_on_it && now - s.fabric_since_ns > works_well_after_ns) {
+        s.fabric_failures = 0;
+    }
+    const uint32_t failures = std::min(s.fabric_failures.fetch_add(1), most_doublings);
+    s.retry_at_ns = now + std::min(first_pause_ns << failures, longest_pause_ns);
+    s.worth_at = s.calls.load() + 1;
+}
+
 } // namespace preload::stream

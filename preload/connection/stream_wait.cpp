@@ -472,8 +472,8 @@ void settle(Connection& c, int fd) {
     }
     leave_mirror(c);
     gate::restore_options(s, fd);
-    if (s.recovered && s.attempts.fetch_add(1) + 1 < policy::max_attempts) {
-        s.worth_at = std::max(s.calls.load(), 1U) * policy::retry_factor; // the fabric may be available again
+    if (s.recovered) {
+        await_fabric(s, true);
     } else {
         s.gate.fetch_or(gate::pinned);
     }

@@ -10,6 +10,7 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/kept_state.hpp"
 #include "preload/connection/lifecycle.hpp"
+#include "preload/connection/stream.hpp"
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/loop.hpp"
 #include "preload/rendezvous/passing.hpp"
@@ -48,7 +49,9 @@ void conclude(Connection& c, const Outcome& outcome, int epoll) {
             if (outcome.why != Reason::none && !(ends && s.reason.load() != Reason::none)) {
                 s.reason = outcome.why;
             }
-            if (outcome.for_good || s.attempts.fetch_add(1) + 1 >= policy::max_attempts) {
+            if (!outcome.for_good && s.fabric_since_ns.load() != 0) {
+                stream::await_fabric(s, false);
+            } else if (outcome.for_good || s.attempts.fetch_add(1) + 1 >= policy::max_attempts) {
                 gate::pin(s);
             } else {
                 s.worth_at = std::max(s.calls.load(), 1U) *

@@ -204,6 +204,9 @@ bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token,
             s.hold = false;
             s.out_direction = direction;
             c.mirrored = upgrade.remote;
+            if (upgrade.remote) {
+                s.fabric_since_ns = sys::now_ns();
+            }
             s.urgent_number = s.urgent_byte = 0;
             s.recovery = Recovery::none;
             s.recovered = s.far_record_seen = false;

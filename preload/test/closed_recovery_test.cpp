@@ -184,6 +184,40 @@ void test_all_arrives_though_the_fabric_fails_behind_a_close() { expect_all_of_i
 void test_all_arrives_though_the_fabric_fails_some_time_behind_a_close() { expect_all_of_it("closes", 300000); }
 void test_all_arrives_though_the_fabric_fails_behind_an_exit() { expect_all_of_it("exits"); }
 
+// However many calls it has made by then.
+void test_a_connection_is_on_the_fabric_again_soon_after_it_has_failed() {
+    constexpr int exchanges = 20000;
+    constexpr int most = 20000; // of a millisecond each
+    int fd = -1;
+    std::optional<Server> server;
+    for (int connections = 0; fd < 0 && connections < 5; ++connections) {
+        server.emplace("closes");
+        fd = upgraded_to(*server);
+    }
+    EXPECT(fd >= 0);
+    const auto exchange = [&] {
+        preload_test::send_all(fd, "greeting: ");
+        EXPECT_EQ(preload_test::receive(fd, greeting, MSG_WAITALL).size(), greeting);
+    };
+    for (int i = 0; i < exchanges; ++i) {
+        exchange();
+    }
+    EXPECT_EQ(kill(own_worker(), SIGKILL), 0);
+    bool was_away = false;
+    int left = most;
+    for (; left > 0 && !(was_away && preload_test::path_of(fd) == 3); --left) {
+        exchange();
+        was_away = was_away || preload_test::path_of(fd) == 0;
+        usleep(1000);
+    }
+    EXPECT(was_away);
+    EXPECT(left > 0);
+    EXPECT_EQ(kill(server->pid, SIGKILL), 0);
+    EXPECT_EQ(waitpid(server->pid, nullptr, 0), server->pid);
+    server->end();
+    close(fd);
+}
+
 // The child has all descriptors of this process, the one to its worker too.
 void test_a_worker_that_ends_beside_a_child_is_followed_by_another() {
     int fd = -1;
@@ -219,6 +253,7 @@ int main(int argc, char** argv) {
         FABTEST(test_all_arrives_though_the_fabric_fails_behind_a_close),
         FABTEST(test_all_arrives_though_the_fabric_fails_some_time_behind_a_close),
         FABTEST(test_all_arrives_though_the_fabric_fails_behind_an_exit),
+        FABTEST(test_a_connection_is_on_the_fabric_again_soon_after_it_has_failed),
         FABTEST(test_a_worker_that_ends_beside_a_child_is_followed_by_another),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -183,7 +183,7 @@ int main(int argc, char** argv) {
         for (const Ends& ends : connections_with(ip)) {
             const auto is_same = [&](const Conversation& c) { return c.ends() == ends; };
             if (std::none_of(conversations.begin(), conversations.end(), is_same)) {
-                FabricSocket made = FabricSocket::connecting(ends.own, ends.peer);
+                FabricSocket made = FabricSocket::connecting(&ends.own, ends.peer);
                 if (made) {
                     conversations.emplace_back(std::move(made), ends);
                 }

@@ -10,6 +10,7 @@ die() {
     exit 1
 }
 
+case ${1:-} in -*) die "$1 is not an option: ${0##*/} [ARCHIVE] DIR" ;; esac
 case $# in
 1) archive='' out=$1 ;;
 2) archive=$1 out=$2 ;;

@@ -26,6 +26,13 @@ unavailable() {
     exit 77
 }
 
+# $limit is a number of seconds.
+check_limit() {
+    case $limit in
+    '' | *[!0-9]* | 0*) die "-t $limit: not a number of seconds" ;;
+    esac
+}
+
 need_commands() {
     [ "$(uname -sm)" = "Linux x86_64" ] ||
         unavailable "the verbs lab knows x86-64 Linux only; this is $(uname -sm). On a Linux with rxe or siw, try util/rstream-lab-setup"

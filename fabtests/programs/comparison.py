@@ -132,5 +132,5 @@ def suite_of(options, path=harness.SHM, address="127.0.0.1", small=False):
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     suite = harness.Suite(os.path.abspath(options.build), path, address, small, 1)
     if not os.access(suite.rsrun, os.X_OK):
-        sys.exit("there is no rsrun in %s" % options.build)
+        sys.exit("there is no rsrun in %s: name the build tree by -B" % options.build)
     return suite

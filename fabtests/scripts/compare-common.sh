@@ -16,6 +16,22 @@ trap 'exit 1' INT TERM
 : >"$work/all"
 missed=0
 
+# check_choices PROGRAM...: $rounds is a number, and $bin, or PATH, has these programs.
+check_choices() {
+    case $rounds in
+    '' | *[!0-9]* | 0*) echo "${0##*/}: -n $rounds: not a number of rounds" >&2; exit 1 ;;
+    esac
+    for needed; do
+        command -v "$bin$needed" >/dev/null 2>&1 && continue
+        echo "${0##*/}: there is no $needed in ${bin:-PATH}: name the build tree by -B" >&2
+        exit 1
+    done
+    # The plugin of that build, unless another one is named.
+    if [ -n "$bin" ] && [ -z "${FI_PROVIDER_PATH:-}" ] && [ -e "${bin}.libs/librstream-fi.so" ]; then
+        export FI_PROVIDER_PATH="${bin}.libs"
+    fi
+}
+
 # failed WORDS...: why a measurement is none, with what its programs said.
 failed() {
     cat "$work/client.err" "$work/server.err" >&2 2>/dev/null || :

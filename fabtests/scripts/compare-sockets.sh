@@ -24,13 +24,13 @@ EOF
 rounds=5 core=tcp address=127.0.0.1 bin='' quick='' strict='' json=''
 while [ $# -gt 0 ]; do
     case $1 in
-    -n) rounds=${2:?}; shift ;;
-    -c) core=${2:?}; shift ;;
-    -a) address=${2:?}; shift ;;
-    -B) bin=${2:?}/; shift ;;
+    -n) rounds=${2:?"$1 needs a value"}; shift ;;
+    -c) core=${2:?"$1 needs a value"}; shift ;;
+    -a) address=${2:?"$1 needs a value"}; shift ;;
+    -B) bin=${2:?"$1 needs a value"}/; shift ;;
     -q) quick=yes ;;
     -x) strict=yes ;;
-    --json) json=${2:?}; shift ;;
+    --json) json=${2:?"$1 needs a value"}; shift ;;
     -h | --help) usage 0 ;;
     *) echo "${0##*/}: unknown argument $1" >&2; usage ;;
     esac
@@ -39,6 +39,10 @@ done
 
 # shellcheck source=fabtests/scripts/compare-common.sh
 . "$(dirname "$0")/compare-common.sh"
+# Packages name ours rstream-ofi and riostream-ofi: rstream and riostream are rdma-core's there.
+suffix=
+[ -n "$bin" ] || ! command -v rstream-ofi >/dev/null 2>&1 || suffix=-ofi
+check_choices "rstream$suffix" "riostream$suffix" fi_stream_bw fi_stream_pingpong
 export FI_RSTREAM_CORE="$core"
 
 listening_port() { sed -n 's/.*"listening","port":\([0-9]*\)}.*/\1/p' "$work/server.out"; }
@@ -46,9 +50,10 @@ listening() { [ -n "$(listening_port)" ]; }
 
 # sockets CASE PROVIDER PROGRAM ARGUMENTS...: one run of a pair of rstream or riostream, kept.
 sockets() {
-    case_name=$1 provider=$2 program=$3
+    case_name=$1 provider=$2 program=$3$suffix
     shift 3
     rm -f "$work/client.err"
+    : >"$work/server.out" # else the port of the server before may be read, until the new one's shell has emptied it
     "$bin$program" -b "$address" -p 0 --json "$@" >"$work/server.out" 2>"$work/server.err" &
     server=$!
     await 20 listening || { failed "$program $* did not start"; return 1; }

@@ -24,13 +24,13 @@ EOF
 rounds=5 core=tcp address=127.0.0.1 bin='' quick='' strict='' json=''
 while [ $# -gt 0 ]; do
     case $1 in
-    -n) rounds=${2:?}; shift ;;
-    -c) core=${2:?}; shift ;;
-    -a) address=${2:?}; shift ;;
-    -B) bin=${2:?}/; shift ;;
+    -n) rounds=${2:?"$1 needs a value"}; shift ;;
+    -c) core=${2:?"$1 needs a value"}; shift ;;
+    -a) address=${2:?"$1 needs a value"}; shift ;;
+    -B) bin=${2:?"$1 needs a value"}/; shift ;;
     -q) quick=yes ;;
     -x) strict=yes ;;
-    --json) json=${2:?}; shift ;;
+    --json) json=${2:?"$1 needs a value"}; shift ;;
     -h | --help) usage 0 ;;
     *) echo "${0##*/}: unknown argument $1" >&2; usage ;;
     esac
@@ -39,6 +39,7 @@ done
 
 # shellcheck source=fabtests/scripts/compare-common.sh
 . "$(dirname "$0")/compare-common.sh"
+check_choices fi_stream_bw fi_stream_pingpong
 
 # sample CASE PROVIDER PROGRAM ARGUMENTS...
 sample() {

@@ -28,15 +28,15 @@ EOF
 providers=rstream set_name=quick verbose= limit=120 bin= functional= libfabric= server_run= client_run=
 while [ $# -gt 0 ]; do
     case $1 in
-    -p) providers=${2:?}; shift ;;
-    -t) set_name=${2:?}; shift ;;
+    -p) providers=${2:?"$1 needs a value"}; shift ;;
+    -t) set_name=${2:?"$1 needs a value"}; shift ;;
     -v | -vv | -vvv) verbose=yes ;;
-    -T) limit=${2:?}; shift ;;
-    -B) bin=${2:?}/; shift ;;
-    -F) functional=${2:?}; shift ;;
-    -L) libfabric=${2:?}; shift ;;
-    --server-run) server_run=${2:?}; shift ;;
-    --client-run) client_run=${2:?}; shift ;;
+    -T) limit=${2:?"$1 needs a value"}; shift ;;
+    -B) bin=${2:?"$1 needs a value"}/; shift ;;
+    -F) functional=${2:?"$1 needs a value"}; shift ;;
+    -L) libfabric=${2:?"$1 needs a value"}; shift ;;
+    --server-run) server_run=${2:?"$1 needs a value"}; shift ;;
+    --client-run) client_run=${2:?"$1 needs a value"}; shift ;;
     -h | --help) usage 0 ;;
     -*) echo "${0##*/}: unknown option $1" >&2; usage ;;
     *) break ;;
@@ -46,6 +46,15 @@ done
 server_address=${1:-127.0.0.1}
 client_address=${2:-$server_address}
 case $set_name in few | quick | all | standard) ;; *) echo "${0##*/}: -t $set_name?" >&2; usage ;; esac
+case $limit in '' | *[!0-9]* | 0*) echo "${0##*/}: -T $limit: not a number of seconds" >&2; exit 1 ;; esac
+if [ -z "$server_run$client_run" ] && ! command -v "${bin}fi_stream_msg" >/dev/null 2>&1; then
+    echo "${0##*/}: there is no fi_stream_msg in ${bin:-PATH}: name the build tree by -B" >&2
+    exit 1
+fi
+# The plugin of that build, unless another one is named.
+if [ -n "$bin" ] && [ -z "${FI_PROVIDER_PATH:-}" ] && [ -e "${bin}.libs/librstream-fi.so" ]; then
+    export FI_PROVIDER_PATH="${bin}.libs"
+fi
 if [ -n "$libfabric" ]; then
     found=$(find "$libfabric" -name 'libfabric.so.1' 2>/dev/null | head -1)
     [ -n "$found" ] || { echo "${0##*/}: -L $libfabric: there is no libfabric.so.1 below it" >&2; exit 1; }

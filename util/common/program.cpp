@@ -30,6 +30,20 @@ Clock::time_point CommonOptions::deadline() const {
 
 namespace {
 
+// What getopt_long complains about by '?' or ':'. `last` is the argument that it has read last.
+[[noreturn]] void fail_at(int complaint, const std::string& last, const std::string& letters) {
+    const bool is_letter = optopt > 0 && optopt < 256;
+    const std::string letter = is_letter ? fmt::format("-{}", static_cast<char>(optopt)) : "";
+    if (complaint == ':') {
+        fail("{} needs an argument; try --help", last.starts_with("--") ? last : letter);
+    }
+    // Only a long option that takes no argument has a value here that is known.
+    if (optopt >= 256 || (is_letter && letters.find(static_cast<char>(optopt)) != std::string::npos)) {
+        fail("{} takes no argument; try --help", last.substr(0, last.find('=')));
+    }
+    fail("{} is not an option that is known; try --help", is_letter ? letter : last);
+}
+
 bool take_common(CommonOptions& common, int option, const std::string& value) {
     switch (option) {
     case backend_option:
@@ -76,9 +90,7 @@ std::vector<std::string> parse_options(const std::vector<std::string>& arguments
     optind = 0; // restart the scan, since this may be called repeatedly
     for (int c; (c = getopt_long(argc, argv.data(), quiet.c_str(), longs, nullptr)) != -1;) {
         if (c == '?' || c == ':') {
-            const std::string word = optopt != 0 && optopt < 256 ? fmt::format("-{}", static_cast<char>(optopt))
-                                                                 : std::string(argv[static_cast<size_t>(optind - 1)]);
-            fail("{} {}; try --help", word, c == ':' ? "needs an argument" : "is not an option that is known");
+            fail_at(c, argv[static_cast<size_t>(optind - 1)], letters);
         }
         take(c, optarg != nullptr ? optarg : "");
     }

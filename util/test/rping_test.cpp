@@ -294,6 +294,8 @@ void test_bad_options_are_named() {
         {{"-s", "-p"}, "-p needs an argument"},
         {{"-s", "-x"}, "-x is not an option"},
         {{"-s", "--nonsense"}, "--nonsense is not an option"},
+        {{"-s", "--verbose=yes"}, "--verbose takes no argument"},
+        {{"-s", "--port"}, "--port needs an argument"},
         {{"-s", "more"}, "more: not an option"},
         {{"-s", "--backend", "pigeon"}, "--backend pigeon: neither fabric nor rdmacm"},
         {{"-s", "--timeout", "soon"}, "--timeout soon: not a number"},

@@ -109,6 +109,9 @@ void test_what_makes_no_sense_is_refused() {
                  {{"-p", "65536"}, "-p 65536: not a number"},
                  {{"-z"}, "-z is not an option"},
                  {{"-S"}, "-S needs an argument"},
+                 {{"-S", "1K", "--size"}, "--size needs an argument"},
+                 {{"--json=yes"}, "--json takes no argument"},
+                 {{"--server=h", "-zs"}, "-z is not an option"},
                  {{"word"}, "word: not an option"},
                  {{"--backend", "fabric"}, "--backend is not an option"}};
     for (const auto& [words, complaint] : cases) {

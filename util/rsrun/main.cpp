@@ -167,8 +167,12 @@ uint64_t pinned_by_one(const Options& options) {
 }
 
 void check_readable(const char* option, const std::string& path) {
-    if (!path.empty() && access(path.c_str(), R_OK) != 0) {
+    struct stat status {};
+    if (!path.empty() && (stat(path.c_str(), &status) != 0 || access(path.c_str(), R_OK) != 0)) {
         fail("{} {}: {}", option, path, strerror(errno));
+    }
+    if (S_ISDIR(status.st_mode)) {
+        fail("{} {}: {}", option, path, strerror(EISDIR));
     }
 }
 

@@ -199,6 +199,7 @@ void test_what_it_cannot_run_is_told_with_a_status_of_its_own() {
     complaint({"--only", "x/y", "ls"}, 125, "rsrun: --only x/y: a name is followed by");
     complaint({"--only", "no-such-host.invalid:1", "ls"}, 125, "the name no-such-host.invalid cannot be resolved");
     complaint({"--config", "/nowhere/at/all", "ls"}, 125, "--config /nowhere/at/all: No such file");
+    complaint({"--config", "/", "ls"}, 125, "--config /: Is a directory");
     complaint({"--log", "/nowhere/at/all", "ls"}, 125, "--log /nowhere/at/all: cannot be written");
     complaint({"--explain=/nowhere/at/all", "ls"}, 125, "--explain /nowhere/at/all: cannot be written");
     for (const char* part : {"librstream-fi.so", "librsocket-ofi.so.1", "rspreload-fabric"}) {

@@ -2,16 +2,20 @@
 # SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 # SPDX-FileCopyrightText: The rstream authors
 #
-# A wrong argument of a script is named in one line on standard error, and nothing else happens.
+# A wrong argument of a script or of fi_stream_* is named in one line on standard error, and nothing else happens.
 errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
 number=0
-# refuses PART SCRIPT ARGUMENTS...: ends with an error, in one line that holds PART.
+# refuses PART PROGRAM ARGUMENTS...: ends with an error, in one line that holds PART.
 refuses() {
     part=$1 script=$2
     shift 2
     number=$((number + 1))
-    output=$(timeout 60 "${srcdir:?}/$script" "$@" 2>"$errors" </dev/null)
+    case $script in
+    fi_stream_*) program=${FABTESTS_BIN:?}/$script ;;
+    *) program=${srcdir:?}/$script ;;
+    esac
+    output=$(timeout 60 "$program" "$@" 2>"$errors" </dev/null)
     status=$?
     if [ $status -ne 0 ] && [ -z "$output" ] && [ "$(wc -l <"$errors")" -eq 1 ] && grep -qF -- "$part" "$errors"; then
         echo "ok $number - $script $*: $part"
@@ -21,7 +25,7 @@ refuses() {
     fi
 }
 
-echo 1..22
+echo 1..32
 for comparison in compare.sh compare-sockets.sh; do
     refuses "$comparison: -n x: not a number of rounds" fabtests/scripts/$comparison -n x
     refuses "$comparison: -n 0: not a number of rounds" fabtests/scripts/$comparison -n 0
@@ -42,3 +46,13 @@ refuses "run: the command is missing" util/rstream-lab-setup run
 refuses "--nonsense is not an option" scripts/build-packages.sh --nonsense
 refuses "quickstart check soak" quickstart check-long soak
 refuses "there is no part nonsense" quickstart check nonsense
+refuses "-Z is not an option that is known; try --help" fi_stream_bw --port=0 -Zv
+refuses "--nonsense is not an option that is known" fi_stream_bw --nonsense
+refuses "--verify takes no argument" fi_stream_bw --verify=yes
+refuses "--size needs an argument; try --help" fi_stream_bw --size
+refuses "-S needs an argument; try --help" fi_stream_bw -vS
+refuses "--size '': not a number from 1" fi_stream_bw -S ''
+refuses "provider rstream, server no-such-host.invalid, port 9228" fi_stream_bw no-such-host.invalid
+refuses "provider nonsense;rstream, port 0" fi_stream_msg -c nonsense -P 0
+refuses "local address 198.51.100.1, port 0" fi_stream_pingpong -s 198.51.100.1 -P 0
+refuses "listen on 198.51.100.1 port 0" fi_stream_bw -p kernel -s 198.51.100.1 -P 0

@@ -12,6 +12,8 @@
 #include <getopt.h>
 #include <unistd.h>
 
+#include "fabtests/common/fabric.hpp"
+
 namespace fabtests {
 
 namespace {
@@ -62,10 +64,43 @@ size_t number(const char* program, const char* option, const char* text, size_t 
     }
     end += shift != 0 ? 1 : 0;
     if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value > (max >> shift) || (value << shift) < min) {
-        usage(program, std::string(option) + " " + text + ": not a number from " + std::to_string(min) + " to " +
-                           std::to_string(max));
+        usage(program, std::string(option) + " " + (*text == '\0' ? "''" : text) + ": not a number from " +
+                           std::to_string(min) + " to " + std::to_string(max));
     }
     return static_cast<size_t>(value) << shift;
+}
+
+// The colon suppresses getopt's own messages, which do not name --help.
+constexpr const char* letters = ":p:c:d:s:P:B:S:I:w:b:vt:f:h";
+
+// What getopt_long complains about by '?' or ':'. `last` is the argument that it has read last.
+[[noreturn]] void usage_of_option(const char* program, int complaint, const std::string& last) {
+    const bool is_letter = optopt > 0 && optopt < 256;
+    const std::string letter = is_letter ? std::string("-") + static_cast<char>(optopt) : last;
+    if (complaint == ':') {
+        usage(program, (last.compare(0, 2, "--") == 0 ? last : letter) + " needs an argument");
+    }
+    // Only a long option that takes no argument has a value here that is known.
+    if (optopt >= 256 || (is_letter && strchr(letters, optopt) != nullptr)) {
+        usage(program, last.substr(0, last.find('=')) + " takes no argument");
+    }
+    usage(program, letter + " is not an option that is known");
+}
+
+// What the options ask of libfabric, whose errors name none of it.
+std::string request_text(const Options& options) {
+    std::string text = "provider " + (options.core.empty() ? options.provider : options.core + ";" + options.provider);
+    const auto add = [&](const char* what, const std::string& value) {
+        if (!value.empty()) {
+            text += ", " + (what + value);
+        }
+    };
+    add("domain ", options.domain);
+    add("", options.iwarp ? "iWARP" : "");
+    add("server ", options.host);
+    add("local address ", options.source);
+    add("port ", options.port);
+    return text;
 }
 
 } // namespace
@@ -99,7 +134,7 @@ Options parse_options(int argc, char** argv, const char* purpose, const Options&
     options.program = slash != nullptr ? slash + 1 : argv[0];
     const char* me = options.program.c_str();
     constexpr size_t any = ~size_t{0};
-    for (int c; (c = getopt_long(argc, argv, "p:c:d:s:P:B:S:I:w:b:vt:f:h", longs, nullptr)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, letters, longs, nullptr)) != -1;) {
         switch (c) {
         case 'p':
             options.provider = optarg;
@@ -170,7 +205,7 @@ Options parse_options(int argc, char** argv, const char* purpose, const Options&
             }
             exit(0);
         default:
-            exit(1); // getopt_long has printed the reason
+            usage_of_option(me, c, argv[optind - 1]);
         }
     }
     if (optind < argc) {
@@ -210,6 +245,9 @@ int run(const Options& options, const std::function<int()>& body) {
     alarm(static_cast<unsigned>(options.timeout));
     try {
         return body();
+    } catch (const Error& e) {
+        fprintf(stderr, "%s: %s (%s)\n", program, e.what(), request_text(options).c_str());
+        return 1;
     } catch (const std::exception& e) {
         fprintf(stderr, "%s: %s\n", program, e.what());
         return 1;

@@ -31,7 +31,7 @@ class KernelTransport : public Transport {
         }
         if (options.is_client()) {
             if (connect(fd_, address->ai_addr, address->ai_addrlen) != 0) {
-                fail("connect " + options.host);
+                fail("connect " + options.host + " port " + options.port);
             }
         } else {
             accept_one(options, *address);
@@ -86,7 +86,7 @@ class KernelTransport : public Transport {
         socklen_t length = sizeof(name);
         if (bind(listener, address.ai_addr, address.ai_addrlen) != 0 || listen(listener, 1) != 0 ||
             getsockname(listener, reinterpret_cast<sockaddr*>(&name), &length) != 0) {
-            fail("listen");
+            fail("listen" + (options.source.empty() ? "" : " on " + options.source) + " port " + options.port);
         }
         announce_port(options, ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(name).sin6_port
                                                                 : reinterpret_cast<sockaddr_in&>(name).sin_port));

@@ -161,7 +161,8 @@ int main(int argc, char** argv) {
                                     {}, "the client's file to send; the server's file to write");
     return run(o, [&] {
         if (o.file.empty() || o.kind() != Kind::stream) {
-            throw std::runtime_error(o.file.empty() ? "which file? see --file" : "only rstream copies files");
+            throw std::runtime_error(o.file.empty() ? "the file is missing: give it with --file"
+                                                    : "only rstream copies files");
         }
         return o.is_client() ? send_file(o) : receive_file(o);
     });

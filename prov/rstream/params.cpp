@@ -42,17 +42,16 @@ constexpr SizeParam sizes[] = {
      "Milliseconds that connecting waits for the peer's answer, 0 (as long as the core does) to 3600000 "
      "(default: %zu)"},
     {"handshake_timeout", &Params::handshake_timeout, 1, 3600000,
-     "Milliseconds that a listener on tcp waits for the request of whoever has connected to it, 1 to 3600000 "
+     "Milliseconds that a passive endpoint on tcp waits for the request of a client that has connected, 1 to 3600000 "
      "(default: %zu)"},
     {"keepalive_idle", &Params::keepalive_idle, 0, keepalive_time_max,
-     "Milliseconds of silence after which a peer is asked whether it is there, 0 (never) to 32767000 (default: %zu)"},
+     "Milliseconds of silence after which a peer is probed, 0 (never) to 32767000 (default: %zu)"},
     {"keepalive_interval", &Params::keepalive_interval, 1, keepalive_time_max,
-     "Milliseconds that it is given for each answer, 1 to 32767000 (default: %zu)"},
+     "Milliseconds for the answer to each keepalive probe, 1 to 32767000 (default: %zu)"},
     {"keepalive_count", &Params::keepalive_count, 1, keepalive_count_max,
-     "Answers that may be missing in a row before the connection is lost, 1 to 127 (default: %zu)"},
+     "Probes without an answer, in a row, after which the connection is lost, 1 to 127 (default: %zu)"},
     {"user_timeout", &Params::user_timeout, 0, keepalive_time_max,
-     "Milliseconds after which data that nobody acknowledges ends the connection, 0 (as long as the core repeats it) "
-     "to "
+     "Milliseconds after which unacknowledged data ends the connection, 0 (as long as the core retransmits) to "
      "32767000 (default: %zu)"},
 };
 

@@ -25,7 +25,7 @@ refuses() {
     fi
 }
 
-echo 1..32
+echo 1..33
 for comparison in compare.sh compare-sockets.sh; do
     refuses "$comparison: -n x: not a number of rounds" fabtests/scripts/$comparison -n x
     refuses "$comparison: -n 0: not a number of rounds" fabtests/scripts/$comparison -n 0
@@ -56,3 +56,4 @@ refuses "provider rstream, server no-such-host.invalid, port 9228" fi_stream_bw 
 refuses "provider nonsense;rstream, port 0" fi_stream_msg -c nonsense -P 0
 refuses "local address 198.51.100.1, port 0" fi_stream_pingpong -s 198.51.100.1 -P 0
 refuses "listen on 198.51.100.1 port 0" fi_stream_bw -p kernel -s 198.51.100.1 -P 0
+refuses "provider rstream, domain nonsense, server 127.0.0.1" fi_stream_footprint -I 1 -d nonsense

@@ -196,11 +196,18 @@ int main(int argc, char** argv) {
         request.core = o.core;
         request.source = true;
         request.node = o.host;
+        request.domain = o.domain;
+        request.iwarp = o.iwarp;
         if (o.kind() == Kind::core) {
             request.type = FI_EP_MSG;
             request.provider = o.provider;
         }
         Host host(request);
+        if (o.kind() == Kind::core && (host.info->domain_attr->mr_mode & FI_MR_LOCAL) != 0) {
+            throw std::runtime_error("-p " + o.provider +
+                                     ": bare endpoints are measured on cores that need no registered " +
+                                     "memory, such as tcp; -c " + o.provider + " measures streams over this one");
+        }
         Pairs streams;
         size_t buffers_at_first = 0;
         const std::vector<char> out(o.size, 'x');

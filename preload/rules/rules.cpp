@@ -268,7 +268,7 @@ Decision Rules::for_socket(int domain, int type, int protocol) const {
             return {Verdict::upgrade, "listed in the configuration"};
         }
     }
-    return {Verdict::kernel, "not listed in the configuration"};
+    return {Verdict::kernel, "no rule names the address"}; // decide() knows these words
 }
 
 namespace {

@@ -395,7 +395,7 @@ void test_with_rules_only_what_they_name_is_upgraded() {
 void test_the_columns_of_rdma_core_count_for_upgrades() {
     const Made made = file("redis-server INET STREAM TCP\nkernel :22\n");
     EXPECT(made.upgrades("127.0.0.1", 6379) && !made.upgrades("127.0.0.1", 22) && !made.upgrades("::1", 6379));
-    EXPECT_EQ(made.why("::1", 6379), "not listed in the configuration");
+    EXPECT_EQ(made.why("::1", 6379), "no rule names the address");
     EXPECT(!file("nginx * * *\n:80").upgrades("127.0.0.1", 80));
     EXPECT(file("nginx * * *\n:80", "nginx").upgrades("127.0.0.1", 80));
 }

@@ -12,6 +12,10 @@ refuses() {
     shift 2
     number=$((number + 1))
     case $script in
+    fabtests/programs/*)
+        command -v python3 >/dev/null 2>&1 || { echo "ok $number - $script # SKIP there is no python3"; return; }
+        program=${srcdir:?}/$script
+        ;;
     fi_stream_*) program=${FABTESTS_BIN:?}/$script ;;
     *) program=${srcdir:?}/$script ;;
     esac
@@ -25,7 +29,7 @@ refuses() {
     fi
 }
 
-echo 1..33
+echo 1..37
 for comparison in compare.sh compare-sockets.sh; do
     refuses "$comparison: -n x: not a number of rounds" fabtests/scripts/$comparison -n x
     refuses "$comparison: -n 0: not a number of rounds" fabtests/scripts/$comparison -n 0
@@ -57,3 +61,7 @@ refuses "provider nonsense;rstream, port 0" fi_stream_msg -c nonsense -P 0
 refuses "local address 198.51.100.1, port 0" fi_stream_pingpong -s 198.51.100.1 -P 0
 refuses "listen on 198.51.100.1 port 0" fi_stream_bw -p kernel -s 198.51.100.1 -P 0
 refuses "provider rstream, domain nonsense, server 127.0.0.1" fi_stream_footprint -I 1 -d nonsense
+refuses "-n 0: not a number of rounds" fabtests/programs/compare -n 0
+refuses "no row begins with one of these words" fabtests/programs/compare nonsense
+refuses "-n 0: not a number of rounds" fabtests/programs/compare-path -n 0
+refuses "no case's name holds one of these words" fabtests/programs/compare-path nonsense

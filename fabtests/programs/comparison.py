@@ -130,6 +130,8 @@ def add_options(parser, rounds):
 def suite_of(options, path=harness.SHM, address="127.0.0.1", small=False):
     """What all runs have in common."""
     os.environ["PATH"] += ":/usr/sbin:/sbin"
+    if options.rounds < 1:
+        sys.exit("-n %d: not a number of rounds" % options.rounds)
     suite = harness.Suite(os.path.abspath(options.build), path, address, small, 1)
     if not os.access(suite.rsrun, os.X_OK):
         sys.exit("there is no rsrun in %s: name the build tree by -B" % options.build)

@@ -231,6 +231,7 @@ double median(std::vector<double>& values) {
 
 int main(int argc, char** argv) {
     Options defaults;
+    defaults.repeated = "connections";
     defaults.iterations = 100;
     const Options o = parse_options(argc, argv, "fi_stream_connect: connections made and closed in a row", defaults);
     return run(o, [&] {

@@ -179,6 +179,7 @@ void print(const Options& o, const char* when, const Share& share) {
 
 int main(int argc, char** argv) {
     Options defaults;
+    defaults.repeated = "connections";
     defaults.iterations = 200;
     defaults.size = 64;
     defaults.host = "127.0.0.1";

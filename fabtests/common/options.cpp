@@ -25,10 +25,10 @@ constexpr const char* help_text =
     "  -s, --source ADDRESS  our own address; a server listens there (default: all, or 127.0.0.1)\n"
     "  -B, -P, --port PORT   the server's port (default 9228; 0: any free one)\n"
     "      --port-file FILE  a server writes its port into FILE once it listens\n"
-    "  -S, --size BYTES      size of each transfer, with K, M or G (default %zu)\n"
+    "  -S, --size BYTES      size of each transfer, up to 1G, with K, M or G (default %zu)\n"
     "  -I, --iterations N    number of %s (default %zu)\n"
-    "  -w, --warmup N        transfers before the measurement (default %zu)\n"
-    "  -b, --buffers BYTES   send and receive buffers (default: the provider's)\n"
+    "  -w, --warmup N        number of %s before the measurement (default %zu)\n"
+    "  -b, --buffers BYTES   send and receive buffers, 4K to 1G (default: the provider's)\n"
     "      --wait spin|poll  how to wait (default spin)\n"
     "      --iwarp           ask for the iWARP protocol\n"
     "  -v, --verify          check every byte\n"
@@ -198,8 +198,8 @@ Options parse_options(int argc, char** argv, const char* purpose, const Options&
             } else {
                 printf("  %s [OPTIONS]          the server\n  %s [OPTIONS] ADDRESS  the client\n\n", me, me);
             }
-            printf(help_text, defaults.size, defaults.is_client() ? "connections" : "transfers", defaults.iterations,
-                   defaults.warmup, defaults.timeout);
+            printf(help_text, defaults.size, defaults.repeated, defaults.iterations, defaults.repeated, defaults.warmup,
+                   defaults.timeout);
             if (*file_help != '\0') {
                 printf("  -f, --file FILE       %s\n", file_help);
             }

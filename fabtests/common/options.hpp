@@ -16,23 +16,24 @@ enum class Kind { stream, core, kernel };
 
 struct Options {
     std::string program;
-    std::string provider = "rstream"; // or the name of a core provider, or "kernel" for plain sockets
-    std::string core;                 // -c: the core provider of rstream
-    std::string domain;               // -d
-    std::string source;               // -s: the local address
-    std::string host;                 // the server's address; empty for a server; or of both ends
-    std::string port = "9228";        // -P, -B
-    std::string port_file;            // file that a server writes its port to once it listens
-    size_t size = 65536;              // -S
-    size_t iterations = 1000;         // -I
-    size_t warmup = 10;               // -w
-    size_t buffers = 0;               // -b; 0: the provider's default
-    bool poll = false;                // --wait poll
-    bool json = false;                // --json
-    bool verify = false;              // -v
-    bool iwarp = false;               // --iwarp
-    int timeout = 60;                 // -t seconds for the whole run
-    std::string file;                 // -f: the file that a program reads or writes
+    std::string provider = "rstream";   // or the name of a core provider, or "kernel" for plain sockets
+    std::string core;                   // -c: the core provider of rstream
+    std::string domain;                 // -d
+    std::string source;                 // -s: the local address
+    std::string host;                   // the server's address; empty for a server; or of both ends
+    std::string port = "9228";          // -P, -B
+    std::string port_file;              // file that a server writes its port to once it listens
+    size_t size = 65536;                // -S
+    const char* repeated = "transfers"; // what -I and -w count
+    size_t iterations = 1000;           // -I
+    size_t warmup = 10;                 // -w
+    size_t buffers = 0;                 // -b; 0: the provider's default
+    bool poll = false;                  // --wait poll
+    bool json = false;                  // --json
+    bool verify = false;                // -v
+    bool iwarp = false;                 // --iwarp
+    int timeout = 60;                   // -t seconds for the whole run
+    std::string file;                   // -f: the file that a program reads or writes
 
     [[nodiscard]] bool is_client() const { return !host.empty(); }
     [[nodiscard]] Kind kind() const;

@@ -185,6 +185,32 @@ void finish(Connection& c, int fd, bool last, bool may_wait) {
     stream::note_reset(c, fd);
 }
 
+namespace {
+
+// One of its fds is about to be closed, and is not in the table any more. Its memberships stay, as in the kernel, as
+// long as another fd keeps the connection open. False: other threads have closed all others meanwhile, so that it is
+// the last, and is in the table again. The connection is not used after that: the last one's thread may end it.
+bool leave_to_other_fds(Connection& c, int fd) {
+    if (c.fd.load() == fd) {
+        table::for_each_connection([&](int other, Connection& one) {
+            if (&one == &c) {
+                c.fd = other;
+            }
+        });
+        service::guard_again(c);
+    }
+    outside_use::leave_standard_number(c);
+    if (c.numbers.fetch_sub(1) != 1) {
+        return true;
+    }
+    c.numbers.fetch_add(1);
+    c.fd = fd;
+    put(fd, reinterpret_cast<uintptr_t>(&c));
+    return false;
+}
+
+} // namespace
+
 Closing before_close(int fd) {
     Closing closing;
     const uintptr_t what = table::find(fd);
@@ -202,36 +228,41 @@ Closing before_close(int fd) {
     const sys::ErrnoKept kept;
     ConnectionState& s = *c->state.load();
     watches_closing(*c);
-    const bool only = c->numbers.load() == 1;
+    if (c->numbers.load() != 1) {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &closing.cancel_state);
+        if (table::take(fd) != reinterpret_cast<uintptr_t>(c) || leave_to_other_fds(*c, fd)) {
+            return closing; // if it was not in the table, another thread was first
+        }
+    }
     const bool careful = (s.gate.load() & gate::careful) != 0;
-    if (only && careful && s.open.load() == 1) {
+    if (careful && s.open.load() == 1) {
         linger_in_memory(*c, fd); // the thread may be cancelled there, with the connection still open
     }
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &closing.cancel_state);
-    if (only) {
-        const bool last = leave(*c);
-        explain::record(*c, fd);
-        if (careful) {
-            finish(*c, fd, last, false);
-        } else if (last) {
-            stream::note_reset(*c, fd); // the other end may still have to tell a reset from EOF
-        }
-        if (c->duplicated && last) {
-            watches_leave_kernel(*c);
-        }
-        if (c->mirrored && last && c->segment.load() != nullptr) {
-            uint32_t open = path::MirrorFields::open; // else it is aborted, and stays so
-            c->shared().mirror.closed.compare_exchange_strong(open, path::MirrorFields::closed_by_last);
-            stream::changed(*c);
-        }
-        wakeup::wake_own(c->guarded.load());
-        // Threads that use it by its fd hold these locks.
-        if (c->segment.load() != nullptr || c->requested.load()) {
-            closing.locked = s.read_lock.acquire();
-            if (closing.locked && !s.write_lock.acquire()) {
-                s.read_lock.release();
-                closing.locked = false;
-            }
+    if (closing.cancel_state < 0) {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &closing.cancel_state);
+    }
+    const bool last = leave(*c);
+    explain::record(*c, fd);
+    if (careful) {
+        finish(*c, fd, last, false);
+    } else if (last) {
+        stream::note_reset(*c, fd); // the other end may still have to tell a reset from EOF
+    }
+    if (c->duplicated && last) {
+        watches_leave_kernel(*c);
+    }
+    if (c->mirrored && last && c->segment.load() != nullptr) {
+        uint32_t open = path::MirrorFields::open; // else it is aborted, and stays so
+        c->shared().mirror.closed.compare_exchange_strong(open, path::MirrorFields::closed_by_last);
+        stream::changed(*c);
+    }
+    wakeup::wake_own(c->guarded.load());
+    // Threads that use it by its fd hold these locks.
+    if (c->segment.load() != nullptr || c->requested.load()) {
+        closing.locked = s.read_lock.acquire();
+        if (closing.locked && !s.write_lock.acquire()) {
+            s.read_lock.release();
+            closing.locked = false;
         }
     }
     if (table::take(fd) != reinterpret_cast<uintptr_t>(c)) { // another thread was first

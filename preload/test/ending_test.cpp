@@ -4,12 +4,16 @@
 // A stream that has ended, and whose reader hands it over before it has read all; a process that closes what another
 // one still uses. ending_test.sh runs it.
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <utility>
 
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -110,6 +114,31 @@ void test_closing_a_copy_leaves_the_sleep_of_another_process_alone() {
     EXPECT_EQ(status, 0);
 }
 
+// One thread has the connection to read, and another one a duplicate to write, and both end at the same time. Each
+// close may find that there is another fd, but one of them is the last.
+void test_one_of_two_fds_that_threads_close_at_once_is_the_last() {
+    constexpr int rounds = 200;
+    int not_reset = 0;
+    for (int i = 0; i < rounds; ++i) {
+        Pair pair;
+        preload_test::send_all(pair.a, "unread");
+        std::atomic<int> ready{0};
+        const auto close_one = [&](int fd) {
+            ready.fetch_add(1);
+            while (ready.load() != 2) {
+                sched_yield();
+            }
+            close(fd);
+        };
+        std::thread other(close_one, dup(pair.b));
+        close_one(std::exchange(pair.b, -1));
+        other.join();
+        char byte = 0;
+        not_reset += recv(pair.a, &byte, 1, 0) == -1 && errno == ECONNRESET ? 0 : 1;
+    }
+    EXPECT_EQ(not_reset, 0);
+}
+
 } // namespace
 
 int main() {
@@ -117,6 +146,7 @@ int main() {
         FABTEST(test_little_unread_is_handed_over_after_the_end),
         FABTEST(test_much_unread_is_handed_over_after_the_end),
         FABTEST(test_closing_a_copy_leaves_the_sleep_of_another_process_alone),
+        FABTEST(test_one_of_two_fds_that_threads_close_at_once_is_the_last),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -145,7 +145,10 @@ void consent(Connection& c, int fd) {
     }
     uint64_t expected = wanted;
     bool done = false;
-    if (s.gate.compare_exchange_strong(expected, careful)) {
+    // A close takes the fd out of the table under these locks: if one came first, fd and segment are another
+    // connection's by now, or nothing's.
+    const bool is_open = table::connection(fd) == &c && c.state.load() == &s && c.segment.load() != nullptr;
+    if (is_open && s.gate.compare_exchange_strong(expected, careful)) {
         Reason reason = Reason::none;
         if (counts_agree(s, fd, reason)) {
             const long flags = sys::call(SYS_fcntl, fd, F_GETFL, 0);

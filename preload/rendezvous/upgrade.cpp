@@ -159,13 +159,9 @@ Outcome examine(Connection& c, Upgrade& out) {
 namespace {
 
 // Under both locks. False: the connection is closed, or is no longer the one of the agreement.
-bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsigned direction, Reason& why) {
+bool set_segment(const Upgrade& upgrade, ConnectionState& s, path::Segment* segment, uint64_t token, unsigned direction,
+                 Reason& why) {
     Connection& c = *upgrade.connection;
-    const KeptState kept(c, upgrade.fd);
-    if (!kept) {
-        return false;
-    }
-    ConnectionState& s = *kept.get();
     if (!s.read_lock.acquire()) {
         return false;
     }
@@ -232,11 +228,15 @@ bool set_segment(const Upgrade& upgrade, path::Segment* segment, uint64_t token,
 } // namespace
 
 bool attach(const Upgrade& upgrade, path::Segment* segment, uint64_t token, unsigned direction, Reason& why) {
-    if (!set_segment(upgrade, segment, token, direction, why)) {
-        return false;
+    {
+        // Until the end: closed in between, its state would be wanted as another connection's.
+        const KeptState kept(*upgrade.connection, upgrade.fd);
+        if (!kept || !set_segment(upgrade, *kept.get(), segment, token, direction, why)) {
+            return false;
+        }
+        gate::want(*upgrade.connection, upgrade.fd);
     }
     service::note_token(token, *upgrade.connection);
-    gate::want(*upgrade.connection, upgrade.fd);
     return true;
 }
 

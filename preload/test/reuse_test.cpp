@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
+// SPDX-FileCopyrightText: The rstream authors
+//
+// Memory that is used again while a thread, or code that a signal handler has interrupted, still has its address: what
+// it does next must not be done to the next user. What the functions under test need of the rest of the library is
+// here, too.
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "preload/base/system.hpp"
+#include "preload/connection/connection_pool.hpp"
+#include "preload/connection/gate.hpp"
+#include "preload/connection/io.hpp"
+#include "preload/connection/stream.hpp"
+#include "preload/connection/table.hpp"
+#include "preload/path/segment.hpp"
+#include "preload/rendezvous/service.hpp"
+#include "preload/stats/page.hpp"
+#include "preload/wait/epoll_set.hpp"
+
+#include "fabtests/common/test.hpp" // last: cmocka has macros of plain names
+#include "preload/test/listener.hpp"
+
+namespace preload {
+namespace lifecycle {
+bool in_vfork_child() { return false; }
+} // namespace lifecycle
+namespace io {
+bool foreign(Connection&, int) { return false; }
+} // namespace io
+namespace service {
+bool take_steps_at(uint64_t) { return false; }
+bool go_on_with(Connection&) { return false; }
+uint64_t own_name() { return 1; }
+uint64_t promised_name() { return 1; }
+bool ask(path::Segment&, unsigned) { return false; }
+bool ask_holder(uint64_t, uint64_t) { return false; }
+bool ask_to_wake(Connection&, uint64_t) { return false; }
+void announce_shared_set(uint64_t) {}
+} // namespace service
+namespace stats {
+void refresh(Connection&) {}
+void slept(uint64_t) {}
+namespace detail {
+void compare(base::stats::Row&, const Connection&, const ConnectionState&) {}
+void moved_rare_case(Connection&, ConnectionState&, bool, uint64_t, uint64_t, uint32_t) {}
+base::stats::Row* describe_late(Connection&) { return nullptr; }
+} // namespace detail
+} // namespace stats
+} // namespace preload
+
+namespace {
+
+using namespace preload;
+
+path::Segment* make_segment() {
+    const int fd = path::open_memory();
+    path::Segment* made = path::make_segment(7, fd);
+    EXPECT(made != nullptr);
+    close(fd);
+    return made;
+}
+
+void put(int fd, const Connection& c) {
+    uintptr_t before = 0;
+    EXPECT(table::put(fd, reinterpret_cast<uintptr_t>(&c), before));
+}
+
+// A connection of the kernel's, which has a segment.
+struct Tracked {
+    ConnectionState state;
+    Connection connection;
+
+    explicit Tracked(int fd) {
+        state.connected_out = 1;
+        connection.state = &state;
+        connection.segment = make_segment();
+        connection.fd = fd;
+        connection.numbers = 1;
+        put(fd, connection);
+    }
+};
+
+// lifecycle::before_close() takes the locks, and then the entry of the table. After that, the number may be another
+// socket's.
+void test_a_connection_that_is_closed_meanwhile_does_not_consent() {
+    const auto [fd, peer] = preload_test::connected_pair();
+    Tracked one(fd);
+    one.state.gate = gate::wanted;
+    EXPECT(one.state.read_lock.acquire());
+    std::thread waiter([&, number = fd] { gate::consent(one.connection, number); });
+    usleep(100000); // until it waits
+    (void)table::take(fd);
+    one.state.read_lock.release();
+    waiter.join();
+    EXPECT_EQ(one.state.gate.load() & gate::careful, 0U);
+    int without_delay = 1;
+    socklen_t length = sizeof(without_delay);
+    EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &without_delay, &length), 0);
+    EXPECT_EQ(without_delay, 0);
+    EXPECT_EQ(one.connection.in_ring().wake.consent.load(), static_cast<uint32_t>(path::withheld));
+    path::unmap_segment(one.connection.segment);
+    close(fd);
+    close(peer);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        FABTEST(test_a_connection_that_is_closed_meanwhile_does_not_consent),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

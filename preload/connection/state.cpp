@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/connection/state.hpp"
 
+#include <cstddef>
 #include <cstring>
 #include <new>
 
@@ -77,10 +78,11 @@ void collect_waiting() {
     waiting = rest;
 }
 
-// Resets all but the gate's count, which calls still in flight decrement.
+// Resets all but what calls still in flight decrement: the gate's count, and that of sleepers.
 ConnectionState* renew(ConnectionState* state) {
     static constinit const ConnectionState fresh;
-    constexpr size_t kept = sizeof(fresh.gate);
+    constexpr size_t kept = sizeof(fresh.gate) + sizeof(fresh.sleepers);
+    static_assert(offsetof(ConnectionState, sleepers) == sizeof(fresh.gate));
     memcpy(reinterpret_cast<char*>(state) + kept, reinterpret_cast<const char*>(&fresh) + kept, sizeof(fresh) - kept);
     state->gate.fetch_and(gate::count_mask);
     return state;

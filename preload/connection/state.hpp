@@ -75,9 +75,10 @@ enum class WriteShut : uint8_t { no, begun, done };
 enum class Recovery : uint8_t { none, begun, sent };
 
 struct alignas(64) ConnectionState {
-    // Must be first, see renew(): the only member that outlives its connection, since a call may be in flight when
-    // another thread closes.
+    // These two must be first, see renew(): they outlive their connection, since a call may be in flight, or a thread
+    // may be about to sleep, when another thread closes.
     std::atomic<uint64_t> gate{0};
+    std::atomic<uint32_t> sleepers{0}; // threads that sleep on it
     std::atomic<uint32_t> calls{0};    // calls that moved bytes
     std::atomic<uint32_t> worth_at{0}; // number of calls at which an upgrade is tried
     std::atomic<uint64_t> received{0}; // TCP position, frames included: bytes read from the kernel
@@ -111,7 +112,6 @@ struct alignas(64) ConnectionState {
     std::atomic<uint64_t> fabric_since_ns{0}; // the last time; 0: never
     std::atomic<uint32_t> fabric_failures{0}; // in a row
     std::atomic<uint64_t> retry_at_ns{0};     // not before, whatever worth_at is
-    std::atomic<uint32_t> sleepers{0};        // threads that sleep on it
     std::atomic<WriteShut> write_shut{WriteShut::no};
     std::atomic<bool> read_shut{false};   // by shutdown at this end
     std::atomic<bool> time_limits{false}; // SO_RCVTIMEO or SO_SNDTIMEO was set

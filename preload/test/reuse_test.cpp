@@ -112,11 +112,25 @@ void test_a_connection_that_is_closed_meanwhile_does_not_consent() {
     close(peer);
 }
 
+// It has found the connection before another thread closed it, and counts itself behind that.
+void test_a_sleeper_of_a_closed_connection_is_not_one_less_of_the_next() {
+    ConnectionState* const first = new_state();
+    EXPECT(first != nullptr);
+    release_state(first);
+    first->sleepers.fetch_add(1);
+    ConnectionState* const next = new_state();
+    EXPECT(next != nullptr);
+    first->sleepers.fetch_sub(1);
+    EXPECT_EQ(next->sleepers.load(), 0U);
+    release_state(next);
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_a_connection_that_is_closed_meanwhile_does_not_consent),
+        FABTEST(test_a_sleeper_of_a_closed_connection_is_not_one_less_of_the_next),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -125,12 +125,110 @@ void test_a_sleeper_of_a_closed_connection_is_not_one_less_of_the_next() {
     release_state(next);
 }
 
+// A set as the calls of the program know it.
+class Set {
+  public:
+    Set() : fd_(epoll_create1(EPOLL_CLOEXEC)), set_(EpollSet::make(fd_)) {
+        EXPECT(set_ != nullptr);
+        uintptr_t before = 0;
+        EXPECT(table::put(fd_, reinterpret_cast<uintptr_t>(set_) | table::set_bit, before));
+    }
+    Set(const Set&) = delete;
+    Set& operator=(const Set&) = delete;
+    ~Set() { close(); }
+    void close() {
+        if (fd_ >= 0) {
+            (void)table::take(fd_);
+            set_->drop_number();
+            ::close(std::exchange(fd_, -1));
+        }
+    }
+    int add(int fd) {
+        epoll_event event{};
+        event.events = EPOLLIN;
+        event.data.fd = fd;
+        return set_->control(fd_, EPOLL_CTL_ADD, fd, &event);
+    }
+    [[nodiscard]] int fd() const { return fd_; }
+    [[nodiscard]] EpollSet* get() const { return set_; }
+
+  private:
+    int fd_;
+    EpollSet* set_;
+};
+
+// It has found the set before another thread closed it.
+void test_a_call_for_a_closed_set_is_not_one_for_the_next() {
+    Set first;
+    EpollSet* const found = first.get();
+    const int number = first.fd();
+    const int before = dup(number); // the next one gets another number
+    first.close();
+    const int taken = dup(before);
+    EXPECT_EQ(taken, number);
+    Set next;
+    EXPECT(next.get() == found);
+    EXPECT(next.fd() != number);
+    const auto [fd, peer] = preload_test::connected_pair();
+    Tracked one(fd);
+    EXPECT_EQ(next.add(fd), 0);
+    one.state.gate = gate::careful;
+    next.get()->convert_number(fd);
+    EXPECT(next.get()->has_careful());
+    epoll_event event{};
+    one.state.broken = true; // an event for the next set only
+    EXPECT_EQ(found->wait(number, &event, 1, 0, nullptr), 0);
+    EXPECT_EQ(found->number.load(), next.fd());
+    EXPECT_EQ(next.get()->wait(next.fd(), &event, 1, 0, nullptr), 1);
+    EXPECT_EQ(event.data.fd, fd);
+    // And one that changes it.
+    const int other = dup(before);
+    event.events = EPOLLOUT;
+    event.data.fd = fd;
+    EXPECT_EQ(found->control(number, EPOLL_CTL_MOD, fd, &event), -1);
+    EXPECT_EQ(errno, ENOENT);
+    EXPECT_EQ(next.get()->wait(next.fd(), &event, 1, 0, nullptr), 1);
+    EXPECT((event.events & EPOLLIN) != 0);
+    (void)table::take(fd);
+    forget_watches(one.connection);
+    path::unmap_segment(one.connection.segment);
+    for (const int left : {fd, peer, before, taken, other}) {
+        close(left);
+    }
+}
+
+// Members are converted by an fd that is open.
+void test_a_set_goes_on_by_the_duplicate_of_a_closed_fd() {
+    Set set;
+    const int number = set.fd();
+    uintptr_t before = 0;
+    const int made = dup(number);
+    EXPECT(table::put(made, reinterpret_cast<uintptr_t>(set.get()) | table::set_bit, before));
+    set.get()->add_number();
+    const auto [fd, peer] = preload_test::connected_pair();
+    Tracked one(fd);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    EXPECT_EQ(set.get()->control(made, EPOLL_CTL_ADD, fd, &event), 0);
+    (void)table::take(made);
+    set.get()->drop_number();
+    close(made);
+    EXPECT_EQ(set.get()->number.load(), number);
+    (void)table::take(fd);
+    forget_watches(one.connection);
+    path::unmap_segment(one.connection.segment);
+    close(fd);
+    close(peer);
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_a_connection_that_is_closed_meanwhile_does_not_consent),
         FABTEST(test_a_sleeper_of_a_closed_connection_is_not_one_less_of_the_next),
+        FABTEST(test_a_call_for_a_closed_set_is_not_one_for_the_next),
+        FABTEST(test_a_set_goes_on_by_the_duplicate_of_a_closed_fd),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -150,7 +150,11 @@ void EpollSet::renew(int epfd) {
 }
 
 void EpollSet::drop_number() {
-    if (numbers_.fetch_sub(1) == 1 && !leave(true)) {
+    if (numbers_.fetch_sub(1) != 1) {
+        if (table::set(number) != this) { // a duplicate keeps the set
+            table::for_each_set([&](int fd, EpollSet& set) { number = &set == this ? fd : number.load(); });
+        }
+    } else if (!leave(true)) {
         number = -1; // which may be another set's by then
         finish_later();
     }
@@ -168,6 +172,7 @@ bool EpollSet::leave(bool waits) {
     bool left = false;
     if (const LocalLock::Hold hold(lock_, waits); hold) {
         left = true;
+        number = -1; // for note_number()
         for (Watch*& bucket : table_) {
             while (bucket != nullptr) {
                 remove(bucket);
@@ -424,7 +429,7 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
     int error = 0;
     {
         const LocalLock::Hold hold(lock_);
-        if (!hold) { // a signal handler that interrupted this set's own functions
+        if (!hold || !note_number(epfd)) { // a signal handler that interrupted this set's own functions
             return real::epoll_ctl(epfd, operation, fd, event);
         }
         Watch* watch = find(fd);
@@ -437,9 +442,6 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
             }
         };
         drop_stale(watch != nullptr && watch->connection != c);
-        if (number.load(std::memory_order_relaxed) != epfd) {
-            number = epfd;
-        }
         if (watch != nullptr && change_in_memory(*watch, operation, event)) {
             return 0;
         }

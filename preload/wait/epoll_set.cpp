@@ -304,6 +304,18 @@ int EpollSet::take_kernel_events(epoll_event* events, int count) {
     return kept;
 }
 
+bool EpollSet::has_number(int epfd) const {
+    return number.load(std::memory_order_relaxed) == epfd || table::set(epfd) == this;
+}
+
+bool EpollSet::note_number(int epfd) {
+    const bool has = has_number(epfd);
+    if (has && number.load(std::memory_order_relaxed) != epfd) {
+        number = epfd;
+    }
+    return has;
+}
+
 int EpollSet::ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask) {
     const bool bounded = timeout_ns >= 0;
     const timespec time{timeout_ns / 1000000000, timeout_ns % 1000000000};
@@ -325,6 +337,10 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
     int64_t left = timeout_ns;
     bool may_spin = timeout_ns != 0;
     for (;;) {
+        if (!has_number(epfd)) [[unlikely]] {
+            const int n = ask_kernel(epfd, events, max, left, mask);
+            return n > 0 ? without_own(events, n) : n;
+        }
         const bool several = is_several();
         if (several) [[unlikely]] {
             leave_to_kernel();
@@ -339,7 +355,9 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                 const int n = real::epoll_pwait(epfd, events, max, static_cast<int>(left / 1000000), mask);
                 return n > 0 ? put_back_own(events, n) : n;
             }
-            number = epfd;
+            if (!note_number(epfd)) [[unlikely]] {
+                continue;
+            }
             // The kernel's turn, if the last call filled the array: events from memory could fill it each time.
             const bool kernel_first =
                 max_reached_ && sys::now_ns() - asked_kernel_ns_.load() >= policy::max_kernel_pause_ns();
@@ -396,9 +414,10 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
             const int more = ask_kernel(epfd, events + count, max - count, 0, mask);
             if (more > 0) {
                 const LocalLock::Hold hold(lock_);
+                const bool is_own = hold && note_number(epfd);
                 const bool woken = has_own(events + count, more);
-                count += hold ? take_kernel_events(events + count, more) : put_back_own(events + count, more);
-                if (hold && woken) {
+                count += is_own ? take_kernel_events(events + count, more) : put_back_own(events + count, more);
+                if (is_own && woken) {
                     wake_another(); // this thread returns the events that it already has
                 }
             }
@@ -432,11 +451,12 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         int kept = 0;
         {
             const LocalLock::Hold hold(lock_);
-            kept = hold ? take_kernel_events(events, n) : put_back_own(events, n);
-            if (kept < max && hold) {
+            const bool is_own = hold && note_number(epfd);
+            kept = is_own ? take_kernel_events(events, n) : put_back_own(events, n);
+            if (kept < max && is_own) {
                 kept += collect(events + kept, max - kept, false);
             }
-            if (hold && (kept == max || (kept != 0 && by_level_))) {
+            if (is_own && (kept == max || (kept != 0 && by_level_))) {
                 wake_another();
             }
         }

@@ -139,6 +139,9 @@ class EpollSet {
   private:
     static constexpr size_t buckets = 256;
 
+    // False: another thread has closed the fd, and the set may be another one's by now. It stays so with the lock only.
+    [[nodiscard]] bool has_number(int epfd) const;
+    bool note_number(int epfd); // the same; it is used for calls of the kernel from now on
     Watch* find(int fd);
     Watch* add(int fd);
     void remove(Watch* watch);

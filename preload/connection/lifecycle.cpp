@@ -32,13 +32,16 @@ void end(Connection& c) {
     ConnectionState* s = c.state.load();
     (void)leave(c);
     stats::ended(c);
-    forget_watches(c);
+    const bool is_member = !forget_watches(c);
     path::unmap_segment(c.segment.exchange(nullptr));
     for (uint8_t*& area : c.give_back) {
         path::unmap_give_back(area);
         area = nullptr;
     }
     release_state(s);
+    if (is_member) {
+        return; // a set refers to it as long as the process lives
+    }
     for (;;) { // the service may finish with it at the same time
         uint8_t idle = 0;
         if (c.requested.compare_exchange_strong(idle, 3)) {

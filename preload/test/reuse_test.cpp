@@ -190,7 +190,7 @@ void test_a_call_for_a_closed_set_is_not_one_for_the_next() {
     EXPECT_EQ(next.get()->wait(next.fd(), &event, 1, 0, nullptr), 1);
     EXPECT((event.events & EPOLLIN) != 0);
     (void)table::take(fd);
-    forget_watches(one.connection);
+    EXPECT(forget_watches(one.connection));
     path::unmap_segment(one.connection.segment);
     for (const int left : {fd, peer, before, taken, other}) {
         close(left);
@@ -215,7 +215,30 @@ void test_a_set_goes_on_by_the_duplicate_of_a_closed_fd() {
     close(made);
     EXPECT_EQ(set.get()->number.load(), number);
     (void)table::take(fd);
-    forget_watches(one.connection);
+    EXPECT(forget_watches(one.connection));
+    path::unmap_segment(one.connection.segment);
+    close(fd);
+    close(peer);
+}
+
+// A set cannot be changed in a handler that has interrupted its functions, and forgets the connection only later.
+void test_a_member_of_an_interrupted_set_is_said_to_be_left() {
+    Set interrupted;
+    Set other;
+    const auto [fd, peer] = preload_test::connected_pair();
+    Tracked one(fd);
+    EXPECT_EQ(interrupted.add(fd), 0);
+    EXPECT_EQ(other.add(fd), 0);
+    (void)table::take(fd);
+    const auto in_handler = [&] { return forget_watches(one.connection); };
+    {
+        const LocalLock::Hold hold(interrupted.get()->lock());
+        EXPECT(hold);
+        EXPECT(!in_handler());
+    }
+    EXPECT(one.connection.watches != nullptr);
+    EXPECT(forget_watches(one.connection));
+    EXPECT(one.connection.watches == nullptr);
     path::unmap_segment(one.connection.segment);
     close(fd);
     close(peer);
@@ -229,6 +252,7 @@ int main() {
         FABTEST(test_a_sleeper_of_a_closed_connection_is_not_one_less_of_the_next),
         FABTEST(test_a_call_for_a_closed_set_is_not_one_for_the_next),
         FABTEST(test_a_set_goes_on_by_the_duplicate_of_a_closed_fd),
+        FABTEST(test_a_member_of_an_interrupted_set_is_said_to_be_left),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

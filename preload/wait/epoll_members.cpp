@@ -512,13 +512,13 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
     return 0;
 }
 
-bool EpollSet::forget(int fd) {
+bool EpollSet::forget(int fd, const Connection& c) {
     const LocalLock::Hold hold(lock_);
-    Watch* watch = hold ? find(fd) : nullptr;
-    if (watch != nullptr) {
+    // Another thread may have removed it since, or closed the set: then it is another set by now.
+    if (Watch* watch = hold ? find(fd) : nullptr; watch != nullptr && watch->connection == &c) {
         remove(watch);
     }
-    return watch != nullptr;
+    return static_cast<bool>(hold);
 }
 
 void EpollSet::convert_number(int fd) {
@@ -545,6 +545,7 @@ bool EpollSet::note_connected(int fd) {
 // A converted member is added anew, since the kernel watches it differently.
 bool EpollSet::note_disconnected(int fd) {
     epoll_event wanted{};
+    const Connection* c = nullptr;
     int epfd = -1;
     bool removed = false;
     {
@@ -558,12 +559,13 @@ bool EpollSet::note_disconnected(int fd) {
             watch->connection = nullptr;
             return true;
         }
+        c = watch->connection;
         epfd = number;
         wanted = watch->wanted;
         removed = watch->removed;
         wanted.events &= watch->disabled ? EPOLLONESHOT | EPOLLET : UINT32_MAX;
     }
-    (void)forget(fd);
+    (void)forget(fd, *c);
     sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
     return !removed && control(epfd, EPOLL_CTL_ADD, fd, &wanted) == 0;
 }

@@ -63,7 +63,8 @@ class EpollSet {
     bool ready(bool to_sleep, bool& soon);
     // Removes the kernel's events of converted members, and adds the events that those members have.
     int sift(epoll_event* events, int count);
-    bool forget(int fd);  // the fd was closed; false: it is not a member
+    // The fd of this connection was closed. False: the lock cannot be taken, and it may still be a member.
+    bool forget(int fd, const Connection& c);
     void update_kernel(); // removes members from the kernel's set that the program has removed
     // The set, or its descriptor, goes to another process: frames wake its threads from now on.
     void leave_wakeup();
@@ -253,7 +254,8 @@ bool watches_asleep(const Connection& c);
 bool watches_sleep_by_frame(const Connection& c);
 // The way to wait for it has changed: threads that sleep in a set with it check it again.
 void watches_wake(const Connection& c);
-void forget_watches(Connection& c); // its last fd was closed
+// Its last fd was closed. False: it is still a member of a set, whose functions this signal handler has interrupted.
+bool forget_watches(Connection& c);
 void watches_after_fork();
 void shared_sets_after_fork();
 // It is a member of a set in which several processes wait.

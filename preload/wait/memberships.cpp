@@ -117,20 +117,21 @@ void watches_blocked_slow(Connection& c) {
     }
 }
 
-void forget_watches(Connection& c) {
-    for (;;) {
+bool forget_watches(Connection& c) {
+    for (const Watch* last = nullptr;;) {
         EpollSet* set = nullptr;
         int fd = -1;
         {
             const LocalLock::Hold hold(membership_lock());
-            if (!hold || c.watches == nullptr) {
-                return;
+            if (!hold || c.watches == nullptr || c.watches == last) {
+                return c.watches == nullptr;
             }
-            set = c.watches->set;
-            fd = c.watches->fd;
+            last = c.watches;
+            set = last->set;
+            fd = last->fd;
         }
-        if (!set->forget(fd)) {
-            return;
+        if (!set->forget(fd, c)) {
+            return false;
         }
     }
 }

@@ -29,24 +29,50 @@ constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // Addresses of former segments. A waiting thread reads a segment without a lock, while another one may close the
 // connection: the addresses stay mapped, to empty memory, and are reused.
-constinit std::array<std::atomic<void*>, 1024> unused{};
+struct Unused {
+    std::array<std::atomic<void*>, 1023> places{};
+    std::atomic<Unused*> more{nullptr};
+};
+constinit Unused unused;
 
 void* take_unused() {
-    for (auto& place : unused) {
-        if (place.load(std::memory_order_relaxed) != nullptr) {
-            if (void* at = place.exchange(nullptr); at != nullptr) {
-                return at;
+    for (Unused* some = &unused; some != nullptr; some = some->more.load(std::memory_order_acquire)) {
+        for (auto& place : some->places) {
+            if (place.load(std::memory_order_relaxed) != nullptr) {
+                if (void* at = place.exchange(nullptr); at != nullptr) {
+                    return at;
+                }
             }
         }
     }
     return nullptr;
 }
 
+// Null: no memory.
+Unused* behind(Unused& last) {
+    Unused* more = last.more.load(std::memory_order_acquire);
+    if (more != nullptr) {
+        return more;
+    }
+    void* memory = mmap(nullptr, sizeof(Unused), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        return nullptr;
+    }
+    auto* made = static_cast<Unused*>(memory); // zeroes are free places
+    if (last.more.compare_exchange_strong(more, made, std::memory_order_acq_rel)) {
+        return made;
+    }
+    munmap(memory, sizeof(Unused));
+    return more;
+}
+
 bool put_unused(void* at) {
-    for (auto& place : unused) {
-        void* none = nullptr;
-        if (place.load(std::memory_order_relaxed) == nullptr && place.compare_exchange_strong(none, at)) {
-            return true;
+    for (Unused* some = &unused; some != nullptr; some = behind(*some)) {
+        for (auto& place : some->places) {
+            void* none = nullptr;
+            if (place.load(std::memory_order_relaxed) == nullptr && place.compare_exchange_strong(none, at)) {
+                return true;
+            }
         }
     }
     return false;

@@ -244,6 +244,26 @@ void test_a_member_of_an_interrupted_set_is_said_to_be_left() {
     close(peer);
 }
 
+// A thread that waits reads the segment of a connection without a lock, while others may close any number of them.
+void test_a_segment_can_be_read_after_the_end_however_many_have_ended() {
+    constexpr size_t many = 1100;
+    std::vector<path::Segment*> segments;
+    for (size_t i = 0; i < many; ++i) {
+        segments.push_back(make_segment());
+    }
+    for (path::Segment* segment : segments) {
+        path::unmap_segment(segment);
+    }
+    uint64_t sum = 0;
+    for (const path::Segment* segment : segments) {
+        sum += segment->direction[0].writer.head.load();
+    }
+    EXPECT_EQ(sum, 0U);
+    path::Segment* const again = make_segment();
+    EXPECT(std::find(segments.begin(), segments.end(), again) != segments.end());
+    path::unmap_segment(again);
+}
+
 } // namespace
 
 int main() {
@@ -253,6 +273,7 @@ int main() {
         FABTEST(test_a_call_for_a_closed_set_is_not_one_for_the_next),
         FABTEST(test_a_set_goes_on_by_the_duplicate_of_a_closed_fd),
         FABTEST(test_a_member_of_an_interrupted_set_is_said_to_be_left),
+        FABTEST(test_a_segment_can_be_read_after_the_end_however_many_have_ended),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

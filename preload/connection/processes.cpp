@@ -89,6 +89,7 @@ void leave_everything_to_the_kernel(Reason reason) {
         }
     });
     hand_over_all(reason);
+    stream::await_lingering();
     service::stop();       // only now: it may serve the other end of a connection
     hand_over_all(reason); // what it has agreed on meanwhile
     filtered = true;       // other threads have used the table as always
@@ -347,6 +348,7 @@ void leave_process() {
             c.state.load()->holders.fetch_sub(1);
         }
     });
+    stream::await_lingering();
 }
 
 void stay_in_process() {

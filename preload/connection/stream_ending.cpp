@@ -192,14 +192,6 @@ bool any_lingers() {
                        [](const Lingering& one) { return one.state.load() != Lingering::free; });
 }
 
-// A process that ends gives them as long as a close without a service does.
-__attribute__((destructor(102))) void await_lingering() {
-    const uint64_t begin = sys::now_ns();
-    while (service::own_name() != 0 && any_lingers() && sys::now_ns() - begin < exit_wait_ns) {
-        (void)sys::poll(nullptr, 0, 1);
-    }
-}
-
 // Frames that the peer has counted by now arrive, or it finds that this end is closed, see send_frame(): it does one or
 // the other without waiting for anything, unless it lies. Returns how many have not arrived.
 uint32_t await_frames_under_way(Connection& c, int fd, uint64_t timeout_ns) {
@@ -240,7 +232,29 @@ void unmap(const Lingering& one) {
     }
 }
 
+void end_lingering(Lingering& one) {
+    one.state = Lingering::filling; // a child that is made now must not unmap it
+    descriptors::close(one.fd);
+    unmap(one);
+    one.state = Lingering::free;
+}
+
 } // namespace
+
+void await_lingering() {
+    const uint64_t begin = sys::now_ns();
+    while (service::own_name() != 0 && any_lingers() && sys::now_ns() - begin < exit_wait_ns) {
+        (void)sys::poll(nullptr, 0, 1);
+    }
+}
+
+void end_all_lingering() {
+    for (Lingering& one : lingering) {
+        if (one.state.load() == Lingering::used) {
+            end_lingering(one);
+        }
+    }
+}
 
 uint64_t linger_on_time(uint64_t now) {
     constexpr uint64_t pause_ns = 10000000U;
@@ -253,10 +267,7 @@ uint64_t linger_on_time(uint64_t now) {
             again = true;
             continue;
         }
-        one.state = Lingering::filling; // a child that is made now must not unmap it
-        descriptors::close(one.fd);
-        unmap(one);
-        one.state = Lingering::free;
+        end_lingering(one);
     }
     return again ? now + pause_ns : UINT64_MAX;
 }

@@ -372,6 +372,7 @@ void stop() {
         return; // there was none
     }
     service_thread->close();
+    stream::end_all_lingering();
     descriptors::discard(inbox.exchange(-1));
     descriptors::await_discarded();
     name = 0;

@@ -399,6 +399,46 @@ void test_a_late_service_leaves_a_set_as_a_child_has_made_it() {
     }
 }
 
+// TCP has no space for what this process has requested again when the peer closes, and it ends before this process
+// reads.
+void expect_all_of_a_peer_that_ends(wakeup_test::End how) {
+    constexpr long much = 200000;
+    constexpr int little = 32768;
+    const Peer peer;
+    EXPECT_EQ(setsockopt(peer.fd(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little)), 0);
+    EXPECT_EQ(peer.ask(Do::narrow), 0);
+    long sent = peer.ask(Do::block, much);
+    long read = 0;
+    while (sent - read < much) { // a ring grows once some of it was read
+        read += static_cast<long>(preload_test::receive(peer.fd(), little).size());
+        sent += peer.ask(Do::block, much);
+    }
+    const int made = preload_test::passed(peer.fd());
+    peer.tell(Do::end, how);
+    std::array<char, 10000> some{};
+    ssize_t n = 0;
+    usleep(10000); // the peer has ended, or waits
+    while ((n = recv(made, some.data(), some.size(), 0)) > 0) {
+        for (ssize_t i = 0; i < n; ++i) {
+            EXPECT_EQ(some[static_cast<size_t>(i)], wakeup_test::sent_byte(read + i));
+        }
+        read += n;
+    }
+    EXPECT_EQ(n, 0);
+    EXPECT_EQ(read, sent);
+    close(made);
+}
+
+void test_a_peer_that_exits_sends_what_it_has_closed() { expect_all_of_a_peer_that_ends(wakeup_test::by_exit); }
+void test_a_peer_that_exits_by_a_system_call_sends_what_it_has_closed() {
+    expect_all_of_a_peer_that_ends(wakeup_test::by_system_call);
+}
+void test_a_peer_that_executes_a_program_sends_what_it_has_closed() {
+    expect_all_of_a_peer_that_ends(wakeup_test::by_another_program);
+}
+// It goes on, but without a service.
+void test_a_peer_with_a_filter_sends_what_it_has_closed() { expect_all_of_a_peer_that_ends(wakeup_test::by_filter); }
+
 } // namespace
 
 int main() {
@@ -418,6 +458,10 @@ int main() {
         FABTEST(test_a_signal_ends_a_call_while_a_return_waits),
         FABTEST(test_a_thread_is_cancelled_while_a_return_waits),
         FABTEST(test_only_the_first_spawn_waits_for_a_stopped_peer),
+        FABTEST(test_a_peer_that_exits_sends_what_it_has_closed),
+        FABTEST(test_a_peer_that_exits_by_a_system_call_sends_what_it_has_closed),
+        FABTEST(test_a_peer_that_executes_a_program_sends_what_it_has_closed),
+        FABTEST(test_a_peer_with_a_filter_sends_what_it_has_closed),
         FABTEST(test_a_late_service_leaves_a_set_as_a_child_has_made_it),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -7,10 +7,13 @@
 #include <atomic>
 #include <climits>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -123,6 +126,24 @@ long move_now(int fd, bool out, long count = LONG_MAX) {
     return done;
 }
 
+[[noreturn]] void close_and_end(int fd, long how) {
+    ::close(fd);
+    if (how == by_exit) {
+        exit(0);
+    }
+    if (how == by_another_program) {
+        execl("/bin/true", "true", nullptr);
+    }
+    if (how == by_filter) {
+        sock_filter allow_all = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+        const sock_fprog program{1, &allow_all};
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
+        pause();
+    }
+    _exit(0);
+}
+
 long connect_to(long port) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
@@ -170,6 +191,13 @@ void Peer::serve(int control) {
         case Do::close:
             result = ::close(fd);
             break;
+        case Do::narrow: {
+            constexpr int little = 32768;
+            result = setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &little, sizeof(little));
+            break;
+        }
+        case Do::end:
+            close_and_end(fd, command.value);
         case Do::wait:
             result = eventually([] { return are_all_threads_stopped(getppid()); }) ? 0 : -1;
             break;

@@ -20,12 +20,16 @@ enum class Do : int {
     drain,     // whatever there is, without blocking
     shut,      // shutdown(SHUT_WR)
     close,     // the connection
+    narrow,    // the kernel takes few bytes from now on
+    end,       // closes the connection, and ends its service at once: value is an End; there is no answer
     wait,      // until the parent is stopped by a signal
     die,       // by SIGKILL; there is no answer
     block,     // sends, at most value bytes, until it would block; returns how many
     sleep_all, // one thread for each connection, asleep in poll until a byte has come; returns when all sleep
     await_all, // until all these threads have their byte; -1: not in time
 };
+
+enum End : long { by_exit, by_system_call, by_another_program, by_filter };
 
 // Byte number `position` of those that Do::send and Do::block send, over all of a peer's connections.
 constexpr char sent_byte(long position) {

@@ -100,6 +100,22 @@ void test_two_threads_hear_of_an_event_by_level() {
     }
 }
 
+void test_all_of_many_sets_hear_of_a_member_that_is_upgraded() {
+    constexpr size_t many = 40;
+    const Connected pair;
+    const std::array<Set, many> sets;
+    for (const Set& set : sets) {
+        set.add(pair.b, some);
+    }
+    EXPECT(pair.is_upgraded_soon());
+    EXPECT_EQ(send(pair.a, "x", 1, 0), 1);
+    int found = 0;
+    for (const Set& set : sets) {
+        found += set.events();
+    }
+    EXPECT_EQ(found, static_cast<int>(many));
+}
+
 void test_the_end_of_one_member_is_not_that_of_another_one_with_the_same_data() {
     Pair ended;
     Pair other;
@@ -336,6 +352,7 @@ void test_sets_are_closed_while_their_members_are_upgraded() {
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_two_threads_hear_of_an_event_by_level),
+        FABTEST(test_all_of_many_sets_hear_of_a_member_that_is_upgraded),
         FABTEST(test_the_end_of_one_member_is_not_that_of_another_one_with_the_same_data),
         FABTEST(test_a_nested_set_that_is_closed_is_no_member_any_more),
         FABTEST(test_a_nested_set_that_a_signal_handler_closes_is_no_member_any_more),

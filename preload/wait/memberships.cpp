@@ -19,23 +19,32 @@ void set_flag(bool& flag, bool value) { std::atomic_ref(flag).store(value); }
 
 namespace {
 
-// Calls body(set, fd) for each of a connection's memberships, without holding the list's lock.
+// Calls body(set, fd) for each of a connection's memberships, without holding the list's lock: for some of them again
+// if one is removed meanwhile.
 template <class Body> void for_each_watch(Connection& c, Body&& body) {
     const sys::ErrnoKept kept;
-    constexpr size_t max_sets = 16;
-    std::array<EpollSet*, max_sets> sets{};
-    std::array<int, max_sets> fds{};
-    size_t count = 0;
-    {
-        const LocalLock::Hold hold(membership_lock());
-        for (Watch* watch = hold ? c.watches : nullptr; watch != nullptr && count < max_sets;
-             watch = watch->next_of_connection) {
-            sets[count] = watch->set;
-            fds[count++] = watch->fd;
+    constexpr size_t at_once = 16;
+    std::array<EpollSet*, at_once> sets{};
+    std::array<int, at_once> fds{};
+    size_t count = at_once;
+    for (const Watch* last = nullptr; count == at_once;) {
+        count = 0;
+        {
+            const LocalLock::Hold hold(membership_lock());
+            const Watch* before = hold ? c.watches : nullptr;
+            while (before != nullptr && before != last) {
+                before = before->next_of_connection;
+            }
+            const Watch* next = before != nullptr ? before->next_of_connection : c.watches;
+            for (; hold && next != nullptr && count < at_once; next = next->next_of_connection) {
+                sets[count] = next->set;
+                fds[count++] = next->fd;
+                last = next;
+            }
         }
-    }
-    for (size_t i = 0; i < count; ++i) {
-        body(*sets[i], fds[i]);
+        for (size_t i = 0; i < count; ++i) {
+            body(*sets[i], fds[i]);
+        }
     }
 }
 

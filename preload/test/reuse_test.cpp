@@ -221,6 +221,20 @@ void test_a_set_goes_on_by_the_duplicate_of_a_closed_fd() {
     close(peer);
 }
 
+// Frames are read without a wait for threads that only the parent has.
+void test_a_set_of_a_child_has_no_sleepers_of_its_parent() {
+    const Set set;
+    std::thread([&] { set.get()->sleepers().fetch_add(1); }).join();
+    set.get()->after_fork();
+    EXPECT(!set.get()->is_asleep());
+    {
+        const EpollSet::Asleep asleep(*set.get());
+        set.get()->after_fork(); // by a handler: the thread goes on in the child, too
+        EXPECT(set.get()->is_asleep());
+    }
+    EXPECT(!set.get()->is_asleep());
+}
+
 // A set cannot be changed in a handler that has interrupted its functions, and forgets the connection only later.
 void test_a_member_of_an_interrupted_set_is_said_to_be_left() {
     Set interrupted;
@@ -272,6 +286,7 @@ int main() {
         FABTEST(test_a_sleeper_of_a_closed_connection_is_not_one_less_of_the_next),
         FABTEST(test_a_call_for_a_closed_set_is_not_one_for_the_next),
         FABTEST(test_a_set_goes_on_by_the_duplicate_of_a_closed_fd),
+        FABTEST(test_a_set_of_a_child_has_no_sleepers_of_its_parent),
         FABTEST(test_a_member_of_an_interrupted_set_is_said_to_be_left),
         FABTEST(test_a_segment_can_be_read_after_the_end_however_many_have_ended),
     };

@@ -65,20 +65,30 @@ void EpollSet::note_waited_slow() {
     }
 }
 
+namespace {
+
+constinit thread_local size_t own_sleeps = 0;
+
+} // namespace
+
 EpollSet::Asleep::Asleep(EpollSet& set) {
     sets_[count_++] = &set;
     count_ += set.has_careful() ? set.add_nested(std::span(sets_).subspan(1)) : 0;
     for (size_t i = 0; i < count_; ++i) {
         sets_[i]->sleepers_.fetch_add(1);
     }
+    own_sleeps += count_;
 }
 
 void EpollSet::Asleep::end() {
     for (size_t i = 0; i < count_; ++i) {
         sets_[i]->sleepers_.fetch_sub(1);
     }
+    own_sleeps -= count_;
     count_ = 0;
 }
+
+bool EpollSet::Asleep::is_interrupted() { return own_sleeps != 0; }
 
 bool EpollSet::Asleep::any_missed() const {
     return std::any_of(sets_.begin(), sets_.begin() + count_, [](const EpollSet* set) { return set->missed_.load(); });

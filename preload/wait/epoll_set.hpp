@@ -117,6 +117,8 @@ class EpollSet {
         void end(); // for a cancelled thread, whose destructors do not run
         // A frame that a member waits for was consumed after the member was armed.
         [[nodiscard]] bool any_missed() const;
+        // The calling thread is asleep in a set, and has been interrupted by a signal handler.
+        [[nodiscard]] static bool is_interrupted();
 
       private:
         std::array<EpollSet*, 8> sets_{};

@@ -205,6 +205,9 @@ void EpollSet::after_fork() {
     lock_.forget();
     wakeup_is_past_ = true;
     is_inherited_ = true;
+    if (!Asleep::is_interrupted() && stream::own_sleeps == 0) { // else this thread goes on as one of them
+        sleepers_ = 0;
+    }
     if (wakeup_ != 0) {
         wakeup_ = 0;
         pipe_ = Pipe::none;

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -30,14 +29,6 @@ constexpr uint64_t last_time = 60000 * millisecond; // for the far end's answer 
 // The error of a socket for an address that no device of the cores has.
 bool is_of_no_device(int error) { return error == ENODEV || error == EADDRNOTAVAIL; }
 
-rendezvous::Address any_address(const rendezvous::Address& own) {
-    rendezvous::Address made{{}, own.port};
-    if (own.is_ipv4()) {
-        std::copy_n(own.bytes.begin(), made.bytes.size() - sizeof(in_addr), made.bytes.begin());
-    }
-    return made;
-}
-
 constexpr size_t max_queued = size_t{256} << 10;
 constexpr size_t max_read = size_t{256} << 10;
 
@@ -59,36 +50,46 @@ void Link::drop() { close_all(); }
 
 void Link::begin(uint64_t now) {
     if (task_.accepted == 0) {
-        listen(now);
+        listen();
     } else {
         connect(now);
     }
 }
 
-// By a device of this host's that the far end has been told of, too, where there is one.
-void Link::listen(uint64_t now) {
+// By the other devices, too, if the far end has been told of them. Not at any address: Linux's siw then accepts nothing
+// that comes by another interface.
+void Link::listen() {
     const rendezvous::Address& own = task_.ends.own;
-    if (owner_.other_devices().may_come_by_another(own, task_.ends.peer, now)) {
-        socket_ = FabricSocket::listening(any_address(own));
+    std::vector<rendezvous::Address> at{own};
+    if (owner_.other_devices().knows(task_.ends.peer)) {
+        for (const HostAddress& other : owner_.other_devices().of_this_host(own, sys::now_ns())) {
+            if (other != HostAddress{}) {
+                at.push_back({other, own.port});
+            }
+        }
     }
-    if (!socket_) {
-        socket_ = FabricSocket::listening(own);
-    }
-    if (!socket_ && errno == EADDRINUSE) {
-        // The tcp core uses the kernel's ports: a listener may have that of a connected socket if both set
-        // SO_REUSEADDR.
-        const int yes = 1;
-        (void)setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-        socket_ = FabricSocket::listening(own);
+    int failed = 0; // of the first one
+    for (const rendezvous::Address& one : at) {
+        FabricSocket made = FabricSocket::listening(one);
+        if (!made && errno == EADDRINUSE && one == own) {
+            // The tcp core uses the kernel's ports: a listener may have that of a connected socket if both set
+            // SO_REUSEADDR.
+            const int yes = 1;
+            (void)setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+            made = FabricSocket::listening(own);
+        }
+        if (made && owner_.watch(made.fd(), token(), false)) {
+            listening_.push_back(std::move(made));
+        } else if (failed == 0) {
+            failed = made ? ENOMEM : errno;
+        }
     }
     phase_ = Phase::listening;
     deadline_ = give_up_;
-    if (!socket_ && is_of_no_device(errno)) {
-        fail(Reason::no_device);
-        return;
-    }
-    if (!socket_ || !owner_.watch(socket_.fd(), token(), false)) {
-        fail(!socket_ && errno == EADDRINUSE ? Reason::port_taken : Reason::no_memory);
+    if (listening_.empty()) {
+        fail(is_of_no_device(failed) ? Reason::no_device
+             : failed == EADDRINUSE  ? Reason::port_taken
+                                     : Reason::no_memory);
     }
 }
 
@@ -180,15 +181,19 @@ void Link::on_event(uint32_t events, uint64_t now) {
 }
 
 void Link::on_accept(uint64_t now) {
-    rendezvous::Address from;
-    FabricSocket made = socket_.accept(from);
-    if (!made) {
+    for (const FabricSocket& one : listening_) {
+        rendezvous::Address from;
+        FabricSocket made = one.accept(from);
+        // From another address than the far end's, it gets no data, and the far end may still connect.
+        if (made && owner_.other_devices().is_of(from, task_.ends.peer)) {
+            socket_ = std::move(made);
+            break;
+        }
+    }
+    if (!socket_) {
         return;
     }
-    if (!owner_.other_devices().is_of(from, task_.ends.peer)) {
-        return; // not from an address of the far end's: it gets no data, and the far end may still connect
-    }
-    socket_ = std::move(made); // and closes the listener
+    listening_.clear();
     if (!owner_.watch(socket_.fd(), token(), false)) {
         fail(Reason::no_memory);
         return;

@@ -81,7 +81,7 @@ class Link {
     };
 
     void begin(uint64_t now);
-    void listen(uint64_t now);
+    void listen();
     void connect(uint64_t now);
     void not_connected(uint64_t now, int error);
     void next_target(uint64_t now, Reason why);
@@ -127,6 +127,7 @@ class Link {
     uint64_t deadline_ = 0;
     uint64_t give_up_ = 0;
     uint64_t pause_ = 0;
+    std::vector<FabricSocket> listening_;
     FabricSocket socket_;
     std::vector<rendezvous::Address> targets_; // where to connect to, one after the other
     size_t target_ = 0;

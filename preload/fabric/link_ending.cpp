@@ -35,6 +35,7 @@ void Link::close_all() {
     }
     deadline_ = UINT64_MAX;
     mirror_.reset();
+    listening_.clear();
     socket_.close();
     if (tcp_ >= 0 && has_closed() &&
         (segment_->mirror.closed.load() != MirrorFields::left || rendezvous::is_sole_holder(tcp_))) {

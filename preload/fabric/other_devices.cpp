@@ -14,7 +14,6 @@ namespace preload::fabric {
 
 namespace {
 
-constexpr HostAddress ipv4_loopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
 constexpr HostAddress in6_loopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
 
 constexpr uint64_t pause_ns = 10000000000U; // a thousand streams may fail at once
@@ -47,11 +46,10 @@ bool has_device(const rendezvous::Address& address) { return static_cast<bool>(F
 
 } // namespace
 
-// A core that has the loopback interface is the kernel's: which device is used is up to its routes.
 OtherDevices::Found OtherDevices::find_devices() {
     Found found;
     ifaddrs* all = nullptr;
-    if (has_device(rendezvous::Address{ipv4_loopback, 0}) || getifaddrs(&all) != 0) {
+    if (getifaddrs(&all) != 0) {
         return found;
     }
     int examined = 0;
@@ -133,10 +131,6 @@ std::vector<rendezvous::Address> OtherDevices::targets(const rendezvous::Address
 bool OtherDevices::is_of(const rendezvous::Address& from, const rendezvous::Address& peer) const {
     const std::vector<rendezvous::Address> all = targets(peer, UINT64_MAX);
     return std::any_of(all.begin(), all.end(), [&](const auto& address) { return address.bytes == from.bytes; });
-}
-
-bool OtherDevices::may_come_by_another(const rendezvous::Address& own, const rendezvous::Address& peer, uint64_t now) {
-    return find(peer) != nullptr && of_this_host(own, now) != OtherAddresses{};
 }
 
 } // namespace preload::fabric

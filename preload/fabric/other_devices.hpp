@@ -24,7 +24,7 @@ class OtherDevices {
     using Found = std::vector<rendezvous::Address>;
     // find: this host's addresses that devices have, none of the loopback interface.
     explicit OtherDevices(Found (*find)() = find_devices) : find_devices_(find) {}
-    // By asking the core for each address of an interface. None if the core has an address of the loopback interface.
+    // By asking the core for each address of an interface.
     static Found find_devices();
 
     // This host's addresses of the same family that devices have, without `own` itself, which is no address of the
@@ -41,8 +41,8 @@ class OtherDevices {
     [[nodiscard]] std::vector<rendezvous::Address> targets(const rendezvous::Address& peer, uint64_t now) const;
     // Whether `from` is `peer`, or was told by it. Ports do not matter.
     [[nodiscard]] bool is_of(const rendezvous::Address& from, const rendezvous::Address& peer) const;
-    // Whether it may come by another device than that of `own`.
-    bool may_come_by_another(const rendezvous::Address& own, const rendezvous::Address& peer, uint64_t now);
+    // Whether one was proved at this address: it has been told of this host's other devices.
+    [[nodiscard]] bool knows(const rendezvous::Address& peer) const { return find(peer) != nullptr; }
 
   private:
     struct Peer {

@@ -68,7 +68,7 @@ silent_fabric() {
 # other kind, which both ends have too.
 on_another_device() { rdma resource show qp | grep 'type RC' | grep -qv "link $LAB_DEVICE[01]/"; }
 by_another_device() {
-    torture test:1:0:fabric drive 20000000 --rounds 1 --patience 200 --pace 30 --disturbed >output 2>&1 &
+    torture test:1:0:fabric drive 4000000 --rounds 1 --patience 200 --pace 100 --disturbed >output 2>&1 &
     traffic=$!
     status=0
     removal=
@@ -78,10 +78,8 @@ by_another_device() {
         kill -USR1 "$driver"
         lab-device remove "${LAB_DEVICE}0" & # it is gone when no process has it open
         removal=$!
-        sleep 1
-        kill -USR2 "$driver"
         wait_until 60 on_another_device || { echo "no other device is used"; status=1; }
-        rdma resource show qp | grep 'type RC'
+        kill -USR2 "$driver"
     else
         echo "no traffic"
         status=1

@@ -110,7 +110,7 @@ struct alignas(64) ConnectionState {
     std::atomic<uint32_t> attempts{0};
     // Of a connection that was upgraded to the fabric, see stream_recovery.cpp.
     std::atomic<uint64_t> fabric_since_ns{0}; // the last time; 0: never
-    std::atomic<uint32_t> fabric_failures{0}; // in a row
+    std::atomic<uint32_t> fabric_failures{0}; // soon after it, in a row
     std::atomic<uint64_t> retry_at_ns{0};     // not before, whatever worth_at is
     std::atomic<WriteShut> write_shut{WriteShut::no};
     std::atomic<bool> read_shut{false};   // by shutdown at this end

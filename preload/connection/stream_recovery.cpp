@@ -287,20 +287,28 @@ void recover(Connection& c, int fd) {
     wake_everybody(c);
 }
 
-// By time, and not by calls as before a first upgrade: the connection may have made millions. The far end's attempts
-// are due at the same times, give or take what it takes to notice the failure. If the two drift apart, they meet again:
-// one end listens for ten seconds, the other one connects for two, so that one goes through these attempts faster.
+// By time, and not by calls as before a first upgrade: the connection may have made millions. A fabric that fails each
+// time after some bytes costs the program a pause of seconds each time, so that it is tried ever more seldom. Where it
+// cannot be reached, attempts are more frequent: the far end's begin at other times, as it notices failures earlier or
+// later; but one end listens for ten seconds and the other one connects for two, so that they meet after some of them.
 void await_fabric(ConnectionState& s, bool was_on_it) {
     constexpr uint64_t first_pause_ns = 1000000000U;
-    constexpr uint64_t longest_pause_ns = 16 * first_pause_ns;
     constexpr uint64_t works_well_after_ns = 60 * first_pause_ns;
-    constexpr uint32_t most_doublings = 16;
+    constexpr uint32_t most_doublings_of_failures = 10;
+    constexpr uint32_t most_doublings_of_attempts = 4;
     const uint64_t now = sys::now_ns();
-    if (was_on_it && now - s.fabric_since_ns > works_well_after_ns) {
-        s.fabric_failures = 0;
+    uint32_t doublings = 0;
+    if (was_on_it) {
+        if (now - s.fabric_since_ns > works_well_after_ns) {
+            s.fabric_failures = 0;
+        }
+        doublings = std::min(2 * s.fabric_failures.load(), most_doublings_of_failures);
+        s.fabric_failures = std::min(s.fabric_failures + 1, most_doublings_of_failures);
+        s.attempts = 0;
+    } else {
+        doublings = std::min(s.attempts.fetch_add(1), most_doublings_of_attempts);
     }
-    const uint32_t failures = std::min(s.fabric_failures.fetch_add(1), most_doublings);
-    s.retry_at_ns = now + std::min(first_pause_ns << failures, longest_pause_ns);
+    s.retry_at_ns = now + (first_pause_ns << doublings);
     s.worth_at = s.calls.load() + 1;
 }
 

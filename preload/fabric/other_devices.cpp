@@ -8,7 +8,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 
-#include "preload/fabric/fabric_socket.hpp"
+#include "preload/fabric/rdma_interfaces.hpp"
 
 namespace preload::fabric {
 
@@ -17,7 +17,6 @@ namespace {
 constexpr HostAddress in6_loopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
 
 constexpr uint64_t pause_ns = 10000000000U; // a thousand streams may fail at once
-constexpr int most_examined = 64;           // a host of containers has an interface for each
 
 rendezvous::Address address_of(const sockaddr& socket) {
     sockaddr_storage storage{};
@@ -42,8 +41,6 @@ bool is_loopback(const rendezvous::Address& address) {
     return address.is_ipv4() ? address.bytes[12] == net : address == rendezvous::Address{in6_loopback, address.port};
 }
 
-bool has_device(const rendezvous::Address& address) { return static_cast<bool>(FabricSocket::listening(address)); }
-
 } // namespace
 
 OtherDevices::Found OtherDevices::find_devices() {
@@ -52,15 +49,11 @@ OtherDevices::Found OtherDevices::find_devices() {
     if (getifaddrs(&all) != 0) {
         return found;
     }
-    int examined = 0;
-    for (const ifaddrs* one = all; one != nullptr && examined < most_examined; one = one->ifa_next) {
-        if (one->ifa_addr == nullptr || (one->ifa_addr->sa_family != AF_INET && one->ifa_addr->sa_family != AF_INET6) ||
-            (one->ifa_flags & IFF_UP) == 0 || (one->ifa_flags & IFF_LOOPBACK) != 0 || is_of_one_link(*one->ifa_addr)) {
-            continue;
-        }
-        ++examined;
-        if (const rendezvous::Address address = address_of(*one->ifa_addr); has_device(address)) {
-            found.push_back(address);
+    const RdmaInterfaces interfaces;
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+        if (one->ifa_addr != nullptr && (one->ifa_addr->sa_family == AF_INET || one->ifa_addr->sa_family == AF_INET6) &&
+            (one->ifa_flags & IFF_UP) != 0 && !is_of_one_link(*one->ifa_addr) && interfaces.has(one->ifa_name)) {
+            found.push_back(address_of(*one->ifa_addr));
         }
     }
     freeifaddrs(all);

@@ -22,14 +22,12 @@ class OtherDevices {
     static constexpr uint64_t preferred_for_ns = 60000000000U;
 
     using Found = std::vector<rendezvous::Address>;
-    // find: this host's addresses that devices have, none of the loopback interface.
+    // find: this host's addresses that RDMA devices have.
     explicit OtherDevices(Found (*find)() = find_devices) : find_devices_(find) {}
-    // By asking the core for each address of an interface.
     static Found find_devices();
 
     // This host's addresses of the same family that devices have, without `own` itself, which is no address of the
-    // loopback interface. Looks for them if it has not yet, or if a stream has failed since: that takes milliseconds
-    // for each address.
+    // loopback interface. Looks for them if it has not yet, or if a stream has failed since.
     [[nodiscard]] OtherAddresses of_this_host(const rendezvous::Address& own, uint64_t now);
     void note_failure() { is_due_ = true; }
 

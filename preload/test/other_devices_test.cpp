@@ -4,17 +4,14 @@
 // By which devices of two hosts a stream may go.
 #include "preload/fabric/other_devices.hpp"
 
-#include "preload/fabric/fabric_socket.hpp"
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "preload/fabric/rdma_interfaces.hpp"
 
 #include "fabtests/common/test.hpp" // last: cmocka has macros of plain names
-
-namespace preload::fabric {
-
-// A core of the kernel's sockets has every address.
-FabricSocket FabricSocket::listening(const rendezvous::Address&) { return FabricSocket(1000); }
-void FabricSocket::close() { fd_ = -1; }
-
-} // namespace preload::fabric
 
 namespace {
 
@@ -60,12 +57,45 @@ void test_it_looks_again_after_a_failure_and_not_each_time() {
     EXPECT_EQ(looked, 3);
 }
 
-void test_addresses_that_others_cannot_reach_are_left_out() {
-    for (const Address& one : OtherDevices::find_devices()) {
-        constexpr HostAddress loopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
-        EXPECT(one.bytes != loopback && one.bytes != ipv4(127, 1));
-        EXPECT(one.bytes[0] != 0xfe || (one.bytes[1] & 0xc0) != 0x80);
+// A folder in the place of sysfs.
+class Sysfs {
+  public:
+    Sysfs() : root_(std::filesystem::temp_directory_path() / "sysfs.XXXXXX") {
+        EXPECT(mkdtemp(root_.data()) != nullptr);
     }
+    Sysfs(const Sysfs&) = delete;
+    Sysfs& operator=(const Sysfs&) = delete;
+    ~Sysfs() { std::filesystem::remove_all(root_); }
+    void add(const std::string& file, const std::string& line) const {
+        const std::filesystem::path path = root_ + "/class/" + file;
+        std::filesystem::create_directories(path.parent_path());
+        std::ofstream(path) << line << '\n';
+    }
+    [[nodiscard]] const std::string& root() const { return root_; }
+
+  private:
+    std::string root_;
+};
+
+void test_interfaces_of_each_kind_of_device_are_found() {
+    const Sysfs sysfs;
+    sysfs.add("infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "eth1");
+    sysfs.add("infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1", "eth1.7");
+    sysfs.add("infiniband/mlx5_0/ports/1/gids/0", "fe80:0000:0000:0000:0ac0:ebff:fe12:3456");
+    sysfs.add("infiniband/mlx4_0/device/net/ib0/address", "");
+    sysfs.add("infiniband/siw0/ports/1/gids/0", "2e28:f1e4:663a:0000:0000:0000:0000:0000");
+    sysfs.add("infiniband/siw1/ports/1/gids/0", "0000:0000:0000:0000:0000:0000:0000:0000");
+    sysfs.add("net/lo/address", "00:00:00:00:00:00");
+    sysfs.add("net/eth2/address", "2e:28:f1:e4:66:3a");
+    sysfs.add("net/eth3/address", "2e:28:f1:e4:66:3b");
+    const RdmaInterfaces some(sysfs.root());
+    for (const char* interface : {"eth1", "eth1.7", "ib0", "eth2"}) {
+        EXPECT(some.has(interface));
+    }
+    for (const char* interface : {"eth3", "eth4", "lo"}) {
+        EXPECT(!some.has(interface));
+    }
+    EXPECT(!RdmaInterfaces(sysfs.root() + "/nowhere").has("eth1"));
 }
 
 void test_what_a_far_end_tells_is_used_if_it_can_be() {
@@ -108,7 +138,7 @@ int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_a_host_tells_of_three_others_of_the_same_family),
         FABTEST(test_it_looks_again_after_a_failure_and_not_each_time),
-        FABTEST(test_addresses_that_others_cannot_reach_are_left_out),
+        FABTEST(test_interfaces_of_each_kind_of_device_are_found),
         FABTEST(test_what_a_far_end_tells_is_used_if_it_can_be),
         FABTEST(test_what_has_worked_is_the_first_for_a_minute),
         FABTEST(test_the_oldest_of_many_peers_is_forgotten),

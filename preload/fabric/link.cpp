@@ -212,7 +212,6 @@ void Link::on_connected(uint64_t now) {
 void Link::greet(uint64_t now) {
     Hello hello;
     hello.ends = task_.ends;
-    hello.others = owner_.other_devices().of_this_host(task_.ends.own, now);
     phase_ = Phase::greeting;
     deadline_ = now + greeting_time;
     wants_space_ = true; // so that flush() sets the watched events anew
@@ -378,9 +377,10 @@ bool Link::take(const Header& header, std::span<const uint8_t> body) {
     case Kind::echo:
         return phase_ == Phase::proving && take_echo(body);
     case Kind::proved:
-        if (phase_ != Phase::proving || far_proved_) {
+        if (phase_ != Phase::proving || far_proved_ || body.size() != sizeof(others_)) {
             return false;
         }
+        memcpy(&others_, body.data(), sizeof(others_));
         far_proved_ = true;
         begin_to_move();
         return true;
@@ -430,7 +430,6 @@ bool Link::take_hello(std::span<const uint8_t> body) {
         hello.ring_bytes != path::ring_bytes || !(hello.ends == task_.ends.reversed())) {
         return false;
     }
-    others_ = hello.others;
     phase_ = Phase::attaching;
     deadline_ = sys::now_ns() + attaching_time;
     attach_asked_ = true;
@@ -473,7 +472,8 @@ bool Link::take_echo(std::span<const uint8_t> body) {
     }
     proved_ = true;
     segment_->mirror.stage.store(MirrorFields::proved);
-    send(Kind::proved, nullptr, 0);
+    const OtherAddresses others = owner_.other_devices().of_this_host(task_.ends.own, sys::now_ns());
+    send(Kind::proved, &others, sizeof(others));
     begin_to_move();
     return true;
 }

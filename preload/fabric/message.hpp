@@ -22,7 +22,7 @@ enum class Kind : uint32_t {
     hello = 1,   // Hello, from both ends; first
     careful = 2, // no body: the sender's end counts every byte of its TCP connection from now on
     echo = 3,    // Echo: an urgent byte that came by TCP
-    proved = 4,  // no body: the sender has received the echoes of all its urgent bytes
+    proved = 4,  // OtherAddresses: the sender has received the echoes of all its urgent bytes
     data = 5,    // bytes of the ring; Header::position and area give the place
     state = 6,   // State
     taken = 7,   // bytes for the give-back area, from Header::position on
@@ -39,19 +39,18 @@ struct Header {
     uint32_t reserved = 0;
 };
 
-// As in rendezvous::Address: an IPv4 address is ::ffff:a.b.c.d.
-using HostAddress = decltype(rendezvous::Address::bytes);
-// Of a host, where devices have them; all bytes 0: none.
-using OtherAddresses = std::array<HostAddress, 3>;
-
 struct Hello {
     static constexpr uint64_t expected_magic = 0x62614666'6f737372; // "rssofFab"
     uint64_t magic = expected_magic;
     uint32_t version = protocol_version;
     uint32_t ring_bytes = path::ring_bytes;
-    rendezvous::Ends ends;   // of the TCP connection, as the sender sees them
-    OtherAddresses others{}; // of the sender's host, beside ends.own, and of its family
+    rendezvous::Ends ends; // of the TCP connection, as the sender sees them
 };
+
+// As in rendezvous::Address: an IPv4 address is ::ffff:a.b.c.d.
+using HostAddress = decltype(rendezvous::Address::bytes);
+// Those of the sender's host that further devices have, of the family of the connection's; all bytes 0: none.
+using OtherAddresses = std::array<HostAddress, 3>;
 
 struct Echo {
     uint32_t urgent = 0; // MirrorFields::urgent_of()

@@ -2,8 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // The way of streams whose device has failed: by other devices of the same two hosts, under their addresses. Workers
-// tell each other the addresses of their hosts' devices (Hello::others), and use those of a far end that was proved
-// once.
+// tell each other these addresses once they are proved (Kind::proved).
 #pragma once
 
 #include <array>
@@ -31,8 +30,8 @@ class OtherDevices {
     [[nodiscard]] OtherAddresses of_this_host(const rendezvous::Address& own, uint64_t now);
     void note_failure() { is_due_ = true; }
 
-    // The far end of a connection to `peer` is proved, and has told these. via: where its stream was connected to, at
-    // the end that connects.
+    // The far end of a connection to `peer` is proved, and has told these addresses. via: where its stream was
+    // connected to, at the end that connects.
     void note_proved(const rendezvous::Address& peer, const OtherAddresses& others, const rendezvous::Address* via,
                      uint64_t now);
     // Where to connect to, one after the other; with the port of `peer`.

@@ -113,7 +113,8 @@ class Conversation {
                 const Echo guess{uint32_t{1} << 8 | 'x'}; // of the first of its urgent bytes
                 send(Kind::echo, &guess, sizeof(guess));
             }
-            send(Kind::proved, nullptr, 0);
+            const OtherAddresses none{};
+            send(Kind::proved, &none, sizeof(none));
             send(Kind::data, "forged", 6);
         } else if (way == 3) {
             State consent;

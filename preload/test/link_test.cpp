@@ -102,7 +102,8 @@ OtherDevices::Found Owner::own_devices;
 class Host {
   public:
     Host() : Host(task(), Owner()) {}
-    Host(const Control& task, const Owner& prepared) : owner(prepared), link(owner, task, segment(), socket()) {}
+    Host(const Control& task, const Owner& prepared)
+        : owner(prepared), ends_(task.ends), link(owner, task, segment(), socket()) {}
     Host(const Host&) = delete;
     Host& operator=(const Host&) = delete;
     ~Host() {
@@ -135,6 +136,7 @@ class Host {
     void move() {
         link.on_event(EPOLLIN, now); // the far end connects
         Hello hello;
+        hello.ends = ends_.reversed();
         hear(Kind::hello, &hello, sizeof(hello));
         memory().direction[1].wake.consent = path::Consent::given;
         link.progress();
@@ -143,12 +145,13 @@ class Host {
             const Echo echo{memory().mirror.urgent_to_send.load()};
             hear(Kind::echo, &echo, sizeof(echo));
         }
-        hear(Kind::proved);
+        hear(Kind::proved, &far_others, sizeof(far_others));
         EXPECT_EQ(memory().mirror.stage.load(), static_cast<uint32_t>(path::MirrorFields::moving));
     }
 
     uint64_t now = 1;
     Owner owner;
+    OtherAddresses far_others{}; // what the far end tells
 
     static Control task() {
         Control made;
@@ -169,6 +172,7 @@ class Host {
         far_ = far;
         return made;
     }
+    const preload::rendezvous::Ends ends_;
     path::Segment* segment_ = nullptr; // the link's
     int far_ = -1;
 
@@ -505,13 +509,19 @@ class WithOthers : public Host {
     }
 };
 
-void expect_hello_with(const HostAddress& other) {
-    Hello said;
-    EXPECT(to_far_end.size() >= sizeof(Header) + sizeof(said));
-    memcpy(static_cast<void*>(&said), to_far_end.data() + sizeof(Header), sizeof(said));
-    EXPECT(said.others[0] == other);
-    EXPECT(said.others[1] == HostAddress{});
-    to_far_end.clear();
+bool said(Kind kind, OtherAddresses* others = nullptr) {
+    Header header;
+    for (size_t at = 0; at + sizeof(header) <= to_far_end.size(); at += sizeof(header) + header.bytes) {
+        memcpy(&header, to_far_end.data() + at, sizeof(header));
+        if (header.kind == kind) {
+            if (others != nullptr) {
+                EXPECT_EQ(header.bytes, sizeof(*others));
+                memcpy(others, to_far_end.data() + at + sizeof(header), sizeof(*others));
+            }
+            return true;
+        }
+    }
+    return false;
 }
 
 void test_a_host_without_its_device_connects_by_another() {
@@ -522,7 +532,7 @@ void test_a_host_without_its_device_connects_by_another() {
     EXPECT(!connects_from_own);
     to_far_end.clear();
     host.link.on_event(EPOLLOUT, host.now);
-    expect_hello_with(host_address(4));
+    EXPECT(said(Kind::hello));
 }
 
 void test_a_far_end_that_does_not_answer_is_reached_by_another_device() {
@@ -565,7 +575,19 @@ void test_a_far_end_may_come_by_another_device() {
     EXPECT(to_far_end.empty());
     comes_from = {other_end.bytes, 1};
     host.link.on_event(EPOLLIN, host.now);
-    expect_hello_with(host_address(4));
+    EXPECT(said(Kind::hello));
+}
+
+void test_ends_that_are_proved_tell_each_other_of_their_devices() {
+    WithOthers host(0);
+    comes_from = far_end;
+    host.far_others = {host_address(7)};
+    to_far_end.clear();
+    host.move();
+    OtherAddresses told{};
+    EXPECT(said(Kind::proved, &told));
+    EXPECT(told == OtherAddresses{host_address(4)});
+    EXPECT(host.owner.devices.is_of({host_address(7), 1}, far_end));
 }
 
 } // namespace
@@ -577,6 +599,7 @@ int main() {
         FABTEST(test_a_far_end_that_refuses_is_tried_again_by_the_same_device),
         FABTEST(test_the_first_failure_is_told),
         FABTEST(test_a_far_end_may_come_by_another_device),
+        FABTEST(test_ends_that_are_proved_tell_each_other_of_their_devices),
         FABTEST(test_a_link_ends_after_its_program_though_the_far_end_says_nothing),
         FABTEST(test_a_link_ends_when_the_far_end_has_all),
         FABTEST(test_an_address_of_no_device_is_told),

@@ -14,9 +14,14 @@ refuses() {
     case $script in
     fabtests/programs/*)
         command -v python3 >/dev/null 2>&1 || { echo "ok $number - $script # SKIP there is no python3"; return; }
+        [ -x "${FABTESTS_BIN:?}/fi_stream_bw" ] ||
+            { echo "ok $number - $script # SKIP a build with a sanitizer has no tools"; return; }
         program=${srcdir:?}/$script
         ;;
-    fi_stream_*) program=${FABTESTS_BIN:?}/$script ;;
+    fi_stream_*)
+        program=${FABTESTS_BIN:?}/$script
+        [ -x "$program" ] || { echo "ok $number - $script # SKIP a build with a sanitizer has no tools"; return; }
+        ;;
     *) program=${srcdir:?}/$script ;;
     esac
     output=$(timeout 60 "$program" "$@" 2>"$errors" </dev/null)

@@ -124,7 +124,8 @@ uint64_t on_time(Connection& c, int fd, uint64_t now);
 // The same for sockets that the program has closed, see stream_ending.cpp.
 uint64_t linger_on_time(uint64_t now);
 void linger_after_fork_in_child();
-// This process ends, or its service does: gives the service as long as a close without one takes.
+// This process ends, or its service does: gives the service as long as a close without one takes, or longer while the
+// peer reads.
 void await_lingering();
 void end_all_lingering(); // there is no service any more
 // Whether the calling thread counts as a sleeper of the connections that it polls.

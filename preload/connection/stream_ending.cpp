@@ -44,8 +44,8 @@ struct Lingering {
     std::array<iovec, 3> bytes{}; // of these, to send
     uint32_t frames = 0;          // to come
     bool shut = false;
-    bool resets = false;   // SO_LINGER is set: if this process ends now, no EOF in the middle of the bytes
-    uint64_t since_ns = 0; // or the last progress
+    bool resets = false;                // SO_LINGER is set: if this process ends now, no EOF in the middle of the bytes
+    std::atomic<uint64_t> since_ns = 0; // or the last progress
 };
 constexpr size_t max_lingering = 16; // else peers could make a process keep any number
 constinit std::array<Lingering, max_lingering> lingering;
@@ -146,8 +146,8 @@ Lingering* keep_socket(Connection& c, int fd) {
 
 void go_on_lingering(Lingering& one, uint32_t frames) {
     one.frames = std::min(frames, max_frames);
-    one.since_ns = sys::now_ns();
-    const uint64_t now = one.since_ns;
+    const uint64_t now = sys::now_ns();
+    one.since_ns = now;
     one.state = Lingering::used;
     (void)service::take_steps_at(now);
 }
@@ -160,7 +160,7 @@ bool linger_on(Lingering& one, uint64_t now) {
         while (part.iov_len != 0) {
             const long n = sys::send(one.fd, part.iov_base, part.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL);
             if (n == -EAGAIN) {
-                return now - std::min(one.since_ns, now) > send_timeout_ns;
+                return now - std::min(one.since_ns.load(), now) > send_timeout_ns;
             }
             if (n < 0) {
                 return true;
@@ -180,7 +180,7 @@ bool linger_on(Lingering& one, uint64_t now) {
         std::array<uint8_t, 64> bytes{};
         const long n = sys::recv(one.fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
         if (n <= 0) {
-            return n != -EAGAIN || now - std::min(one.since_ns, now) > frame_timeout_ns;
+            return n != -EAGAIN || now - std::min(one.since_ns.load(), now) > frame_timeout_ns;
         }
         one.frames -= std::min(one.frames, static_cast<uint32_t>(n));
     }
@@ -242,9 +242,16 @@ void end_lingering(Lingering& one) {
 } // namespace
 
 void await_lingering() {
+    constexpr uint64_t longest_ns = 5000000000U;
     const uint64_t begin = sys::now_ns();
-    while (service::own_name() != 0 && any_lingers() && sys::now_ns() - begin < exit_wait_ns) {
+    uint64_t moved = begin;
+    for (uint64_t now = begin; service::own_name() != 0 && any_lingers() && now - std::min(moved, now) < exit_wait_ns &&
+                               now - begin < longest_ns;
+         now = sys::now_ns()) {
         (void)sys::poll(nullptr, 0, 1);
+        for (const Lingering& one : lingering) {
+            moved = one.state.load() == Lingering::used ? std::max(moved, one.since_ns.load()) : moved;
+        }
     }
 }
 

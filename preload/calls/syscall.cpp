@@ -137,7 +137,8 @@ bool installs_filter(const unsigned long* a) {
 } // namespace
 
 // NOLINTBEGIN(clang-analyzer-valist.Uninitialized): the analyzer does not follow va_start here
-PRELOAD_EXPORT long syscall(long number, ...) noexcept {
+// As libc's, it reads six arguments, however many there are: the last one is in the caller's frame.
+PRELOAD_EXPORT __attribute__((no_sanitize_address)) long syscall(long number, ...) noexcept {
     unsigned long a[6];
     va_list rest;
     va_start(rest, number);

@@ -28,6 +28,7 @@ constexpr uint64_t proving_time = 20000 * millisecond;   // the program's bytes 
 constexpr uint64_t last_time = 60000 * millisecond; // for the far end's answer to a close; then the fabric has failed
 // The error of a socket for an address that no device of the cores has.
 bool is_of_no_device(int error) { return error == ENODEV || error == EADDRNOTAVAIL; }
+bool has_no_route(int error) { return error == EHOSTUNREACH || error == ENETUNREACH; }
 
 constexpr size_t max_queued = size_t{256} << 10;
 constexpr size_t max_read = size_t{256} << 10;
@@ -111,7 +112,7 @@ void Link::not_connected(uint64_t now, int error) {
     socket_.close();
     if (is_of_no_device(error)) {
         next_target(now, Reason::no_device);
-    } else if (now >= give_up_ || error == EHOSTUNREACH || error == ENETUNREACH) {
+    } else if (now >= give_up_ || (has_no_route(error) && target_ + 1 < targets_.size())) {
         next_target(now, Reason::no_peer);
     } else {
         phase_ = Phase::waiting;

@@ -558,10 +558,10 @@ void test_a_far_end_that_refuses_is_tried_again_by_the_same_device() {
 }
 
 void test_the_first_failure_is_told() {
-    connecting_fails = {ENODEV, EHOSTUNREACH};
+    connecting_fails = {EHOSTUNREACH, ENODEV};
     const WithOthers host(1);
     EXPECT(host.link.is_over());
-    EXPECT(host.owner.reason == preload::Reason::no_device);
+    EXPECT(host.owner.reason == preload::Reason::no_peer);
 }
 
 void test_a_far_end_may_come_by_another_device() {

@@ -194,6 +194,6 @@ int prepare_shutdown(Connection& c, int fd, int how);
 // Leaves careful mode if nothing prevents it: both directions are the kernel's from then on.
 void settle(Connection& c, int fd);
 // The fabric has failed a connection that was on it, or has been, and cannot be reached: another attempt after a pause.
-void await_fabric(ConnectionState& s, bool was_on_it);
+void retry_fabric_later(ConnectionState& s, bool was_on_it);
 
 } // namespace preload::stream

@@ -291,7 +291,7 @@ void recover(Connection& c, int fd) {
 // time after some bytes costs the program a pause of seconds each time, so that it is tried ever more seldom. Where it
 // cannot be reached, attempts are more frequent: the far end's begin at other times, as it notices failures earlier or
 // later; but one end listens for ten seconds and the other one connects for two, so that they meet after some of them.
-void await_fabric(ConnectionState& s, bool was_on_it) {
+void retry_fabric_later(ConnectionState& s, bool was_on_it) {
     constexpr uint64_t first_pause_ns = 1000000000U;
     constexpr uint64_t works_well_after_ns = 60 * first_pause_ns;
     constexpr uint32_t most_doublings_of_failures = 10;

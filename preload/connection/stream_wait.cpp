@@ -473,7 +473,7 @@ void settle(Connection& c, int fd) {
     leave_mirror(c);
     gate::restore_options(s, fd);
     if (s.recovered) {
-        await_fabric(s, true);
+        retry_fabric_later(s, true);
     } else {
         s.gate.fetch_or(gate::pinned);
     }

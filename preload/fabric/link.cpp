@@ -124,9 +124,9 @@ void Link::not_connected(uint64_t now, int error) {
 // why: of the one so far. That of the first is told.
 void Link::next_target(uint64_t now, Reason why) {
     socket_.close();
-    not_reached_ = target_ == 0 ? why : not_reached_;
+    first_failure_ = target_ == 0 ? why : first_failure_;
     if (target_ + 1 == targets_.size()) {
-        fail(not_reached_);
+        fail(first_failure_);
         return;
     }
     ++target_;

@@ -131,7 +131,7 @@ class Link {
     FabricSocket socket_;
     std::vector<rendezvous::Address> targets_; // where to connect to, one after the other
     size_t target_ = 0;
-    Reason not_reached_{};
+    Reason first_failure_{};
     OtherAddresses others_{}; // of the far end's host, as it has told
     bool wants_space_ = false;
     Bytes in_;

@@ -46,13 +46,14 @@ RdmaInterfaces::RdmaInterfaces(std::string sys) : sys_(std::move(sys)) {
 }
 
 void RdmaInterfaces::add_port(const std::string& port) {
-    constexpr int most_entries = 64; // of a table whose used ones come first
-    for (int i = 0; i < most_entries; ++i) {
+    constexpr int most_entries = 64;
+    constexpr int most_unused = 8; // in a row: an address that was removed leaves a gap
+    for (int i = 0, unused = 0; i < most_entries && unused < most_unused; ++i) {
         const std::string interface = line_of(port + "/gid_attrs/ndevs/" + std::to_string(i)); // RoCE, with VLANs
-        if (interface.empty()) {
-            break;
+        unused = interface.empty() ? unused + 1 : 0;
+        if (!interface.empty()) {
+            names_.insert(interface);
         }
-        names_.insert(interface);
     }
     // An iWARP device's only GID is its MAC address, and zeroes.
     constexpr size_t mac_digits = 12;

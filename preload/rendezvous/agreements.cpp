@@ -50,7 +50,7 @@ void conclude(Connection& c, const Outcome& outcome, int epoll) {
                 s.reason = outcome.why;
             }
             if (!outcome.for_good && s.fabric_since_ns.load() != 0) {
-                stream::await_fabric(s, false);
+                stream::retry_fabric_later(s, false);
             } else if (outcome.for_good || s.attempts.fetch_add(1) + 1 >= policy::max_attempts) {
                 gate::pin(s);
             } else {

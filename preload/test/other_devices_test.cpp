@@ -80,7 +80,7 @@ class Sysfs {
 void test_interfaces_of_each_kind_of_device_are_found() {
     const Sysfs sysfs;
     sysfs.add("infiniband/mlx5_0/ports/1/gid_attrs/ndevs/0", "eth1");
-    sysfs.add("infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1", "eth1.7");
+    sysfs.add("infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth1.7"); // behind a gap
     sysfs.add("infiniband/mlx5_0/ports/1/gids/0", "fe80:0000:0000:0000:0ac0:ebff:fe12:3456");
     sysfs.add("infiniband/mlx4_0/device/net/ib0/address", "");
     sysfs.add("infiniband/siw0/ports/1/gids/0", "2e28:f1e4:663a:0000:0000:0000:0000:0000");

@@ -469,10 +469,41 @@ void test_a_read_goes_on_behind_an_urgent_byte() {
     EXPECT_EQ(pair.b.fields().urgent_received.load(), MirrorFields::urgent_of(2, 'v'));
 }
 
+// How long after a failure, or a failed attempt, the next attempt is due, in seconds.
+uint64_t pause_after(preload::ConnectionState& s, bool was_on_it) {
+    constexpr uint64_t second_ns = 1000000000;
+    const uint64_t before = preload::sys::now_ns();
+    preload::stream::retry_fabric_later(s, was_on_it);
+    const uint64_t pause = (s.retry_at_ns - before) / second_ns;
+    EXPECT(s.retry_at_ns <= preload::sys::now_ns() + pause * second_ns); // whole seconds from the call on
+    return pause;
+}
+
+void test_a_fabric_that_fails_soon_each_time_is_tried_ever_more_seldom() {
+    preload::ConnectionState s;
+    s.fabric_since_ns = preload::sys::now_ns();
+    for (const uint64_t expected : {1U, 4U, 16U, 64U, 256U, 1024U, 1024U}) {
+        EXPECT_EQ(pause_after(s, true), expected);
+        EXPECT_EQ(pause_after(s, false), 1U);
+    }
+    s.fabric_since_ns = preload::sys::now_ns() - 61000000000U; // it has worked for a minute
+    EXPECT_EQ(pause_after(s, true), 1U);
+}
+
+void test_a_fabric_that_cannot_be_reached_is_tried_often() {
+    preload::ConnectionState s;
+    s.fabric_since_ns = preload::sys::now_ns();
+    for (const uint64_t expected : {1U, 2U, 4U, 8U, 16U, 16U}) {
+        EXPECT_EQ(pause_after(s, false), expected);
+    }
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
+        FABTEST(test_a_fabric_that_fails_soon_each_time_is_tried_ever_more_seldom),
+        FABTEST(test_a_fabric_that_cannot_be_reached_is_tried_often),
         FABTEST(test_what_was_under_way_goes_by_tcp),
         FABTEST(test_an_end_hears_of_it_from_the_other_one),
         FABTEST(test_bytes_in_front_of_a_return_are_read_in_the_ring),

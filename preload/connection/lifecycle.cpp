@@ -22,15 +22,15 @@ namespace preload::lifecycle {
 
 namespace {
 
-void put(int fd, uintptr_t what) {
+bool put(int fd, uintptr_t what) {
     uintptr_t before = 0;
-    (void)table::put(fd, what, before);
+    return table::put(fd, what, before);
 }
 
 // The last fd of this process is closed.
 void end(Connection& c) {
     ConnectionState* s = c.state.load();
-    (void)leave(c);
+    leave(c);
     stats::ended(c);
     const bool is_member = !forget_watches(c);
     path::unmap_segment(c.segment.exchange(nullptr));
@@ -117,7 +117,11 @@ Connection* began(int fd, Role role) {
     c->watches = nullptr;
     c->peer = {};
     explain::note_peer(*c, fd);
-    put(fd, reinterpret_cast<uintptr_t>(c));
+    if (!put(fd, reinterpret_cast<uintptr_t>(c))) {
+        release_state(s);
+        free_connection(*c);
+        return nullptr;
+    }
     outside_use::note_number(*c, fd);
     stats::began(*c, fd);
     return c;
@@ -170,7 +174,7 @@ void linger_in_memory(Connection& c, int fd) {
 void finish(Connection& c, int fd, bool last, bool may_wait) {
     if (!last) {
         // Frames go to the other holders, which may not have seen a request yet, or be killed.
-        (void)stream::finish_out(c, fd, may_wait);
+        stream::finish_out(c, fd, may_wait);
         stream::forget_unread(c);
         return;
     }
@@ -208,7 +212,7 @@ bool leave_to_other_fds(Connection& c, int fd) {
     }
     c.numbers.fetch_add(1);
     c.fd = fd;
-    put(fd, reinterpret_cast<uintptr_t>(&c));
+    put(fd, reinterpret_cast<uintptr_t>(&c)); // where it was before: there is memory
     return false;
 }
 
@@ -349,12 +353,22 @@ void duplicate(int fd, int made) {
         forget(made);
     }
     if ((what & table::set_bit) != 0) {
-        reinterpret_cast<EpollSet*>(what & ~table::set_bit)->add_number();
-        put(made, what);
+        auto* set = reinterpret_cast<EpollSet*>(what & ~table::set_bit);
+        set->add_number();
+        if (!put(made, what)) { // calls with it are the kernel's
+            set->leave_to_kernel();
+            set->drop_number();
+        }
     } else if (Connection* c = table::connection(fd); c != nullptr) {
         c->numbers.fetch_add(1);
-        put(made, reinterpret_cast<uintptr_t>(c));
-        outside_use::note_number(*c, made);
+        if (put(made, reinterpret_cast<uintptr_t>(c))) {
+            outside_use::note_number(*c, made);
+            return;
+        }
+        stream::hand_over(*c, fd, Reason::no_memory); // as above
+        if (c->numbers.fetch_sub(1) == 1) {
+            end(*c);
+        }
     }
 }
 

@@ -4,9 +4,11 @@
 // Numbers of descriptors are the program's, and their flags, and what stat says of them.
 #include "preload/test/calls/calls.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include <linux/close_range.h>
 #include <sys/ioctl.h>
@@ -70,6 +72,63 @@ CALLS_CASE(dup_and_dup2) {
     char byte = 0;
     SAY(recv(101, &byte, 1, 0));
     SAY(recv(101, &byte, 1, 0));
+}
+
+namespace {
+
+// There is no memory meanwhile, so that the library cannot note what this number refers to.
+int dup2_without_memory(int fd, int onto) {
+    rlimit numbers{};
+    MUST(getrlimit(RLIMIT_NOFILE, &numbers) == 0);
+    numbers.rlim_cur = std::max(numbers.rlim_cur, static_cast<rlim_t>(onto) + 1);
+    MUST(setrlimit(RLIMIT_NOFILE, &numbers) == 0);
+    rlimit before{};
+    MUST(getrlimit(RLIMIT_AS, &before) == 0);
+    const rlimit none{1, before.rlim_max};
+    MUST(setrlimit(RLIMIT_AS, &none) == 0);
+    const int made = dup2(fd, onto);
+    MUST(setrlimit(RLIMIT_AS, &before) == 0);
+    return made;
+}
+
+constexpr int high = 3000; // the library notes numbers in areas of 1024
+
+} // namespace
+
+CALLS_CASE(dup2_without_memory_for_the_number) {
+    const Pair one = pair();
+    SAY(dup2_without_memory(one.client, high));
+    say_echo(high, one.server);
+    say_echo(one.client, one.server);
+    close(one.client);
+    say_echo(high, one.server);
+    close(high);
+    char byte = 0;
+    SAY(recv(one.server, &byte, 1, 0));
+}
+
+CALLS_CASE(dup2_of_a_set_without_memory_for_the_number) {
+    const Pair one = pair();
+    const int set = epoll_create1(0);
+    epoll_event event{EPOLLIN, {}};
+    event.data.u32 = 7;
+    SAY(epoll_ctl(set, EPOLL_CTL_ADD, one.server, &event));
+    SAY(dup2_without_memory(set, high));
+    for (int i = 0; i < 3; ++i) {
+        std::thread writer([&] {
+            usleep(50000); // until the other one sleeps
+            SAY(write(one.client, "x", 1));
+        });
+        epoll_event found{};
+        const int count = epoll_wait(high, &found, 1, 5000);
+        writer.join();
+        say("%d %u", count, found.data.u32);
+        char byte = 0;
+        SAY(recv(one.server, &byte, 1, MSG_DONTWAIT));
+        if (i == 1) {
+            close(set);
+        }
+    }
 }
 
 CALLS_CASE(dup2_over_a_connection_closes_it) {

@@ -137,7 +137,8 @@ int epoll_any(int epfd, epoll_event* events, int max, int64_t timeout_ns, const 
     return set->wait(epfd, events, max, timeout_ns, mask);
 }
 
-EpollSet* known_set(int epfd) {
+// Null: it cannot be tracked.
+EpollSet* track_set(int epfd) {
     EpollSet* set = set_of(epfd);
     if (set != nullptr || lifecycle::in_vfork_child()) {
         return set;
@@ -161,7 +162,7 @@ template <class Create> int created(Create&& create) {
         if (table::find(fd) != 0) {
             lifecycle::forget(fd);
         }
-        (void)known_set(fd); // it may become a member of another set before it has members
+        track_set(fd); // it may become a member of another set before it has members
     }
     return fd;
 }
@@ -294,7 +295,7 @@ PRELOAD_EXPORT int epoll_ctl(int epfd, int operation, int fd, struct epoll_event
     // A socket that is not connected yet is tracked once it is, and then becomes a tracked member of the set as well.
     const bool unconnected = made_sockets::is_tcp(fd) && table::find(fd) == 0 && !lifecycle::in_vfork_child();
     const bool known = unconnected || table::connection(fd) != nullptr || table::set(fd) != nullptr;
-    EpollSet* set = known ? known_set(epfd) : set_of(epfd);
+    EpollSet* set = known ? track_set(epfd) : set_of(epfd);
     if (set == nullptr || (!known && operation != EPOLL_CTL_DEL) || epfd == fd) [[likely]] {
         if (set != nullptr && operation == EPOLL_CTL_ADD) {
             set->note_others();
@@ -305,8 +306,8 @@ PRELOAD_EXPORT int epoll_ctl(int epfd, int operation, int fd, struct epoll_event
     const int result = set->control(epfd, operation, fd, event);
     if (unconnected && result == 0) {
         made_sockets::note_watched(fd);
-        if (table::connection(fd) != nullptr) { // by another thread, just now
-            (void)set->note_connected(fd);
+        if (Connection* c = table::connection(fd); c != nullptr) { // by another thread, just now
+            made_sockets::note_connected_in(*set, *c, fd);
         }
     }
     return result;

@@ -20,13 +20,19 @@ constinit std::atomic<int> highest_duplicated{-1};
 void notify_sets(int fd) {
     Connection* c = table::connection(fd);
     table::for_each_set([&](int, EpollSet& set) {
-        if (c != nullptr && !set.note_connected(fd)) {
-            (void)gate::pin(*c->state.load()); // a signal handler has interrupted the set's own functions
+        if (c != nullptr) {
+            note_connected_in(set, *c, fd);
         }
     });
 }
 
 } // namespace
+
+void note_connected_in(EpollSet& set, Connection& c, int fd) {
+    if (!set.note_connected(fd)) {
+        gate::pin(*c.state.load()); // a signal handler has interrupted the set's own functions
+    }
+}
 
 void note_duplicated(int fd, int made) {
     for (const int one : {fd, made}) {
@@ -43,7 +49,7 @@ void note_duplicated(int fd, int made) {
 void note_connected(int fd) {
     if (static_cast<size_t>(fd) >= numbers) {
         if (Connection* c = table::connection(fd); c != nullptr) {
-            (void)gate::pin(*c->state.load());
+            gate::pin(*c->state.load());
         }
         return;
     }

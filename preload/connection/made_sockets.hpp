@@ -11,6 +11,13 @@
 #include <cstddef>
 #include <cstdint>
 
+namespace preload {
+
+class EpollSet;
+struct Connection;
+
+} // namespace preload
+
 namespace preload::made_sockets {
 
 inline constexpr size_t numbers = 65536; // fds beyond are not tracked
@@ -38,5 +45,7 @@ void note_duplicated(int fd, int made);
 // The fd is a connection from now on: so are its socket's other fds, and epoll sets that have them are updated. An fd
 // beyond the array stays with the kernel.
 void note_connected(int fd);
+// The same for one set: else the connection stays with the kernel.
+void note_connected_in(EpollSet& set, Connection& c, int fd);
 
 } // namespace preload::made_sockets

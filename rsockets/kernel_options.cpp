@@ -102,6 +102,11 @@ int KernelOptions::set(int level, int name, const void* value, socklen_t length)
     return 0;
 }
 
+void KernelOptions::note(int level, int name, int value) {
+    const auto* bytes = reinterpret_cast<const char*>(&value);
+    values_[{level, name}].assign(bytes, bytes + sizeof(value));
+}
+
 int KernelOptions::get(int level, int name, void* value, socklen_t* length) const {
     const base::Descriptor scratch = socket({{level, name}});
     if (!scratch.open()) {
@@ -151,8 +156,9 @@ base::Descriptor KernelOptions::socket(std::initializer_list<std::pair<int, int>
     base::Descriptor made(::socket(family_, SOCK_STREAM | SOCK_CLOEXEC, 0));
     for (const auto& name : names) {
         if (const auto found = values_.find(name); made.open() && found != values_.end()) {
-            (void)::setsockopt(made.get(), name.first, name.second, found->second.data(),
-                               static_cast<socklen_t>(found->second.size()));
+            // The kernel has accepted the value before, from set().
+            ::setsockopt(made.get(), name.first, name.second, found->second.data(),
+                         static_cast<socklen_t>(found->second.size()));
         }
     }
     return made;

@@ -23,6 +23,9 @@ class KernelOptions {
     int set(int level, int name, const void* value, socklen_t length);
     int get(int level, int name, void* value, socklen_t* length) const;
 
+    // The kernel sets an option with some call by itself: it has this value from now on.
+    void note(int level, int name, int value);
+
     // Copies those values set on the listener that an accepted socket inherits.
     void inherit(const KernelOptions& from);
 

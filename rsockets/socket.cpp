@@ -97,8 +97,7 @@ int Socket::bind(const sockaddr* address, socklen_t length) {
     const int error = bound_.bind(options_.kernel(), address, length);
     const Address bound = bound_.asked();
     if (error == 0 && family_ == AF_INET6 && !bound.wildcard() && !bound.v4_mapped()) { // as in inet6_bind
-        const int on = 1;
-        (void)options_.kernel().set(IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+        options_.kernel().note(IPPROTO_IPV6, IPV6_V6ONLY, 1);
         options_.read_v6_only();
     }
     return -error;
@@ -112,7 +111,7 @@ void Socket::shut_listener() {
     stop_listening();
     const Guard lock(mutex_);
     if (state() == State::closed && bound_.asked().set() && named && !bound_.held()) { // else another thread uses it
-        (void)bound_.hold_again(options_.kernel(), kept);
+        bound_.hold_again(options_.kernel(), kept);
     }
 }
 
@@ -206,7 +205,7 @@ int Socket::shutdown(int how) {
     int ret = 0;
     switch (state()) {
     case State::closed:
-        (void)mark_shut(State::closed, nullptr, receive, send);
+        mark_shut(State::closed, nullptr, receive, send);
         ret = -ENOTCONN;
         break;
     case State::listening:
@@ -242,9 +241,9 @@ int Socket::shutdown(int how) {
         }
         const Shut shut = mark_shut(State::connected, present, receive, send);
         if (shut == Shut::both) {
-            (void)present->end_both(); // what the peer sends from now on is refused
+            present->end_both(); // what the peer sends from now on is refused
         } else if (shut == Shut::sending) {
-            (void)present->end_sending();
+            present->end_sending();
         }
         break;
     }
@@ -258,7 +257,7 @@ int Socket::shutdown(int how) {
 void Socket::abort_given_up(Connection* given_up) {
     if (given_up != nullptr) {
         given_up->forget_target();
-        (void)given_up->abort();
+        given_up->abort();
     }
 }
 
@@ -302,7 +301,7 @@ int Socket::disconnect(int fd) {
         if (attempt_.number() == last_attempt) { // else another thread has begun the next one
             const Address asked = bound_.asked();
             if (kernels_ports && asked.set() && asked.port() != 0 && !bound_.held()) { // kept, as in tcp_disconnect
-                (void)bound_.hold_again(options_.kernel(), asked);
+                bound_.hold_again(options_.kernel(), asked);
             }
             ending_.begin_anew();
         }
@@ -392,10 +391,10 @@ void Socket::close_connection() {
     Connection& last = *closing.back();
     const bool reset_wanted = wanted.l_onoff != 0 && wanted.l_linger == 0;
     if (reset_wanted || last.poll_bytes() > 0) {
-        (void)last.abort();
+        last.abort();
         return;
     }
-    (void)last.end_both();
+    last.end_both();
     if (wanted.l_onoff != 0) {
         const Deadline deadline = Deadline::in(std::chrono::seconds(wanted.l_linger));
         const HeldSignals signals; // one ends the wait, as in sk_stream_wait_close, and close(2) succeeds
@@ -406,7 +405,7 @@ void Socket::close_connection() {
     }
     if (last.status().unsent != 0 && !last.has_maps()) { // iomap memory is the program's at the return
         last.forget_target();
-        (void)library_.service().linger(closing.back()); // else it is closed here, as the provider is configured
+        library_.service().linger(closing.back()); // else it is closed here, as the provider is configured
     }
 }
 
@@ -418,11 +417,11 @@ void Socket::close_at_exit() {
         return;
     }
     if (present->poll_bytes() > 0) {
-        (void)present->abort();
+        present->abort();
         return;
     }
     if (!ending_.send_shut.exchange(true)) {
-        (void)present->end_sending();
+        present->end_sending();
     }
 }
 

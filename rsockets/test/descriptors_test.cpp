@@ -4,13 +4,16 @@
 // Descriptors of a process that uses sockets: none but the program's own is open in a program that it executes, and the
 // sockets below connections are found without a look at all of them.
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <climits>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <rdma/fabric.h>
 #include <sys/socket.h>
@@ -22,6 +25,7 @@
 namespace {
 std::atomic<int> names_asked{0};
 std::atomic<int> sockets_made{0};
+std::atomic<int> sockets_left{INT_MAX}; // then there are no descriptors any more
 } // namespace
 
 // libfabric's and the provider's way to the name of a socket.
@@ -33,6 +37,10 @@ extern "C" __attribute__((visibility("default"))) int getpeername(int fd, sockad
 // The library's way to a socket of the kernel's.
 extern "C" __attribute__((visibility("default"))) int socket(int domain, int type, int protocol) {
     ++sockets_made;
+    if (--sockets_left < 0) {
+        errno = EMFILE;
+        return -1;
+    }
     return static_cast<int>(syscall(SYS_socket, domain, type, protocol));
 }
 
@@ -162,11 +170,32 @@ void test_options_that_were_set_before_need_no_socket_of_the_kernels() {
     EXPECT_EQ(got, 50);
 }
 
+// As the kernel's bind does: what follows a bind that has succeeded must not need another descriptor.
+void test_binding_to_an_ipv6_address_makes_the_socket_ipv6_only() {
+    const Number bound(rsocket(AF_INET6, SOCK_STREAM, 0));
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_addr = in6addr_loopback;
+    sockets_left = 1;
+    const int ret = rbind(bound, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    const int error = errno;
+    sockets_left = INT_MAX;
+    if (ret != 0 && (error == EADDRNOTAVAIL || error == EAFNOSUPPORT)) {
+        throw Skip("there is no IPv6");
+    }
+    EXPECT_EQ(ret, 0);
+    int only = 0;
+    socklen_t length = sizeof(only);
+    EXPECT_EQ(rgetsockopt(bound, IPPROTO_IPV6, IPV6_V6ONLY, &only, &length), 0);
+    EXPECT_EQ(only, 1);
+}
+
 } // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_no_descriptor_is_inherited_by_an_executed_program),
+        FABTEST(test_binding_to_an_ipv6_address_makes_the_socket_ipv6_only),
         FABTEST(test_options_that_were_set_before_need_no_socket_of_the_kernels),
         FABTEST(test_keepalive_costs_the_same_however_many_connections_there_are),
     };

@@ -2,11 +2,40 @@
 // SPDX-FileCopyrightText: The rstream authors
 //
 // Memory that the system refuses: -FI_ENOMEM, nothing lost, and the same endpoint works with less.
+#include <cstdlib>
+#include <new>
+
 #include <sys/resource.h>
 
 #include "fabtests/common/child.hpp"
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
+
+namespace {
+
+thread_local int allocations_left = -1; // then this thread gets no memory; -1: it always does
+thread_local bool was_refused = false;
+
+// By pointers: compilers and analyzers would take malloc and free for the wrong partners of new and delete.
+void* (*volatile take)(size_t) = malloc;
+void (*volatile give)(void*) = free;
+
+} // namespace
+
+// The provider's, too.
+void* operator new(size_t size) {
+    if (allocations_left == 0) {
+        was_refused = true;
+        throw std::bad_alloc();
+    }
+    allocations_left -= allocations_left > 0 ? 1 : 0;
+    if (void* memory = take(size)) {
+        return memory;
+    }
+    throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { give(memory); }
+void operator delete(void* memory, size_t /*size*/) noexcept { give(memory); }
 
 namespace {
 
@@ -167,6 +196,46 @@ void test_a_first_wait_without_descriptors_is_a_pause() {
     }
 }
 
+// The listener rejects it when asked to. True: before that, some memory was refused.
+bool connect_with_allocations(Host& server, const Listener& listener, Host& host, int allocations) {
+    Stream client(host);
+    client.connect(listener.name().data());
+    bool refused = false;
+    for (const auto end = Clock::now() + std::chrono::milliseconds(patience(10000));;) {
+        EXPECT(Clock::now() < end);
+        uint32_t type = 0;
+        fi_eq_cm_entry entry{};
+        was_refused = false;
+        allocations_left = refused ? -1 : allocations;
+        const ssize_t got = fi_eq_read(server.eq.get(), &type, &entry, sizeof(entry), 0);
+        allocations_left = -1;
+        refused = refused || was_refused;
+        if (got > 0) {
+            EXPECT_EQ(type, static_cast<uint32_t>(FI_CONNREQ));
+            const Info request(entry.info);
+            check("fi_reject", fi_reject(listener.pep.get(), request->handle, nullptr, 0));
+        }
+        if (fi_eq_read(host.eq.get(), &type, &entry, sizeof(entry), 0) == -FI_EAVAIL) {
+            const Event event = host.next_event();
+            EXPECT(event.error);
+            EXPECT_EQ(event.err, FI_ECONNREFUSED);
+            return refused;
+        }
+    }
+}
+
+// Whichever allocation fails, and all that follow it within the call.
+void test_a_client_is_rejected_by_a_listener_without_memory() {
+    Host server(here());
+    Host host(here());
+    const Listener listener(server);
+    int allocations = 0;
+    while (connect_with_allocations(server, listener, host, allocations)) {
+        ++allocations;
+    }
+    EXPECT(allocations > 0);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -178,6 +247,7 @@ int main(int argc, char** argv) {
     }
     const CMUnitTest tests[] = {
         FABTEST(test_refused_memory_gives_enomem_and_loses_nothing),
+        FABTEST(test_a_client_is_rejected_by_a_listener_without_memory),
         FABTEST(test_refused_descriptors_give_an_error_and_lose_nothing),
         FABTEST(test_a_first_wait_without_descriptors_is_a_pause),
     };

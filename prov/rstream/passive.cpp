@@ -3,6 +3,7 @@
 #include "prov/rstream/passive.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +32,8 @@ constexpr size_t share_of_handshakes = 16;
 constexpr size_t share_of_requests = 4;
 constexpr size_t min_handshakes = 8;
 constexpr size_t max_handshakes = 256;
+
+constexpr size_t max_reject_data = 255; // the message has one byte for its length
 
 size_t descriptor_limit() {
     rlimit limit{};
@@ -134,7 +137,7 @@ int PassiveEndpoint::control(int command, void* arg) {
     }
     backlog_ = *static_cast<int*>(arg);
     // The core may have a backlog of its own; where it does not support FI_BACKLOG, ours is the limit.
-    (void)fi_control(&core_->fid, FI_BACKLOG, arg);
+    fi_control(&core_->fid, FI_BACKLOG, arg);
     return 0;
 }
 
@@ -211,11 +214,11 @@ int PassiveEndpoint::get_option(int name, void* value, size_t* length) {
 }
 
 int PassiveEndpoint::reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data) {
-    std::vector<std::byte> message(wire::Reject::size + data.size());
+    std::array<std::byte, wire::Reject::size + max_reject_data> message; // without allocation: there may be no memory
     wire::Reject{reason, static_cast<uint8_t>(data.size())}.encode(
         std::span<std::byte, wire::Reject::size>(message.data(), wire::Reject::size));
     std::copy(data.begin(), data.end(), message.begin() + wire::Reject::size);
-    return fi_reject(core_.get(), core_handle, message.data(), message.size());
+    return fi_reject(core_.get(), core_handle, message.data(), wire::Reject::size + data.size());
 }
 
 int PassiveEndpoint::reject(const AnyFid* handle, std::span<const std::byte> data) {
@@ -224,7 +227,7 @@ int PassiveEndpoint::reject(const AnyFid* handle, std::span<const std::byte> dat
     if (const int ret = get_option(FI_OPT_CM_DATA_SIZE, &capacity, &length); ret == 0 && data.size() > capacity) {
         return -FI_EINVAL;
     }
-    if (data.size() > 255) {
+    if (data.size() > max_reject_data) {
         return -FI_EINVAL;
     }
     const auto request = fabric_.requests().take(handle, this);
@@ -234,8 +237,8 @@ int PassiveEndpoint::reject(const AnyFid* handle, std::span<const std::byte> dat
     return reject_core(request->core_info->handle, wire::Reject::Reason::user, data);
 }
 
-void PassiveEndpoint::turn_down(const fi_info& core_info, wire::Reject::Reason reason) {
-    if (const int ret = reject_core(core_info.handle, reason, {}); ret != 0) {
+void PassiveEndpoint::turn_down(AnyFid* core_handle, wire::Reject::Reason reason) {
+    if (const int ret = reject_core(core_handle, reason, {}); ret != 0) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "could not reject a request: %s\n", fi_strerror(-ret));
     }
 }
@@ -248,7 +251,7 @@ void PassiveEndpoint::on_core_event(uint32_t event, const fi_eq_cm_entry& entry,
     AnyFid* core_handle = entry.info->handle;
     if (guarded([&] { return on_request(Info(entry.info), data); }) != 0) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "out of memory: a connection request is rejected\n");
-        (void)reject_core(core_handle, wire::Reject::Reason::resources, {});
+        turn_down(core_handle, wire::Reject::Reason::resources);
     }
 }
 
@@ -256,13 +259,13 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     wire::Hello hello;
     if (const auto error = wire::Hello::parse(data, hello); error != wire::Hello::Error::none) {
         RSTREAM_WARN(FI_LOG_EP_CTRL, "a connection request is rejected: %s\n", to_string(error));
-        turn_down(*core_info,
+        turn_down(core_info->handle,
                   error == wire::Hello::Error::version ? wire::Reject::Reason::version : wire::Reject::Reason::hello);
         return 0;
     }
     if (const size_t waiting = fabric_.requests().count(this); waiting != 0 && waiting >= max_waiting()) {
         RSTREAM_INFO(FI_LOG_EP_CTRL, "a connection request is rejected: %zu are waiting already\n", waiting);
-        turn_down(*core_info, wire::Reject::Reason::backlog);
+        turn_down(core_info->handle, wire::Reject::Reason::backlog);
         return 0;
     }
     Info ours;
@@ -287,7 +290,7 @@ int PassiveEndpoint::on_request(Info core_info, std::span<const std::byte> data)
     try {
         queue_->push(FI_CONNREQ, &fid, ours.release(), data.subspan(wire::Hello::size, hello.user_length));
     } catch (const std::bad_alloc&) {
-        (void)fabric_.requests().take(handle, this); // the program never gets it; our caller rejects the core's
+        fabric_.requests().take(handle, this); // the program never gets it; our caller rejects the core's
         throw;
     }
     return 0;
@@ -303,7 +306,7 @@ void PassiveEndpoint::on_core_error(const fi_eq_err_entry& entry) {
 }
 
 void PassiveEndpoint::refuse(const ConnectionRequest& request) {
-    (void)reject_core(request.core_info->handle, wire::Reject::Reason::user, {});
+    turn_down(request.core_info->handle, wire::Reject::Reason::user);
 }
 
 // At least one. With a listen queue, each request may hold an fd, and clients must not get all of them.

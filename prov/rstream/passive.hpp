@@ -37,7 +37,7 @@ class PassiveEndpoint final : public fid_pep, public EventHandler {
     [[nodiscard]] size_t max_waiting() const;
     void warn_of_strangers() const;
     int on_request(Info core_info, std::span<const std::byte> data);
-    void turn_down(const fi_info& core_info, wire::Reject::Reason reason);
+    void turn_down(AnyFid* core_handle, wire::Reject::Reason reason); // as reject_core; a failure is only logged
     int reject_core(AnyFid* core_handle, wire::Reject::Reason reason, std::span<const std::byte> data);
 
     Fabric& fabric_;

@@ -3,6 +3,7 @@
 #include "util/rsstat/segments.hpp"
 
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -17,6 +18,7 @@
 
 #include "base/descriptor.hpp"
 #include "base/stats_page.hpp"
+#include "util/common/failure.hpp"
 
 namespace rsstat {
 
@@ -111,7 +113,9 @@ unsigned for_each_segment(const std::function<void(const Segment&, const void*)>
         for (const base::Descriptor& other : other_namespaces()) {
             if (own.open() && setns(other.get(), CLONE_NEWIPC) == 0) {
                 refused += for_each_here(body);
-                (void)setns(own.get(), CLONE_NEWIPC);
+                if (setns(own.get(), CLONE_NEWIPC) != 0) { // all later reads would be of another one
+                    util::fail("cannot return to the IPC namespace: {}", strerror(errno));
+                }
             }
         }
     }

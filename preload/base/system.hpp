@@ -68,6 +68,18 @@ inline long poll(pollfd* fds, nfds_t count, int milliseconds) {
     const timespec time{milliseconds / 1000, (milliseconds % 1000) * 1000000L};
     return call(SYS_ppoll, fds, count, &time, nullptr, 0);
 }
+// Sleeps. A signal may end it early: callers wait for something, and check that again.
+inline void sleep_ms(int milliseconds) { sys::poll(nullptr, 0, milliseconds); }
+// The same, until fd has one of these events at the latest.
+inline void sleep_until(int fd, short events, int milliseconds) {
+    pollfd one{fd, events, 0};
+    sys::poll(&one, 1, milliseconds);
+}
+// Which of these events the kernel reports, and POLLERR, POLLHUP; none if it cannot be asked.
+inline short events_now(int fd, short wanted) {
+    pollfd one{fd, wanted, 0};
+    return sys::poll(&one, 1, 0) > 0 ? one.revents : short{0};
+}
 inline long ioctl(int fd, unsigned long request, void* value) { return call(SYS_ioctl, fd, request, value); }
 inline long getsockopt(int fd, int level, int name, void* value, socklen_t* length) {
     return call(SYS_getsockopt, fd, level, name, value, length);

@@ -66,7 +66,7 @@ void free_connection(Connection& c) {
     }
 }
 
-void keep_connection(const Connection* c) { (void)kept.exchange(c); }
+void keep_connection(const Connection* c) { kept.exchange(c); }
 
 void connections_after_fork() {
     lock.forget();

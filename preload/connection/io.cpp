@@ -278,7 +278,7 @@ bool sleep_behind_peeked(Connection& c, ConnectionState& s, int fd, ssize_t peek
         if (poll_receiving(c, s, fd, asleep, limit) <= 0) {
             return false;
         }
-        (void)stream::check(c, fd, 0, path::nobody); // consumes the frame, which would wake this thread forever
+        stream::take_frames_of_waiter(c, fd); // else the frame would wake this thread forever
     }
     return true;
 }
@@ -574,7 +574,7 @@ ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t
     return static_cast<ssize_t>(done);
 }
 
-bool foreign(Connection& c, int fd) {
+bool foreign(Connection& c) {
     constexpr int rounds = 500;
     ConnectionState& s = *c.state.load();
     give_reason(s, Reason::several);
@@ -589,7 +589,6 @@ bool foreign(Connection& c, int fd) {
         const timespec pause{0, 10000000};
         sys::call(SYS_nanosleep, &pause, nullptr);
     }
-    (void)fd;
     return false;
 }
 

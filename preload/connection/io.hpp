@@ -25,7 +25,7 @@ ssize_t send_careful(Connection& c, int fd, Parts& parts, int flags);
 ssize_t send_file_careful(Connection& c, int fd, int file, off_t* offset, size_t count);
 // Another process of this end has upgraded the connection, and this one does not have its memory: asks that process to
 // return. False: it does not answer.
-bool foreign(Connection& c, int fd);
+bool foreign(Connection& c);
 
 // Flags that only the kernel can handle.
 inline constexpr int kernel_receive_flags = MSG_OOB | MSG_ERRQUEUE;
@@ -73,7 +73,7 @@ ssize_t move(Connection* c, int fd, int flags, Careful&& careful, Kernel&& kerne
         }
         case gate::Way::careful:
             const ssize_t n = careful(*c);
-            if (n == stream::elsewhere && foreign(*c, fd)) {
+            if (n == stream::elsewhere && foreign(*c)) {
                 continue;
             }
             if (n != stream::gone) {

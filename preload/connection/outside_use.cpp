@@ -27,7 +27,7 @@ bool is_same_socket(const Connection& c, int fd) {
 
 void hand_over_to_program(Connection& c, int fd, uint64_t goes_on_at = 0) {
     if (c.role != Role::listen && is_same_socket(c, fd)) {
-        (void)stream::hand_over(c, fd, Reason::executed, goes_on_at);
+        stream::hand_over(c, fd, Reason::executed, goes_on_at);
     }
 }
 
@@ -82,7 +82,7 @@ void hand_over(int fd, Reason reason) {
     if (Connection* c = table::connection(fd); c != nullptr) {
         const sys::ErrnoKept kept;
         c->standard = false;
-        (void)stream::hand_over(*c, fd, reason);
+        stream::hand_over(*c, fd, reason);
     }
 }
 
@@ -93,7 +93,7 @@ void note_number(Connection& c, int fd) {
     if (give_reason(*c.state.load(), Reason::stdio)) {
         c.standard = true;
     }
-    (void)stream::hand_over(c, fd, Reason::stdio);
+    stream::hand_over(c, fd, Reason::stdio);
 }
 
 // A server that was started with the connection as fd 0 may have moved it to another fd.

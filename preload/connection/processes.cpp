@@ -57,12 +57,12 @@ void hand_over_all(Reason reason) {
                 if (now - begin > (stream::has_last_bytes(c, fd)
                                        ? for_readers_ns
                                        : timeout_ns)) { // the program would read frames as bytes
-                    (void)stream::violation(c, fd, reason);
+                    stream::reset(c, fd, reason);
                 }
             }
         });
         if (!all) {
-            (void)sys::poll(nullptr, 0, pause_ms);
+            sys::sleep_ms(pause_ms);
         }
     }
 }
@@ -83,9 +83,9 @@ void leave_everything_to_the_kernel(Reason reason) {
         }
         s.uncounted = Uncounted::yes; // a later holder may upgrade it
         if ((s.gate.load() & (gate::careful | gate::wanted)) == 0) {
-            (void)leave(c);
+            leave(c);
             s.holders.fetch_sub(1);
-            (void)table::take(fd); // others may close it meanwhile
+            table::take(fd); // others may close it meanwhile
         }
     });
     hand_over_all(reason);
@@ -95,7 +95,7 @@ void leave_everything_to_the_kernel(Reason reason) {
     filtered = true;       // other threads have used the table as always
     table::for_each([](int fd, uintptr_t what) {
         if (what != table::internal) { // open as before, and not the program's
-            (void)table::take(fd);
+            table::take(fd);
         }
     });
 }
@@ -246,7 +246,7 @@ void go_by_what_was_counted() {
     });
     table::for_each_connection([](int fd, Connection& c) {
         if (c.seen_by_child == no) {
-            (void)table::take(fd);
+            table::take(fd);
         } else {
             c.seen_by_child = in_table;
         }
@@ -268,7 +268,7 @@ void leave_shared_to_the_kernel() {
         const bool moves =
             (flags & gate::careful) != 0 && c.segment.load() != nullptr && !stream::has_last_bytes(c, fd);
         if (c.role != Role::listen && c.fd.load() == fd && (moves || (flags & gate::wanted) != 0)) {
-            (void)stream::hand_over(c, fd, Reason::several, goes_on_at);
+            stream::hand_over(c, fd, Reason::several, goes_on_at);
         }
     });
 }
@@ -293,7 +293,7 @@ void after_fork_in_child() {
             c.requested = 0;
             c.used = false;
             if (c.left.exchange(false)) { // another thread of the parent was about to close it
-                (void)stream::undo_close(c);
+                stream::undo_close(c);
             }
             c.attached = false;
             c.guard = Guard::none; // the child's service does not watch it
@@ -321,7 +321,7 @@ void leave_to_others() {
         }
         watches_closing(c); // a set may be inherited
         if (c.attached && s.holders.load() > 1) {
-            (void)stream::hand_over(c, fd, Reason::several);
+            stream::hand_over(c, fd, Reason::several);
         }
         finish(c, fd, leave(c), true);
     });
@@ -344,7 +344,7 @@ void leave_process() {
     leave_to_others();
     table::for_each_connection([](int fd, Connection& c) {
         if (c.fd.load() == fd) {
-            (void)leave(c);
+            leave(c);
             c.state.load()->holders.fetch_sub(1);
         }
     });

@@ -126,11 +126,11 @@ void release_state(ConnectionState* state) {
     }
 }
 
-void keep_state(const ConnectionState* state) { (void)kept.exchange(state); }
+void keep_state(const ConnectionState* state) { kept.exchange(state); }
 
 void states_after_fork() {
     lock.forget();
-    (void)kept.exchange(nullptr);
+    kept.exchange(nullptr);
     unused = nullptr;
     waiting = nullptr;
     chunk = nullptr;

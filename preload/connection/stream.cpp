@@ -22,7 +22,7 @@ thread_local uint32_t own_sleeps = 0;
 using path::Consent;
 using path::Direction;
 
-ssize_t violation(Connection& c, int fd, Reason reason) {
+void reset(Connection& c, int fd, Reason reason) {
     ConnectionState& s = *c.state.load();
     if (!s.broken.exchange(true)) {
         s.reason = reason;
@@ -39,6 +39,10 @@ ssize_t violation(Connection& c, int fd, Reason reason) {
             sys::call(SYS_connect, own, &none, sizeof(none));
         }
     }
+}
+
+ssize_t violation(Connection& c, int fd, Reason reason) {
+    reset(c, fd, reason);
     return -ECONNRESET;
 }
 
@@ -144,8 +148,7 @@ ssize_t read_ring(Connection& c, int fd, Parts& parts, int flags, uint64_t count
     }
     s.bytes_in.store(s.bytes_in.load(std::memory_order_relaxed) + total, std::memory_order_relaxed);
     if (ring.writer.frames.load(std::memory_order_relaxed) != s.frames_seen) {
-        ssize_t ignored = 0;
-        (void)take_frames(c, fd, true, ignored); // an unread frame would turn a later close into a reset
+        take_present_frames(c, fd); // an unread frame would turn a later close into a reset
     }
     if (s.sleepers.load() != 0 || s.holders.load(std::memory_order_relaxed) > 1) { // in other processes, too
         want_frame(ring.wake.data_wanted);
@@ -346,7 +349,7 @@ ssize_t read_piece(Connection& c, int fd, Parts& parts, int flags, bool will_sle
         case Taken::end:
             if (is_cut_off(c)) {
                 begin_recovery(c);
-                (void)service::go_on_with(c);
+                service::go_on_with(c);
             }
             return is_recovering(c) ? -EAGAIN : 0; // bytes of the peer may be missing: see recover()
         case Taken::failed:
@@ -475,8 +478,7 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
     if (ring.writer.head.load() - s.in.position != static_cast<uint64_t>(peeked)) {
         return 0; // bytes were written in between
     }
-    ssize_t error = 0;
-    (void)take_frames(c, fd, true, error);
+    take_present_frames(c, fd);
     const long there = s.resume_seen ? unread_in_kernel(fd) : 0;
     if (there <= 0 || published_epoch(c) != published) {
         return 0; // these may be frames
@@ -501,7 +503,7 @@ void follow(Connection& c, int fd, bool all_frames, bool again) {
             }
             const uint64_t at = ring.writer.switch_at.load(std::memory_order_acquire);
             if (at < s.received.load() && !c.mirrored && !s.recovered) {
-                (void)violation(c, fd, Reason::past_library); // bytes in front of the switch were not counted
+                reset(c, fd, Reason::past_library); // bytes in front of the switch were not counted
             }
             if (at != s.received.load()) {
                 return;
@@ -513,10 +515,9 @@ void follow(Connection& c, int fd, bool all_frames, bool again) {
         if (!empty && !all_frames) {
             return;
         }
-        ssize_t error = 0;
         if (published != epoch || (c.mirrored && !again) || s.kernel_readable ||
             ring.writer.frames.load(std::memory_order_acquire) != s.frames_seen) {
-            (void)take_frames(c, fd, true, error);
+            take_present_frames(c, fd);
         }
         const bool still = s.awaits_resume || ring.writer.head.load() == s.in.position;
         if (!s.resume_seen || !still) {

@@ -64,6 +64,8 @@ struct Readiness {
 // and on the descriptor of the id if it passed one. arrived: how many bytes of the program have arrived so far, by the
 // ring and by the kernel, for edge-triggered epoll; it includes all that `events` reports.
 Readiness check(Connection& c, int fd, short wanted, uint64_t sleeper, uint64_t* arrived = nullptr);
+// Consumes frames that have arrived, as check() does: by one of them, a thread has woken that needs no answer.
+inline void take_frames_of_waiter(Connection& c, int fd) { check(c, fd, 0, path::nobody); }
 
 // The same without locks or system calls, in the common case: all of both directions is in the ring. False:
 // use check().

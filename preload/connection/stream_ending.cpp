@@ -149,7 +149,7 @@ void go_on_lingering(Lingering& one, uint32_t frames) {
     const uint64_t now = sys::now_ns();
     one.since_ns = now;
     one.state = Lingering::used;
-    (void)service::take_steps_at(now);
+    service::take_steps_at(now);
 }
 
 // True: it is to be closed.
@@ -248,7 +248,7 @@ void await_lingering() {
     for (uint64_t now = begin; service::own_name() != 0 && any_lingers() && now - std::min(moved, now) < exit_wait_ns &&
                                now - begin < longest_ns;
          now = sys::now_ns()) {
-        (void)sys::poll(nullptr, 0, 1);
+        sys::sleep_ms(1);
         for (const Lingering& one : lingering) {
             moved = one.state.load() == Lingering::used ? std::max(moved, one.since_ns.load()) : moved;
         }
@@ -337,12 +337,12 @@ Ending prepare_close(Connection& c, int fd, bool may_wait) {
             if (kept != nullptr) {
                 go_on_lingering(*kept, frames);
             } else {
-                (void)await_frames_under_way(c, fd, close_wait_ns);
+                await_frames_under_way(c, fd, close_wait_ns);
             }
         }
     }
     if (s.open.load() != 0) { // a fork took place meanwhile
-        (void)undo_close(c);
+        undo_close(c);
     }
     return kept != nullptr ? Ending::kept : unread ? Ending::reset : Ending::whole;
 }
@@ -449,7 +449,7 @@ void wait_for_far_end(Connection& c, int fd) {
         if (is_recovering(c)) {
             recover(c, fd);
         }
-        (void)sys::poll(nullptr, 0, give_back_pause_ms);
+        sys::sleep_ms(give_back_pause_ms);
     }
 }
 
@@ -478,7 +478,7 @@ bool may_shut(Connection& c, int fd) {
     }
     // What was resent is in TCP, in front of EOF. A peer that does not answer reads the rest from the ring.
     const bool resent = !s.resume_due && c.out_ring().writer.resent.load() + 1 == s.out_epoch.load();
-    const bool asked = epoch != s.out_epoch.load() ? ask_for_step(c) : ask_seldom(c);
+    const bool asked = ask_after(c, epoch != s.out_epoch.load());
     return resent || (!asked && !has_unsent(s)) || sys::now_ns() - s.steps_since_ns.load() >= clear_limit_ns(c);
 }
 
@@ -567,8 +567,9 @@ int prepare_shutdown(Connection& c, int fd, int how) {
         }
     }
     if (!clear_out(c, fd)) {
-        const ReadSection section(c, fd);
-        (void)(section ? violation(c, fd) : 0); // rather than EOF in the middle of the data
+        if (const ReadSection section(c, fd); section) {
+            reset(c, fd); // rather than EOF in the middle of the data
+        }
     }
     return how;
 }

@@ -214,4 +214,9 @@ Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error) {
     return taken;
 }
 
+void take_present_frames(Connection& c, int fd) {
+    ssize_t error = 0;
+    take_frames(c, fd, true, error);
+}
+
 } // namespace preload::stream

@@ -70,7 +70,7 @@ void leave_ring(Connection& c, int fd) {
 void ask_for_return(Connection& c, int fd) {
     const ConnectionState& s = *c.state.load();
     if (const ReadSection section(c, fd); section) {
-        (void)request_return(c);
+        request_return(c);
     }
     changed(c);
     if (c.segment.load() != nullptr && needs_frame(c) && !s.read_shut) {

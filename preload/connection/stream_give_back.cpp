@@ -227,12 +227,12 @@ bool gives_back(Connection& c, int fd) {
             return false;
         }
         // A busy service may have missed a request.
-        (void)(c.in_ring().reader.request.load() != before ? ask_for_step(c) : ask_seldom(c));
+        ask_after(c, c.in_ring().reader.request.load() != before);
     }
     if (!s.handed_over && // else the service goes on, as long as the peer is there
         static_cast<int64_t>(sys::now_ns() - s.giving_since_ns.load()) > static_cast<int64_t>(answer_limit_ns(c))) {
         s.giving_back = false;
-        (void)violation(c, fd);
+        reset(c, fd);
     }
     return !may_read_taken(c);
 }
@@ -295,7 +295,7 @@ void give_back_ended(Connection& c, int fd, ssize_t result) {
         return;
     }
     if (!peer_has_ended(c, fd) && !peer_has_gone(c, fd)) {
-        (void)violation(c, fd);
+        reset(c, fd);
         return;
     }
     // Nothing is resent any more: taken bytes are read from the area.

@@ -38,6 +38,8 @@ bool ask_seldom(Connection& c) {
 
 bool ask_for_step(Connection& c) { return c.mirrored ? ask_seldom(c) : service::ask(c.shared(), 1 - c.out_index()); }
 
+bool ask_after(Connection& c, bool moved) { return moved ? ask_for_step(c) : ask_seldom(c); }
+
 namespace {
 
 // The peer's direction when the peer cannot send any more: with nothing in the ring, only frames are in front of EOF.
@@ -151,7 +153,7 @@ ssize_t hand_over_step(Connection& c, int fd) {
             return 0;
         }
     }
-    (void)(progress() != before ? ask_for_step(c) : ask_seldom(c));
+    ask_after(c, progress() != before);
     return -EAGAIN;
 }
 
@@ -187,7 +189,7 @@ bool clear_out(Connection& c, int fd, uint64_t patience_ns) {
         if (!ask_for_step(c) && !unsent) {
             return true; // the peer's process has ended
         }
-        (void)sys::poll(nullptr, 0, pause_ms);
+        sys::sleep_ms(pause_ms);
     }
     return true;
 }
@@ -221,7 +223,7 @@ bool finish_resend(Connection& c, int fd, bool may_wait) {
             return true;
         }
         const uint32_t epoch = s.out_epoch.load();
-        if (!(std::exchange(asked_epoch, epoch) != epoch ? ask_for_step(c) : ask_seldom(c)) && !has_backlog(s)) {
+        if (!ask_after(c, std::exchange(asked_epoch, epoch) != epoch) && !has_backlog(s)) {
             return true; // the peer's process has ended
         }
         if (sys::now_ns() - begin < short_wait_ns) {
@@ -229,7 +231,7 @@ bool finish_resend(Connection& c, int fd, bool may_wait) {
         } else if (!may_wait && has_backlog(s)) {
             return false; // TCP has no space
         } else {
-            (void)sys::poll(nullptr, 0, pause_ms);
+            sys::sleep_ms(pause_ms);
         }
     } while (sys::now_ns() - begin < limit);
     return false;
@@ -252,7 +254,7 @@ bool finish_out(Connection& c, int fd, bool may_wait) {
     const ConnectionState& s = *c.state.load();
     if (s.end_due && s.open.load() != 0 && !goes_on_elsewhere(s)) {
         if (has_backlog(s)) {
-            (void)service::ask_holder(s.holder_service, s.token);
+            service::ask_holder(s.holder_service, s.token);
         } else {
             shut_now(c, fd);
         }
@@ -263,7 +265,7 @@ bool finish_out(Connection& c, int fd, bool may_wait) {
 bool writes_by_kernel(Connection& c, int fd) {
     const ssize_t step = clear_step(c, fd);
     if (step == -EAGAIN) {
-        (void)ask_seldom(c);
+        ask_seldom(c);
     }
     return step != -EAGAIN && step != interrupted && step != elsewhere;
 }
@@ -317,17 +319,17 @@ ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool
             return 0;
         }
         if (step == elsewhere && !goes_on) {
-            return io::foreign(c, fd) ? 0 : -EAGAIN;
+            return io::foreign(c) ? 0 : -EAGAIN;
         }
         if (step == elsewhere) {
-            (void)service::ask_holder(s.holder_service, s.token);
+            service::ask_holder(s.holder_service, s.token);
         }
         const uint64_t now = sys::now_ns();
         const bool may_come = step == -EAGAIN || step == interrupted || step == elsewhere;
         if (may_come && now >= end && goes_on) {
             s.late = true;
             if (step != elsewhere) {
-                (void)service::go_on_with(c);
+                service::go_on_with(c);
             }
             return step == interrupted ? step : -EAGAIN;
         }
@@ -338,13 +340,13 @@ ssize_t hand_over_until(Connection& c, int fd, Reason reason, uint64_t end, bool
         }
         if (!may_come || now >= end) {
             // The new holder would read frames as bytes: the connection is reset instead.
-            (void)violation(c, fd, reason);
+            reset(c, fd, reason);
             return step;
         }
         if (now - begin < short_wait_ns) {
             sched_yield();
         } else {
-            (void)sys::poll(nullptr, 0, pause_ms);
+            sys::sleep_ms(pause_ms);
         }
     }
 }
@@ -366,7 +368,7 @@ void go_on_to_hand_over(Connection& c, int fd) {
     if (step == -EAGAIN) {
         service::take_steps_at(std::max(s.next_step_ns.load(), sys::now_ns()));
     } else if (step < 0 && step > gone && s.late) {
-        (void)keep_last_bytes(c, fd, step);
+        keep_last_bytes(c, fd, step);
         s.handed_over = false;
     }
 }

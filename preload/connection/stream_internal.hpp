@@ -85,11 +85,14 @@ enum class Taken { nothing, frames, end, failed };
 // Consumes frames from TCP, at most up to Frame::resume, since bytes follow it. quietly: reads no more than is there,
 // so that an error, which the kernel reports once, stays pending. Under the read lock.
 Taken take_frames(Connection& c, int fd, bool quietly, ssize_t& error);
+// The same, quietly, for a caller that goes on in any case: the next read reports EOF or an error.
+void take_present_frames(Connection& c, int fd);
 // Gives threads that sleep on the socket some time to wake, before a byte from TCP that wakes them is consumed.
 void let_others_wake(Connection& c, int fd);
 // Resets the connection: the peer has violated the protocol, and its values are not trusted any more; or its bytes
 // cannot be handed over, for this reason.
-ssize_t violation(Connection& c, int fd, Reason reason = Reason::broken);
+void reset(Connection& c, int fd, Reason reason = Reason::broken);
+ssize_t violation(Connection& c, int fd, Reason reason = Reason::broken); // the same; returns the error of the call
 // Advances to the next epoch of the peer's direction.
 void follow_to(Connection& c, uint32_t epoch);
 
@@ -109,7 +112,8 @@ bool can_take(Connection& c); // there is memory for what is given back
 // rate-limited there: two ends that wait for each other would keep their services and the workers busy with nothing
 // else. False: the peer's process has ended.
 bool ask_for_step(Connection& c);
-bool ask_seldom(Connection& c); // at most every 10 ms
+bool ask_seldom(Connection& c);            // at most every 10 ms
+bool ask_after(Connection& c, bool moved); // the first of these if the last step has moved anything, else the second
 // How long a call yields to a peer that is about to answer, before it leaves the rest to the service.
 inline constexpr uint64_t short_wait_ns = 500000;
 // The same for a shutdown, and for a close, for what the service cannot do; and for the end of a process, which has no
@@ -204,7 +208,7 @@ void ask_to_switch(Connection& c);
 // The next bytes of the ring that are due once more: how many are contiguous, and where.
 size_t next_of_backlog(const ConnectionState& s);
 size_t offset_of_backlog(const ConnectionState& s);
-// Sends what is due before the program's next byte. 0, or -errno.
+// Sends what is due before the program's next byte. 0, or -errno; the rest stays due, and each later write tries again.
 ssize_t flush_due(Connection& c, int fd);
 // Frame::resume waits for the program's next byte: a peer that closes must not receive anything that the program has
 // not sent, since that resets the connection and loses what the peer's kernel has not yet sent. It is sent at once to a

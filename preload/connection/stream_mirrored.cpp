@@ -20,7 +20,7 @@ void changed(Connection& c) {
     MirrorFields& mirror = c.shared().mirror;
     mirror.changes.fetch_add(1);
     if (const uint64_t id = mirror.sleeper.exchange(0); id != 0) {
-        (void)wake_by_id(c, id);
+        wake_by_id(c, id);
     }
 }
 
@@ -41,7 +41,7 @@ bool is_at_mark(int fd) {
 void step_over_mark(int fd) {
     uint8_t byte = 0;
     if (is_at_mark(fd) && sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == -EAGAIN) {
-        (void)sys::recv(fd, &byte, 1, MSG_DONTWAIT);
+        sys::recv(fd, &byte, 1, MSG_DONTWAIT);
     }
 }
 

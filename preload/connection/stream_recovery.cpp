@@ -70,7 +70,7 @@ Sent send_record(Connection& c, int fd) {
     }
     count_sent(c, 1);
     if (sys::send(fd, &record, sizeof(record), MSG_DONTWAIT | MSG_NOSIGNAL) != static_cast<long>(sizeof(record))) {
-        (void)violation(c, fd); // it was closed meanwhile, or nothing more can be sent
+        reset(c, fd); // it was closed meanwhile, or nothing more can be sent
         return Sent::record;
     }
     count_sent(c, sizeof(record));
@@ -112,7 +112,7 @@ void take_end(Connection& c, int fd) {
         return;
     }
     if (n < 0 || !has_whole_epoch(c) || (s.out_epoch.load() & 1) != 0) {
-        (void)violation(c, fd); // the far end was killed
+        reset(c, fd); // the far end was killed
         return;
     }
     const uint32_t epoch = s.in_epoch.load();
@@ -132,7 +132,7 @@ void resume_out(Connection& c, int fd) {
         const uint64_t tail = s.far_tail;
         if (tail > s.out.position || tail < c.out_ring().reader.tail.load() ||
             s.out.position - tail > path::ring_bytes) {
-            (void)violation(c, fd);
+            reset(c, fd);
             return;
         }
         s.backlog_from = tail;
@@ -239,14 +239,14 @@ void recover(Connection& c, int fd) {
     }
     begin_recovery(c);
     if (s.giving_back || s.taken != 0 || has_backlog(s)) {
-        (void)violation(c, fd); // one of the ends is handing the connection over to another program
+        reset(c, fd); // one of the ends is handing the connection over to another program
         return;
     }
     const bool sent = send_own_record(c, fd);
     // The far end's record is behind all that TCP has carried: in front of it, this function may consume only frames.
     follow(c, fd, true);
     if (!s.far_record_seen && (s.in_epoch.load() & 1) == 0 && is_at_mark(fd)) {
-        (void)take_record(c, fd);
+        take_record(c, fd);
     }
     if (sent && !s.far_record_seen && !s.broken) {
         take_end(c, fd);
@@ -258,7 +258,7 @@ void recover(Connection& c, int fd) {
     const uint32_t epoch = s.far_epoch;
     if (epoch != s.in_epoch.load() && s.sends_no_record) {
         if (epoch != s.in_epoch.load() + 1 || c.in_ring().writer.head.load() != s.skip_to) {
-            (void)violation(c, fd);
+            reset(c, fd);
         } else {
             s.resume_seen = true; // the ring is drained
         }
@@ -281,7 +281,7 @@ void recover(Connection& c, int fd) {
     s.recovered = true;
     c.mirrored = false;
     stats::refresh(c);
-    (void)flush_due(c, fd);
+    flush_due(c, fd);
     // The record has woken those who sleep by frames, see may_take_record(). A worker that was killed may have taken
     // the ids without waking their waiters.
     wake_everybody(c);

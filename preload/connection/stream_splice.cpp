@@ -75,7 +75,7 @@ ssize_t splice_last_bytes(Connection& c, int fd, int pipe, size_t count) {
         part.iov_len = static_cast<size_t>(moved);
         Parts read(&part, 1);
         const uint64_t before = s.bytes_in.load();
-        (void)read_locked(c, fd, read, MSG_TRUNC, false);
+        read_locked(c, fd, read, MSG_TRUNC, false); // what was peeked at, and is in the pipe now
         stats::moved_locked(c, s, true, static_cast<uint64_t>(moved), s.bytes_in.load() - before, s.in.capacity());
     }
     return moved;

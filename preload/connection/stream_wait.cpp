@@ -20,7 +20,7 @@ using path::Direction;
 void flush_if_awaited(Connection& c, int fd) {
     const ConnectionState& s = *c.state.load();
     if (has_backlog(s) || c.out_ring().writer.resent.load() + 1 == s.out_epoch.load()) {
-        (void)flush_due(c, fd);
+        flush_due(c, fd);
     }
 }
 
@@ -94,7 +94,7 @@ void check_output(Connection& c, int fd, short wanted, Readiness& r) {
     if ((s.out_epoch.load() & 1) != 0 && (wanted & POLLOUT) != 0) {
         uint64_t space = 0;
         if (!writable(c.out_ring(), s.out, space)) {
-            (void)violation(c, fd);
+            reset(c, fd);
             return;
         }
         // Not for every byte, like the kernel, so that a waiter can write more than a little.
@@ -248,7 +248,6 @@ bool attend_mirrored(Connection& c, int fd) {
         {
             const ReadSection section(c, fd);
             uint8_t byte = 0;
-            ssize_t error = 0;
             if (section && is_proving(c)) {
                 receive_urgent(c, fd);
             }
@@ -256,9 +255,9 @@ bool attend_mirrored(Connection& c, int fd) {
             if (section && stage >= path::MirrorFields::proved &&
                 sys::recv(fd, &byte, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) != -EINVAL) {
                 if ((s.in_epoch.load() & 1) != 0) {
-                    (void)take_frames(c, fd, true, error);
+                    take_present_frames(c, fd);
                 } else if (is_at_mark(fd)) {
-                    (void)take_record(c, fd);
+                    take_record(c, fd);
                 }
             }
         }
@@ -312,7 +311,7 @@ void attend_once(Connection& c, int fd) {
     const WriteSection section(c, fd);
     if (section) {
         if (path::requests(c.out_ring().reader.request.load(), s.out_epoch.load(), path::halt)) {
-            (void)flush_due(c, fd);
+            flush_due(c, fd);
         }
         advance_out(c);
         if ((s.out_epoch.load() & 1) != 0 && s.out.position != c.out_ring().reader.tail.load()) {

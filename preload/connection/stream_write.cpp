@@ -214,10 +214,10 @@ void wake_by_tcp(Connection& c, int fd) {
         send_wanted_frame(c, fd);     // if it just did, no notification follows
     } else if ((c.state.load()->out_epoch.load() & 1) != 0) {
         if (!peer_has_gone(c, fd)) { // as in flush_due()
-            (void)send_frame(c, fd, Frame::wake);
+            send_frame(c, fd, Frame::wake);
         }
     } else {
-        (void)flush_due(c, fd); // Frame::resume may wait for a next byte that never comes
+        flush_due(c, fd); // Frame::resume may wait for a next byte that never comes
     }
 }
 
@@ -231,9 +231,9 @@ void send_wanted_frame(Connection& c, int fd) {
         return; // it would be answered with a reset
     }
     if ((c.state.load()->out_epoch.load() & 1) != 0) {
-        (void)send_frame(c, fd, Frame::wake);
+        send_frame(c, fd, Frame::wake);
     } else {
-        (void)flush_due(c, fd); // which wakes as well
+        flush_due(c, fd); // which wakes as well
     }
 }
 

@@ -243,8 +243,7 @@ void note_worker_ended() {
     }
     const int process = descriptors::make([] { return sys::call(SYS_pidfd_open, parents->pid, 0); });
     if (process >= 0) {
-        pollfd one{process, POLLIN, 0};
-        (void)sys::poll(&one, 1, soon_ms);
+        sys::sleep_until(process, POLLIN, soon_ms);
         descriptors::close(process);
         free_ended_parents();
     }

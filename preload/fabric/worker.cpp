@@ -130,7 +130,7 @@ bool Worker::watch_wakeup(wakeup::Id id, uint64_t mark) const {
     return add_to(epoll_, wakeup::descriptor(id), mark, EPOLLIN | EPOLLET);
 }
 
-void Worker::unwatch(int fd) { (void)repoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
+void Worker::unwatch(int fd) { repoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
 
 void Worker::attend(const path::Segment& segment, unsigned end) {
     notify({segment.service[end].load(), segment.token, 0});
@@ -169,12 +169,13 @@ void Worker::notify_again() {
     }
 }
 
+// What does not arrive is given up by the program's service after a while, see Upgrades::on_time().
 void Worker::send_control(Control::Kind kind, uint64_t token, Reason why) {
     Control message;
     message.kind = kind;
     message.token = token;
     message.why = why;
-    (void)rendezvous::send_with(control_fd, &message, sizeof(message), -1);
+    rendezvous::send_with(control_fd, &message, sizeof(message), -1);
 }
 
 Link* Worker::find(uint64_t token) {
@@ -313,7 +314,7 @@ void Worker::read_control() {
         if (n <= 0) {
             program_ended_ = true;
             next_check_ = 0;
-            (void)repoll_ctl(epoll_, EPOLL_CTL_DEL, control_fd, nullptr);
+            unwatch(control_fd);
             return;
         }
         auto [memory, tcp] = rendezvous::passed_descriptors(header);
@@ -367,7 +368,7 @@ unsigned Worker::read_messages() {
         const auto received = rendezvous::delivered({bytes.data(), static_cast<size_t>(n)}, name_);
         if (const auto attended = rendezvous::parse<Attend>(received); attended) {
             if (Link* link = find(attended->token); link != nullptr) {
-                (void)link->take_asked();
+                link->take_asked();
                 link->attended();
             }
         } else if (const auto wanted = rendezvous::parse<WakeupWanted>(received); wanted && own_user) {
@@ -376,12 +377,12 @@ unsigned Worker::read_messages() {
                 WakeupGiven given;
                 given.token = wanted->token;
                 given.id = wanted->id;
-                (void)rendezvous::give_wakeup(inbox_, wanted->service, given, wakeup::descriptor(wanted->id),
-                                              wakeup::page_file());
+                rendezvous::give_wakeup(inbox_, wanted->service, given, wakeup::descriptor(wanted->id),
+                                        wakeup::page_file());
             }
         } else if (const auto given = rendezvous::parse<WakeupGiven>(received); given && own_user && fd >= 0) {
             if (find(given->token) != nullptr && rendezvous::is_eventfd(fd)) {
-                (void)wakeup::learn(given->id, getuid(), descriptors::keep(std::exchange(fd, -1)), page);
+                wakeup::learn(given->id, getuid(), descriptors::keep(std::exchange(fd, -1)), page);
             }
         }
         for (const int left : {fd, page}) {
@@ -463,8 +464,8 @@ void Worker::sleep() const {
     const uint64_t now = sys::now_ns();
     constexpr uint64_t until_space = 1; // ms: no event reports space
     const uint64_t longest = unsent_.empty() ? 60000 : until_space;
-    pollfd one{epoll_, POLLIN, 0};
-    (void)::poll(&one, 1, next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest)));
+    sys::sleep_until(epoll_, POLLIN,
+                     next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000000 + 1, longest)));
     spin::learn(now, sys::now_ns(), wakeup::notified_at(wakeup_));
 }
 

@@ -58,7 +58,7 @@ namespace lifecycle {
 bool in_vfork_child() { return false; }
 } // namespace lifecycle
 namespace io {
-bool foreign(Connection&, int) { return false; }
+bool foreign(Connection&) { return false; }
 } // namespace io
 namespace policy {
 uint64_t max_kernel_pause_ns() { return 0; } // it is asked each time

@@ -34,7 +34,7 @@ namespace lifecycle {
 bool in_vfork_child() { return false; }
 } // namespace lifecycle
 namespace io {
-bool foreign(Connection&, int) { return false; }
+bool foreign(Connection&) { return false; }
 } // namespace io
 namespace service {
 bool take_steps_at(uint64_t) { return false; }

@@ -109,9 +109,7 @@ bool EpollSet::check(Watch& watch, Next next, uint32_t& events) {
     }
     if (r.blocked) {
         // No longer careful, or not in this process: the kernel's answer and its edges count.
-        pollfd one{fd, wanted, 0};
-        (void)sys::poll(&one, 1, 0);
-        r.events = one.revents;
+        r.events = sys::events_now(fd, wanted);
         if (edge && !watch.kernel_named && watch.seen_arrived != UINT64_MAX) {
             return false;
         }
@@ -388,8 +386,8 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         }
         if (count == 0 && may_spin) {
             may_spin = false;
-            const bool found =
-                has_active && spin::until([&] {
+            if (has_active) {
+                spin::until([&] {
                     const LocalLock::Hold hold(lock_);
                     if (hold && wakeup_ != 0 && wakeup::is_notified(wakeup_)) {
                         return true;
@@ -401,7 +399,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                     }
                     return false;
                 });
-            (void)found;
+            }
             continue;
         }
         if (count > 0) {

@@ -145,7 +145,7 @@ void EpollSet::leave_to_kernel() {
         if (c == nullptr) {
             return;
         }
-        (void)stream::hand_over(*c, c->fd.load(), Reason::shared_set);
+        stream::hand_over(*c, c->fd.load(), Reason::shared_set);
         const LocalLock::Hold hold(lock_);
         Watch* watch = hold ? find(fd) : nullptr;
         if (watch == nullptr || watch->connection != c) {

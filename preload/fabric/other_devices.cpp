@@ -25,8 +25,7 @@ rendezvous::Address address_of(const sockaddr& socket) {
     } else {
         reinterpret_cast<sockaddr_in6&>(storage) = reinterpret_cast<const sockaddr_in6&>(socket);
     }
-    rendezvous::Address made;
-    (void)rendezvous::Address::from(storage, made);
+    rendezvous::Address made = rendezvous::Address::from(storage).value_or(rendezvous::Address());
     made.port = 0;
     return made;
 }

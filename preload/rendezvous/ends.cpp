@@ -28,23 +28,24 @@ constexpr std::array<uint8_t, 12> mapped_prefix{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x
 
 bool Address::is_ipv4() const { return memcmp(bytes.data(), mapped_prefix.data(), mapped_prefix.size()) == 0; }
 
-bool Address::from(const sockaddr_storage& socket, Address& out) {
+std::optional<Address> Address::from(const sockaddr_storage& socket) {
+    Address made;
     if (socket.ss_family == AF_INET) {
         sockaddr_in address{};
         memcpy(&address, &socket, sizeof(address));
-        memcpy(out.bytes.data(), mapped_prefix.data(), mapped_prefix.size());
-        memcpy(out.bytes.data() + mapped_prefix.size(), &address.sin_addr, sizeof(address.sin_addr));
-        out.port = ntohs(address.sin_port);
-        return true;
+        memcpy(made.bytes.data(), mapped_prefix.data(), mapped_prefix.size());
+        memcpy(made.bytes.data() + mapped_prefix.size(), &address.sin_addr, sizeof(address.sin_addr));
+        made.port = ntohs(address.sin_port);
+        return made;
     }
     if (socket.ss_family == AF_INET6) {
         sockaddr_in6 address{};
         memcpy(&address, &socket, sizeof(address));
-        memcpy(out.bytes.data(), &address.sin6_addr, out.bytes.size());
-        out.port = ntohs(address.sin6_port);
-        return true;
+        memcpy(made.bytes.data(), &address.sin6_addr, made.bytes.size());
+        made.port = ntohs(address.sin6_port);
+        return made;
     }
-    return false;
+    return std::nullopt;
 }
 
 bool Ends::of(int fd, Ends& out) {
@@ -52,9 +53,17 @@ bool Ends::of(int fd, Ends& out) {
     sockaddr_storage peer{};
     socklen_t own_length = sizeof(own);
     socklen_t peer_length = sizeof(peer);
-    return sys::call(SYS_getsockname, fd, &own, &own_length) == 0 &&
-           sys::call(SYS_getpeername, fd, &peer, &peer_length) == 0 && Address::from(own, out.own) &&
-           Address::from(peer, out.peer);
+    if (sys::call(SYS_getsockname, fd, &own, &own_length) != 0 ||
+        sys::call(SYS_getpeername, fd, &peer, &peer_length) != 0) {
+        return false;
+    }
+    const std::optional<Address> here = Address::from(own);
+    const std::optional<Address> there = Address::from(peer);
+    if (!here || !there) {
+        return false;
+    }
+    out = {*here, *there};
+    return true;
 }
 
 socklen_t Ends::meeting_name(sockaddr_un& out) const {

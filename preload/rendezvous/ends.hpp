@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -18,7 +19,8 @@ struct Address {
     std::array<uint8_t, 16> bytes{};
     uint16_t port = 0; // host byte order
 
-    static bool from(const sockaddr_storage& socket, Address& out);
+    // Empty: it is not an internet address.
+    static std::optional<Address> from(const sockaddr_storage& socket);
     [[nodiscard]] bool is_ipv4() const;
     auto operator<=>(const Address&) const = default;
 };

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -27,10 +28,10 @@ namespace {
 using rendezvous::Address;
 using Text = std::array<char, 80>;
 
-bool find_address(int fd, long call, Address& out) {
+std::optional<Address> find_address(int fd, long call) {
     sockaddr_storage socket{};
     socklen_t length = sizeof(socket);
-    return sys::call(call, fd, &socket, &length) == 0 && Address::from(socket, out);
+    return sys::call(call, fd, &socket, &length) == 0 ? Address::from(socket) : std::nullopt;
 }
 
 void write_address(const Address& address, Text& out) {
@@ -66,9 +67,9 @@ Reason reason_of(const ConnectionState& s, Role role) {
     return s.upgrades.load() == 0 ? Reason::young : Reason::none;
 }
 
-// In one call, so that lines do not mix.
+// In one call, so that lines do not mix. What cannot be written is lost: the program must not notice.
 void append(int fd, const char* line, size_t size) {
-    (void)sys::without_file_limit_signal([&] { return sys::call(SYS_write, fd, line, size); });
+    sys::without_file_limit_signal([&] { return sys::call(SYS_write, fd, line, size); });
 }
 
 } // namespace
@@ -77,7 +78,7 @@ bool is_wanted() { return settings::explain() != nullptr; }
 
 void note_peer(Connection& c, int fd) {
     if (is_wanted() && c.role != Role::listen) {
-        (void)find_address(fd, SYS_getpeername, c.peer);
+        c.peer = find_address(fd, SYS_getpeername).value_or(c.peer);
     }
 }
 
@@ -85,7 +86,7 @@ void note_peer(Connection& c, const sockaddr* address, socklen_t length) {
     if (is_wanted()) {
         sockaddr_storage socket{};
         memcpy(&socket, address, std::min<size_t>(length, sizeof(socket)));
-        (void)Address::from(socket, c.peer);
+        c.peer = Address::from(socket).value_or(c.peer);
     }
 }
 
@@ -101,15 +102,11 @@ void record(Connection& c, int fd) {
     const int saved = errno;
     Text local{};
     Text peer{};
-    Address own;
-    (void)find_address(fd, SYS_getsockname, own);
-    write_address(own, local);
+    write_address(find_address(fd, SYS_getsockname).value_or(Address()), local);
     if (c.role == Role::listen) {
         snprintf(peer.data(), peer.size(), "-");
     } else {
-        Address other = c.peer;
-        (void)find_address(fd, SYS_getpeername, other);
-        write_address(other, peer);
+        write_address(find_address(fd, SYS_getpeername).value_or(c.peer), peer);
     }
     const uint32_t upgrades = s.upgrades.load();
     std::array<char, 24> when{"-"};

@@ -48,9 +48,7 @@ Address address_of(in_addr ip, uint16_t port) {
     v4.sin_family = AF_INET;
     v4.sin_port = htons(port);
     v4.sin_addr = ip;
-    Address made;
-    (void)Address::from(socket, made);
-    return made;
+    return Address::from(socket).value_or(Address());
 }
 
 // One stream with a worker, in which this end says all that it can say without the TCP connection.

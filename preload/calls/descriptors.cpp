@@ -64,7 +64,7 @@ int close_many(unsigned first, unsigned last, int flags) {
     if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
         table::for_each([&](int fd, uintptr_t what) {
             if (static_cast<unsigned>(fd) >= first && static_cast<unsigned>(fd) <= last && what != table::internal) {
-                (void)lifecycle::close(fd, [&] { return real::close(fd); });
+                lifecycle::close(fd, [&] { return real::close(fd); });
             }
         });
     }
@@ -143,7 +143,7 @@ PRELOAD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcep
 }
 
 PRELOAD_EXPORT void closefrom(int first) noexcept {
-    (void)close_many(first > 0 ? static_cast<unsigned>(first) : 0, UINT_MAX, 0);
+    close_many(first > 0 ? static_cast<unsigned>(first) : 0, UINT_MAX, 0);
 }
 
 PRELOAD_EXPORT int dup(int fd) noexcept {

@@ -146,7 +146,7 @@ PRELOAD_EXPORT FILE* popen(const char* command, const char* type) {
 PRELOAD_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd, int made) noexcept {
     if (Connection* c = table::connection(fd); c != nullptr) {
         const sys::ErrnoKept kept;
-        (void)stream::hand_over(*c, fd, Reason::executed);
+        stream::hand_over(*c, fd, Reason::executed);
     }
     return real::posix_spawn_file_actions_adddup2(actions, fd, made);
 }
@@ -156,7 +156,8 @@ PRELOAD_EXPORT pid_t fork() noexcept {
 }
 PRELOAD_ALIAS(__fork, fork);
 
-// libc's daemon ends the parent by an exit that cannot be interposed, and replaces the standard fds in the same way.
+// libc's daemon ends the parent by an exit that cannot be interposed, and replaces the standard fds in the same way. As
+// there, a folder or an fd that stays as it is, is not reported.
 PRELOAD_EXPORT int daemon(int keeps_folder, int keeps_standard) noexcept {
     const pid_t child = fork();
     if (child > 0) {
@@ -166,7 +167,7 @@ PRELOAD_EXPORT int daemon(int keeps_folder, int keeps_standard) noexcept {
         return -1;
     }
     if (keeps_folder == 0) {
-        (void)!chdir("/");
+        sys::call(SYS_chdir, "/");
     }
     if (keeps_standard != 0) {
         return 0;
@@ -176,7 +177,7 @@ PRELOAD_EXPORT int daemon(int keeps_folder, int keeps_standard) noexcept {
         return -1;
     }
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-        (void)dup2(null, fd);
+        dup2(null, fd);
     }
     if (null > STDERR_FILENO) {
         close(null);

@@ -48,7 +48,7 @@ template <class R, class... A> class Call<R(A...)> {
     template <class... B> R operator()(B... arguments) {
         return reinterpret_cast<R (*)(A...)>(get())(argument<A>(arguments)...);
     }
-    void prepare() { (void)get(); }
+    void prepare() { get(); }
 
   private:
     void* get() {

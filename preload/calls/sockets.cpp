@@ -47,7 +47,7 @@ int accepted(int fd, int listener) {
     const Connection* known = table::connection(listener);
     if ((known != nullptr && known->role == Role::listen) || is_tcp(fd)) {
         service::note_signal_mask();
-        (void)lifecycle::began(fd, Role::accept);
+        lifecycle::began(fd, Role::accept);
     }
     return fd;
 }
@@ -89,7 +89,7 @@ int disconnect(int fd, const sockaddr* nobody, socklen_t length) {
     Connection* c = table::connection(fd);
     if (c->role != Role::listen) {
         const sys::ErrnoKept kept;
-        (void)stream::hand_over(*c, fd, Reason::option);
+        stream::hand_over(*c, fd, Reason::option);
         stream::announce_reset(*c, fd);
     }
     const int result = real::connect(fd, nobody, length);

@@ -80,6 +80,13 @@ class Mask {
     sigset_t copy_;
 };
 
+// By the kernel, since the memory may be constant: then nothing is stored, and nobody looks there.
+void store_if_writable(timespec* to, timespec value) {
+    const iovec from_here{&value, sizeof(value)};
+    const iovec there{to, sizeof(value)};
+    sys::call(SYS_process_vm_writev, sys::call(SYS_getpid), &from_here, 1, &there, 1, 0);
+}
+
 // Calls wait(), and stores how much of the time is left, as ppoll and pselect6 do, but not libc's functions.
 template <class Wait> long wait_for(timespec* time, Wait&& wait) {
     const NotCancellable now;
@@ -97,11 +104,7 @@ template <class Wait> long wait_for(timespec* time, Wait&& wait) {
         left.tv_nsec += 1000000000;
         --left.tv_sec;
     }
-    left = left.tv_sec < 0 ? timespec{} : left;
-    // By the kernel, which does not mind that the memory may be constant.
-    const iovec from{&left, sizeof(left)};
-    const iovec to{time, sizeof(left)};
-    (void)sys::call(SYS_process_vm_writev, sys::call(SYS_getpid), &from, 1, &to, 1, 0);
+    store_if_writable(time, left.tv_sec < 0 ? timespec{} : left);
     return result;
 }
 

@@ -98,7 +98,7 @@ void hand_over_passed(const msghdr& message) {
             memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
             if (Connection* c = table::connection(fd); c != nullptr) {
                 const sys::ErrnoKept kept;
-                (void)stream::hand_over(*c, fd, Reason::passed);
+                stream::hand_over(*c, fd, Reason::passed);
             } else if (EpollSet* set = table::set(fd); set != nullptr) {
                 set->leave_wakeup();
             }

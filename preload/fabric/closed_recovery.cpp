@@ -123,7 +123,7 @@ ClosedRecovery::Step ClosedRecovery::read_until_record() {
         if (n < 0) {
             return is_for_later(error) ? Step::reading : Step::failed;
         }
-        (void)!recv(tcp_, unread.data(), static_cast<size_t>(n), MSG_DONTWAIT);
+        recv(tcp_, unread.data(), static_cast<size_t>(n), MSG_DONTWAIT); // what it leaves is peeked at again
     }
     return Step::reading;
 }

@@ -76,7 +76,7 @@ void Link::listen() {
             // The tcp core uses the kernel's ports: a listener may have that of a connected socket if both set
             // SO_REUSEADDR.
             const int yes = 1;
-            (void)setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+            setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
             made = FabricSocket::listening(own);
         }
         if (made && owner_.watch(made.fd(), token(), false)) {
@@ -178,7 +178,7 @@ void Link::on_event(uint32_t events, uint64_t now) {
     if ((events & EPOLLOUT) != 0 && !flush()) {
         return;
     }
-    (void)receive();
+    receive();
 }
 
 void Link::on_accept(uint64_t now) {
@@ -229,7 +229,7 @@ void Link::send(Kind kind, const void* body, size_t bytes) {
     if (bytes != 0) {
         out_.insert(out_.end(), from, from + bytes);
     }
-    (void)flush();
+    flush();
 }
 
 // False: the link is over.

@@ -43,7 +43,7 @@ void Link::close_all() {
         uint8_t byte = 0;
         // An urgent byte belongs to the proof: unread, it would turn the close into a reset.
         if (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 && recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
-            (void)!recv(tcp_, &byte, 1, MSG_DONTWAIT);
+            recv(tcp_, &byte, 1, MSG_DONTWAIT);
         }
     }
     if (tcp_ >= 0) {

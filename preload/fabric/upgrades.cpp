@@ -115,6 +115,7 @@ void Upgrades::conclude(Pending& pending, const Outcome& outcome) {
     rendezvous::conclude(c, outcome, epoll_);
 }
 
+// Without this message, the worker ends the link at the deadline of its phase.
 void Upgrades::drop(Pending& pending) {
     if (pending.memory >= 0) {
         return; // it was not sent to the worker
@@ -122,7 +123,7 @@ void Upgrades::drop(Pending& pending) {
     Control message;
     message.kind = Control::drop;
     message.token = pending.token;
-    (void)rendezvous::send_with(worker_, &message, sizeof(message), -1);
+    rendezvous::send_with(worker_, &message, sizeof(message), -1);
 }
 
 void Upgrades::on_closed() {

@@ -228,7 +228,7 @@ void Agreements::keep_socket(Meeting& meeting) {
 void Agreements::send_ready(Pending& pending, uint64_t now) {
     if (pending.channel != nullptr) {
         if (pending.upgrade.ends.is_first()) {
-            (void)send_ready_on(pending, *pending.channel);
+            send_ready_on(pending, *pending.channel);
             if (pending.meeting == nullptr) {
                 at(pending, rounded_up(now + timeout_without_space));
             }
@@ -239,7 +239,7 @@ void Agreements::send_ready(Pending& pending, uint64_t now) {
     }
     const Channels::Candidates candidates = channels_.candidates(pending.upgrade);
     for (size_t i = 0; i < candidates.count; ++i) {
-        (void)send_ready_on(pending, *candidates.channels[i]);
+        send_ready_on(pending, *candidates.channels[i]);
     }
     if (pending.meeting != nullptr) {
         return; // the meeting has its own deadline
@@ -409,7 +409,7 @@ void Agreements::on_ready(Channel& channel, const Ends& ends, uint64_t now) {
     if (!ends.is_first()) {
         make_offer(*pending, now);
     } else if (pending->ready_sent_on != &channel) {
-        (void)send_ready_on(*pending, channel);
+        send_ready_on(*pending, channel);
     }
 }
 

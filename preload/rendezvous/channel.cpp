@@ -131,8 +131,9 @@ void Channels::note_use(Channel& channel, const Ends& ends) {
     channel.last_ = ends;
 }
 
+// Without a notification, the deadlines of those that wait end the wait.
 void Channels::watch_space(Channel& channel, bool wanted) {
-    (void)watch(epoll_, channel.fd_, wanted ? EPOLLIN | EPOLLOUT : EPOLLIN, event_of(channel));
+    watch(epoll_, channel.fd_, wanted ? EPOLLIN | EPOLLOUT : EPOLLIN, event_of(channel));
 }
 
 uint64_t Channels::event_of(const Channel& channel) const {

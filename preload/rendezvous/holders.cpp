@@ -72,13 +72,13 @@ template <class Body> bool each_descriptor_elsewhere(Body&& body) {
             return true;
         }
         std::array<char, 64> path{};
-        (void)snprintf(path.data(), path.size(), "%s/fd", process);
+        snprintf(path.data(), path.size(), "%s/fd", process);
         const int folder = open_folder(all, path.data());
         if (folder < 0) {
             return true; // it has ended, or is another user's
         }
         bool further = true;
-        (void)each_entry(folder, [&](const char* number) { return further = body(folder, number); });
+        each_entry(folder, [&](const char* number) { return further = body(folder, number); });
         descriptors::close(folder);
         return further;
     });
@@ -91,7 +91,7 @@ template <class Body> bool each_descriptor_elsewhere(Body&& body) {
 bool is_sole_holder(int fd) {
     std::array<char, 64> wanted{};
     std::array<char, 64> path{};
-    (void)snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
+    snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
     return link_of(AT_FDCWD, path.data(), wanted) && each_descriptor_elsewhere([&](int folder, const char* number) {
                std::array<char, 64> link{};
                return !link_of(folder, number, link) || strcmp(link.data(), wanted.data()) != 0;

@@ -28,11 +28,12 @@ inline bool watch(int epoll, int fd, uint32_t events, uint64_t data) {
 
 // Before the fd is closed, if another process may have it: a forked child has it until it executes a program or ends,
 // and the set reports it as long.
-inline void unwatch(int epoll, int fd) { (void)sys::call(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, nullptr); }
+inline void unwatch(int epoll, int fd) { sys::call(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, nullptr); }
 
-// Watches an upgraded connection for the peer's EOF, and for further events.
+// Watches an upgraded connection for the peer's EOF, and for further events. Without memory for that, the program's
+// own calls are the first to notice them.
 inline void watch_connection(int epoll, int fd, uint32_t events) {
-    (void)watch(epoll, fd, EPOLLRDHUP | EPOLLET | events, connection_mark | static_cast<unsigned>(fd));
+    watch(epoll, fd, EPOLLRDHUP | EPOLLET | events, connection_mark | static_cast<unsigned>(fd));
 }
 
 } // namespace preload::rendezvous

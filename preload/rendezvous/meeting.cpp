@@ -205,7 +205,7 @@ Outcome Meeting::take_hello() {
         return failure(why_not);
     }
     peer_service_ = hello->service;
-    (void)send_with(socket_, &answer, sizeof(answer), -1);
+    send_with(socket_, &answer, sizeof(answer), -1); // a peer that does not get it does not consent
     return agreed;
 }
 

@@ -201,7 +201,7 @@ bool go_on() {
 
 void ensure() {
     if (stage.load(std::memory_order_relaxed) == Stage::paused) {
-        (void)go_on(); // a thread could not be made before
+        go_on(); // a thread could not be made before
     }
     Stage none = Stage::none;
     if (stage.load(std::memory_order_relaxed) != Stage::none || stopped || !may_start() ||
@@ -288,7 +288,7 @@ bool ask_to_wake(Connection& c, uint64_t id) {
     return send_to(inbox, c.shared().service[1 - c.out_index()].load(), message, short_ns) == 0;
 }
 
-void announce_shared_set(uint64_t service) { (void)send_anyhow(service, rendezvous::SetsShared(), long_ns); }
+void announce_shared_set(uint64_t service) { send_anyhow(service, rendezvous::SetsShared(), long_ns); }
 
 void guard(Connection& c) {
     Guard none = Guard::none;
@@ -348,7 +348,7 @@ bool pause() {
 
 bool resume() {
     Stage held = Stage::held;
-    (void)stage.compare_exchange_strong(held, Stage::paused);
+    stage.compare_exchange_strong(held, Stage::paused);
     return go_on();
 }
 

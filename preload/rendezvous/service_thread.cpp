@@ -64,7 +64,7 @@ void give_wakeup(const WakeupWanted& wanted, bool same_user) {
     given.token = wanted.token;
     given.id = wanted.id;
     const int fd = same_user ? wakeup::descriptor(wanted.id) : wakeup::pipe_writer(wanted.id);
-    (void)rendezvous::give_wakeup(inbox, wanted.service, given, fd, same_user ? wakeup::page_file() : -1);
+    rendezvous::give_wakeup(inbox, wanted.service, given, fd, same_user ? wakeup::page_file() : -1);
 }
 
 // Takes ownership of fd.
@@ -252,10 +252,10 @@ void Thread::take_steps(uint64_t now) const {
     table::for_each_connection([&](int fd, Connection& c) {
         const KeptState kept(c, fd);
         if (kept && c.fd.load() == fd && c.segment.load() != nullptr) {
-            (void)lower_steps_due(stream::on_time(c, fd, now));
+            lower_steps_due(stream::on_time(c, fd, now));
         }
     });
-    (void)lower_steps_due(stream::linger_on_time(now));
+    lower_steps_due(stream::linger_on_time(now));
 }
 
 void Thread::run() {

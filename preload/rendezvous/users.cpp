@@ -52,8 +52,8 @@ uint64_t overflow_user() {
     static constinit std::atomic<uint64_t> known{unread};
     uint64_t user = known.load(std::memory_order_relaxed);
     if (user == unread) {
-        user = usual;
-        (void)read_numbers("/proc/sys/kernel/overflowuid", {&user, 1});
+        uint64_t found = usual;
+        user = read_numbers("/proc/sys/kernel/overflowuid", {&found, 1}) == 1 ? found : usual;
         known.store(user, std::memory_order_relaxed);
     }
     return user;

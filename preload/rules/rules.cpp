@@ -387,6 +387,7 @@ void Rules::load(const Report& report) {
 
 namespace {
 
+// Without a log there is nobody to report its errors to.
 void append_to_log(void* /*context*/, const char* text) {
     const char* path = getenv("RSPRELOAD_LOG");
     if (path == nullptr || *path == '\0') {
@@ -398,7 +399,7 @@ void append_to_log(void* /*context*/, const char* text) {
     }
     std::array<char, 480> line{};
     const int length = snprintf(line.data(), line.size(), "rspreload[%d] warn: %s\n", getpid(), text);
-    (void)!syscall(SYS_write, fd, line.data(), static_cast<size_t>(length));
+    syscall(SYS_write, fd, line.data(), static_cast<size_t>(length));
     syscall(SYS_close, fd);
 }
 

@@ -95,7 +95,7 @@ Reason last_reason(const Row& row) {
 } // namespace
 
 void began(Connection& c, int fd) {
-    (void)describe(c, fd, !c.row_claimed.exchange(true, std::memory_order_relaxed));
+    describe(c, fd, !c.row_claimed.exchange(true, std::memory_order_relaxed));
     RSPRELOAD_PROBE(connect, fd, static_cast<int>(c.role));
 }
 

@@ -565,7 +565,7 @@ bool EpollSet::note_disconnected(int fd) {
         removed = watch->removed;
         wanted.events &= watch->disabled ? EPOLLONESHOT | EPOLLET : UINT32_MAX;
     }
-    (void)forget(fd, *c);
+    forget(fd, *c);
     sys::call(SYS_epoll_ctl, epfd, EPOLL_CTL_DEL, fd, nullptr);
     return !removed && control(epfd, EPOLL_CTL_ADD, fd, &wanted) == 0;
 }

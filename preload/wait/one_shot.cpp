@@ -19,7 +19,7 @@ namespace preload {
 bool is_shot(int epfd, int fd) {
     constexpr uint32_t flags = EPOLLONESHOT | EPOLLET | EPOLLWAKEUP | EPOLLEXCLUSIVE;
     std::array<char, 1024> text{};
-    (void)snprintf(text.data(), text.size(), "/proc/self/fdinfo/%d", epfd);
+    snprintf(text.data(), text.size(), "/proc/self/fdinfo/%d", epfd);
     const int file =
         descriptors::make([&] { return sys::call(SYS_openat, AT_FDCWD, text.data(), O_RDONLY | O_CLOEXEC); });
     bool shot = false;

@@ -268,7 +268,7 @@ template <class Undo> int Poll::sleep(int64_t timeout_ns, const sigset_t* mask, 
     errno = error;
     n += n == 0 && shortened ? 1 : 0; // the timeout has not expired
     if (n > 0) {
-        (void)merge();
+        merge();
     }
     return n;
 }
@@ -330,7 +330,7 @@ int poll_careful(pollfd* fds, nfds_t count, int64_t timeout_ns, const sigset_t* 
                 return n;
             }
             if (n == 0) {
-                (void)all.check(path::nobody);
+                all.check(path::nobody); // fills revents once more
                 return all.add_kernel(nullptr);
             }
             if (ready == 0) {

@@ -74,10 +74,10 @@ uint64_t process_part() {
     return part;
 }
 
-// fd: an eventfd, which blocks only after 2^64 unread writes.
+// fd: an eventfd. A write fails, or blocks, only if the waiter has not read 2^64 others.
 void write_one(int fd) {
     const uint64_t one = 1;
-    (void)sys::call(SYS_write, fd, &one, sizeof(one));
+    sys::call(SYS_write, fd, &one, sizeof(one));
 }
 
 // own_count: there is none.
@@ -230,7 +230,7 @@ void write_unless_written(WakeupPage::Slot* slot, int fd) {
 void wake_own(Id id) {
     if (is_own(id)) {
         if (WakeupPage::Slot* slot = own_slot(id); slot != nullptr) {
-            (void)WakeupPage::notify(*slot);
+            WakeupPage::notify(*slot);
         }
         write_one(descriptor(id)); // always: some callers report changes that are not visible in memory
     }

@@ -54,7 +54,7 @@ struct WakeupPage {
     // In ns, with a resolution of 2 ns.
     static uint64_t notified_at(const Slot& slot) { return slot.notified.load(std::memory_order_relaxed); }
     // Called before the waiter checks for what the notice may be about.
-    static void clear(Slot& slot) { (void)slot.notified.exchange(0); }
+    static void clear(Slot& slot) { slot.notified.exchange(0); }
 };
 
 } // namespace preload

@@ -60,7 +60,7 @@ Ends make() {
     if (sys::call(SYS_pipe2, ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
         return {};
     }
-    (void)sys::call(SYS_fchmod, ends[1], others_only_write); // else other users cannot open it
+    sys::call(SYS_fchmod, ends[1], others_only_write); // else other users cannot open it, and wake by frames
     return {ends[0], ends[1]};
 }
 

@@ -13,6 +13,6 @@ RSOCKET_API void rsocket_load_providers_1() {
     const Call call;
     base::Info found;
     if (const base::Info hints = provider::hints(); call.refusal() == 0 && hints) {
-        (void)provider::get_info(*hints, found);
+        provider::get_info(*hints, found);
     }
 }

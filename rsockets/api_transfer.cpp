@@ -205,7 +205,7 @@ RSOCKET_API ssize_t ofi_rsendfile(int fd, int in_fd, off_t* offset, size_t count
         if (sent > 0 && offset != nullptr) {
             *offset = at + sent;
         } else if (sent > 0) {
-            (void)lseek(in_fd, at + sent, SEEK_SET);
+            lseek(in_fd, at + sent, SEEK_SET); // it has just told its position
         }
         return sent;
     };

@@ -81,8 +81,7 @@ RSOCKET_API int ofi_rselect(int nfds, fd_set* readfds, fd_set* writefds, fd_set*
             const Deadline deadline = timeout != nullptr ? Deadline::in(time) : Deadline::never();
             const int ret = rsockets::select(nfds, readfds, writefds, exceptfds, deadline, nullptr);
             if (timeout != nullptr && deadline.limited()) { // Linux stores the time that is left
-                timespec left{};
-                (void)deadline.left(left);
+                const timespec left = deadline.left();
                 timeout->tv_sec = left.tv_sec;
                 timeout->tv_usec = left.tv_nsec / 1000;
             }

@@ -9,6 +9,16 @@
 
 namespace rsockets {
 
+namespace {
+
+// Others may bind to its address. That is a flag of the socket only, and cannot fail.
+void share_address(int fd) {
+    const int on = 1;
+    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+}
+
+} // namespace
+
 int BoundAddress::bind(const KernelOptions& options, const sockaddr* address, socklen_t length) {
     const int error = hold(options, address, length, false);
     asked_ = error == 0 ? Address(address, length) : Address();
@@ -24,15 +34,14 @@ int BoundAddress::hold(const KernelOptions& options, const sockaddr* address, so
                                             {SOL_SOCKET, SO_REUSEPORT},
                                             {IPPROTO_IPV6, IPV6_V6ONLY},
                                             {IPPROTO_IP, IP_FREEBIND}});
-    const int on = 1;
     if (made.open() && again) {
-        (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+        share_address(made.get());
     }
     if (!made.open() || ::bind(made.get(), address, length) != 0) {
         return errno;
     }
     // The core must be able to bind to the same address later, to listen or connect.
-    (void)::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    share_address(made.get());
     holder_ = std::move(made);
     return 0;
 }

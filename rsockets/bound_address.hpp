@@ -19,7 +19,8 @@ class BoundAddress {
   public:
     // bind(2) of the program. 0 or an errno.
     int bind(const KernelOptions& options, const sockaddr* address, socklen_t length);
-    // Reserves an address again that was ours before, and that accepted connections may still use. 0 or an errno.
+    // Reserves an address again that was ours before, and that accepted connections may still use. 0 or an errno:
+    // without a reservation, the call that needs the address may fail.
     int hold_again(const KernelOptions& options, const Address& address);
     void release() { holder_.reset(); }
 

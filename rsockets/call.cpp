@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "rsockets/log.hpp"
+#include "rsockets/pause.hpp"
 #include "rsockets/stats.hpp"
 
 namespace rsockets {
@@ -96,7 +97,7 @@ void park() {
         if (ended != 0 && Clock::now() >= Clock::time_point(Clock::duration(ended)) + longest_park) {
             return;
         }
-        (void)::ppoll(nullptr, 0, &park_turn, nullptr);
+        pause_for(park_turn);
     }
 }
 
@@ -158,7 +159,7 @@ bool Call::others_are_out() {
             return false;
         }
         constexpr timespec turn{0, 100000};
-        (void)::ppoll(nullptr, 0, &turn, nullptr);
+        pause_for(turn);
     }
 }
 
@@ -260,7 +261,7 @@ int HeldSignals::sleep_uncancelled(pollfd* fds, nfds_t count, const timespec* ti
 bool HeldSignals::pending() const {
     sigset_t all;
     sigemptyset(&all);
-    (void)sigpending(&all);
+    sigpending(&all);
     for (int number = 1; number < NSIG; ++number) {
         if (sigismember(&all, number) == 1 && sigismember(&before_, number) == 0) {
             return true;

@@ -95,7 +95,7 @@ Config Config::load() {
         const std::string path = folder + "/" + value.file;
         if (const std::unique_ptr<FILE, Close> file(fopen(path.c_str(), "re")); file) {
             std::array<char, 64> text{};
-            (void)!fread(text.data(), 1, text.size() - 1, file.get());
+            text[fread(text.data(), 1, text.size() - 1, file.get())] = '\0';
             apply(config, value, text.data(), path.c_str());
         }
         if (const char* text = getenv(value.variable); text != nullptr) {

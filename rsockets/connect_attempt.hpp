@@ -13,9 +13,9 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/descriptor.hpp"
+#include "base/eventfd.hpp"
 
 namespace rsockets {
 
@@ -51,8 +51,7 @@ class ConnectAttempt {
     }
     void finish() {
         if (signal_.open()) {
-            const uint64_t one = 1;
-            (void)!::write(signal_.get(), &one, sizeof(one));
+            base::notify(signal_.get());
         }
     }
     [[nodiscard]] bool shown() const { return shown_.load(); }

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 
 #include "rsockets/log.hpp"
+#include "rsockets/pause.hpp"
 
 namespace rsockets {
 
@@ -50,6 +51,12 @@ int logged(int ret) {
         log(Level::info, "a connection cannot be made: %s", fi_strerror(-ret));
     }
     return ret;
+}
+
+// One that each endpoint of the provider has, with a value of this type: reading it cannot fail.
+template <class T> void read_option(fid_ep& ep, int name, T& value) {
+    size_t length = sizeof(value);
+    fi_getopt(&ep.fid, FI_OPT_ENDPOINT, name, &value, &length);
 }
 
 // Whether no data moves any more on a connection that was polled with this result.
@@ -100,8 +107,7 @@ int Connection::make(Transport& transport, fi_info& info, EventHandler* handler,
     if ((ret = fi_enable(ep)) != 0 || (ret = fi_control(&ep->fid, FI_GETWAIT, &made.wait_fd_)) != 0) {
         return ret;
     }
-    size_t length = sizeof(made.user_timeout_);
-    (void)fi_getopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_USER_TIMEOUT, &made.user_timeout_, &length);
+    read_option(*ep, FI_OPT_RSTREAM_USER_TIMEOUT, made.user_timeout_);
     const uint64_t core = made.status().flags;
     made.by_calls_ = (core & FI_RSTREAM_MANUAL) != 0;
     made.kernel_ports_ = (core & FI_RSTREAM_KERNEL_PORTS) != 0;
@@ -185,8 +191,7 @@ ssize_t Connection::poll_space() {
 
 fi_rstream_status Connection::status() const {
     fi_rstream_status status{};
-    size_t length = sizeof(status);
-    (void)fi_getopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_STATUS, &status, &length);
+    read_option(*ep_, FI_OPT_RSTREAM_STATUS, status);
     return status;
 }
 
@@ -224,9 +229,10 @@ ssize_t Connection::write_map(const void* buffer, size_t length, int64_t offset,
     return n;
 }
 
-int Connection::end_sending() { return fi_shutdown(ep_.get(), FI_RSTREAM_SHUT_WR); }
+// An endpoint whose connection was lost has nothing to end.
+void Connection::end_sending() { fi_shutdown(ep_.get(), FI_RSTREAM_SHUT_WR); }
 
-int Connection::end_both() { return fi_shutdown(ep_.get(), 0); }
+void Connection::end_both() { fi_shutdown(ep_.get(), 0); }
 
 bool Connection::all_sent() {
     const ssize_t more = poll_bytes();
@@ -244,8 +250,7 @@ bool Connection::delivered() {
 
 void Connection::wait_a_moment() {
     if (may_sleep()) {
-        pollfd fd{wait_fd_, POLLIN, 0};
-        (void)::poll(&fd, 1, 10);
+        pause_until_readable(wait_fd_, 10);
     }
 }
 
@@ -257,11 +262,11 @@ int Connection::wait_a_moment(const HeldSignals& signals) {
     return may_sleep() ? signals.sleep_uncancelled(&fd, 1, &moment) : signals.sleep_uncancelled(nullptr, 0, &turn);
 }
 
-int Connection::abort() { return fi_shutdown(ep_.get(), FI_RSTREAM_ABORT); }
+void Connection::abort() { fi_shutdown(ep_.get(), FI_RSTREAM_ABORT); }
 
 void Connection::set_linger(std::chrono::seconds time) {
     const size_t milliseconds = 1000 * static_cast<size_t>(std::min(time, longest_linger).count());
-    (void)fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_LINGER, &milliseconds, sizeof(milliseconds));
+    fi_setopt(&ep_->fid, FI_OPT_ENDPOINT, FI_OPT_RSTREAM_LINGER, &milliseconds, sizeof(milliseconds));
 }
 
 int Connection::set_keepalive(const Keepalive& keepalive) {
@@ -296,8 +301,7 @@ Address Connection::name() const {
 Sizes Connection::sizes() const {
     Sizes sizes;
     for (const Option& option : options) {
-        size_t length = sizeof(size_t);
-        (void)fi_getopt(&ep_->fid, FI_OPT_ENDPOINT, option.name, &(sizes.*option.member), &length);
+        read_option(*ep_, option.name, sizes.*option.member);
     }
     return sizes;
 }

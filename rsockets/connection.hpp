@@ -79,9 +79,9 @@ class Connection {
     // The same for a thread of the program. -EINTR: a signal has come.
     int wait_a_moment(const HeldSignals& signals);
 
-    int end_sending();
-    int end_both();
-    int abort();
+    void end_sending();
+    void end_both();
+    void abort();
     // After the return, no event handler is called.
     void forget_target();
     // How long closing may wait for sent data.

@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include "base/eventfd.hpp"
 #include "rsockets/call.hpp"
 #include "rsockets/fd_table.hpp"
 #include "rsockets/library.hpp"
@@ -83,8 +84,7 @@ void EpollSet::Interest::queue() {
     set_.notified_.push_back(id_);
     notified_ = true;
     if (set_.notified_.size() == 1) {
-        const uint64_t one = 1;
-        (void)!::write(set_.wake_.get(), &one, sizeof(one));
+        base::notify(set_.wake_.get());
     }
 }
 
@@ -135,8 +135,7 @@ void EpollSet::hang_up() {
     gone.swap(interests_);
     const Guard notified_lock(notified_mutex_); // nothing is left that a set around this one could report
     notified_.clear();
-    uint64_t count = 0;
-    (void)!::read(wake_.get(), &count, sizeof(count));
+    base::consume_notifications(wake_.get());
 }
 
 int EpollSet::control(int set_fd, int operation, int fd, const epoll_event* event) {
@@ -253,14 +252,17 @@ int EpollSet::add(int fd, const Ref<Object>& object, const epoll_event& event) {
     return 0;
 }
 
+void EpollSet::watch_nested(const Interest& interest, uint32_t wanted) {
+    if (epoll_event watch = watching_nested(interest.id_, wanted); interest.nested_ != nullptr) {
+        epoll_ctl(kernel_.get(), EPOLL_CTL_MOD, interest.watched_.load(), &watch);
+    }
+}
+
 int EpollSet::modify(Interest& interest, const epoll_event& event) {
     if ((interest.wanted_.events & EPOLLEXCLUSIVE) != 0) {
         return -EINVAL;
     }
-    if (interest.nested_ != nullptr) {
-        epoll_event watch = watching_nested(interest.id_, event.events);
-        (void)epoll_ctl(kernel_.get(), EPOLL_CTL_MOD, interest.watched_.load(), &watch);
-    }
+    watch_nested(interest, event.events);
     interest.wanted_ = event;
     interest.disabled_ = false;
     interest.reported_ = 0;
@@ -316,8 +318,7 @@ void EpollSet::take_heard() {
         const Guard lock(notified_mutex_);
         collected_.swap(notified_);
         if (!collected_.empty()) {
-            uint64_t count = 0;
-            (void)!::read(wake_.get(), &count, sizeof(count));
+            base::consume_notifications(wake_.get());
         }
         for (const uint64_t id : collected_) {
             if (const auto found = by_id_.find(id); found != by_id_.end()) {
@@ -467,9 +468,8 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
             events[count].data = interest.wanted_.data;
             ++count;
             interest.disabled_ = (interest.wanted_.events & EPOLLONESHOT) != 0;
-            if (interest.disabled_ && interest.nested_ != nullptr) {
-                epoll_event watch = watching_nested(interest.id_, 0);
-                (void)epoll_ctl(kernel_.get(), EPOLL_CTL_MOD, interest.watched_.load(), &watch);
+            if (interest.disabled_) {
+                watch_nested(interest, 0);
             }
             if ((interest.wanted_.events & EPOLLET) == 0 || interest.disabled_) {
                 make_candidate(interest); // it may still be ready next time

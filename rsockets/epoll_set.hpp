@@ -86,6 +86,8 @@ class EpollSet final : public Object {
 
     EpollSet() : Object(own_kind) {}
     int add(int fd, const Ref<Object>& object, const epoll_event& event) RSOCKET_REQUIRES(mutex_);
+    // If it is a set. One that is being closed is not watched any more, and reports nothing more.
+    void watch_nested(const Interest& interest, uint32_t wanted) RSOCKET_REQUIRES(mutex_);
     int modify(Interest& interest, const epoll_event& event) RSOCKET_REQUIRES(mutex_);
     void erase(const Key& key) RSOCKET_REQUIRES(mutex_);
     void drop_closed() RSOCKET_REQUIRES(mutex_);

@@ -56,10 +56,10 @@ Slot* make_slot(int fd) {
     }
     auto& place = chunks[number / chunk_size];
     if (place.load(std::memory_order_acquire) == nullptr) {
-        std::unique_ptr<Chunk> made(new (std::nothrow) Chunk);
+        auto* const made = new (std::nothrow) Chunk;
         Chunk* none = nullptr;
-        if (made && place.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel)) {
-            (void)made.release();
+        if (made != nullptr && !place.compare_exchange_strong(none, made, std::memory_order_acq_rel)) {
+            delete made; // another thread was first
         }
     }
     return slot_of(fd);

@@ -39,12 +39,11 @@ Library& Library::get() {
     if (Library* made = library.load(std::memory_order_acquire)) {
         return *made;
     }
-    static const bool registered = [] {
+    [[maybe_unused]] static const bool registered = [] {
         atexit(at_exit);
         pthread_atfork(nullptr, nullptr, after_fork_in_child);
         return true;
     }();
-    (void)registered;
     auto* made = new Library;
     library.store(made, std::memory_order_release);
     return *made;
@@ -74,7 +73,7 @@ int Library::transport_for(fi_info& info, Transport*& out) {
         // The first verbs domain makes libfabric rewrite libc's munmap and others in place (its memhooks): no thread of
         // ours may run one of them meanwhile. A failure to open it is reported to later users.
         fid_domain* first = nullptr;
-        (void)out->domain(info, first);
+        out->domain(info, first);
     }
     if (const int error = service_.start(); error != 0) {
         return -error;

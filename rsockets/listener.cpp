@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/eventfd.hpp"
 #include "rsockets/provider.hpp"
 #include "rsockets/socket.hpp"
 
@@ -82,7 +83,8 @@ Address Listener::name() const {
     return found;
 }
 
-void Listener::refuse(const fi_info& request) { (void)fi_reject(pep_.get(), request.handle, nullptr, 0); }
+// The peer may have given up meanwhile.
+void Listener::refuse(const fi_info& request) { fi_reject(pep_.get(), request.handle, nullptr, 0); }
 
 void Listener::wait_for_space(base::Info request) {
     if (requests_.size() < most_waiting) {
@@ -146,12 +148,7 @@ void Listener::update_signal() {
     if (any == std::exchange(signaled_, any)) {
         return;
     }
-    uint64_t count = 1;
-    if (any) {
-        (void)!::write(signal_.get(), &count, sizeof(count));
-    } else {
-        (void)!::read(signal_.get(), &count, sizeof(count));
-    }
+    any ? base::notify(signal_.get()) : base::consume_notifications(signal_.get());
 }
 
 } // namespace rsockets

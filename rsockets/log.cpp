@@ -30,6 +30,12 @@ int wanted_level() {
     return level;
 }
 
+// In one call, so that lines of threads do not interleave. What cannot be written is lost: there is no other place to
+// report it.
+void write_line(const char* line, size_t length) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line, length);
+}
+
 } // namespace
 
 bool logs(Level level) { return static_cast<int>(level) <= wanted_level(); }
@@ -51,7 +57,7 @@ void log(Level level, const char* format, ...) {
     va_end(args);
     size_t length = static_cast<size_t>(head) + (body < 0 ? 0 : std::min<size_t>(static_cast<size_t>(body), space - 1));
     line[length++] = '\n';
-    (void)!::write(STDERR_FILENO, line.data(), length); // one call, so that lines of threads do not interleave
+    write_line(line.data(), length);
     errno = saved;
 }
 

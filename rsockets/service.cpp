@@ -15,9 +15,11 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 
+#include "base/eventfd.hpp"
 #include "rsockets/connection.hpp"
 #include "rsockets/library.hpp"
 #include "rsockets/log.hpp"
+#include "rsockets/pause.hpp"
 #include "rsockets/socket.hpp"
 #include "rsockets/transport.hpp"
 
@@ -90,10 +92,7 @@ void Service::stop() {
     }
 }
 
-void Service::wake() {
-    const uint64_t one = 1;
-    (void)!::write(wake_fd_.get(), &one, sizeof(one));
-}
+void Service::wake() { base::notify(wake_fd_.get()); }
 
 void Service::end_rest() {
     if (resting_.load()) {
@@ -150,8 +149,7 @@ void Service::run() {
             take_turn(data);
         } catch (const std::bad_alloc&) { // the program may free some
             log(Level::warn, "no memory: the library's thread rests");
-            pollfd wake{wake_fd_.get(), POLLIN, 0};
-            (void)::poll(&wake, 1, rest);
+            pause_until_readable(wake_fd_.get(), rest);
         }
     }
 }
@@ -308,8 +306,7 @@ void Service::sleep(bool resting, int map_rest, bool tending, bool& data) {
         }
     }
     if (fds[0].revents != 0) {
-        uint64_t count = 0;
-        (void)!::read(wake_fd_.get(), &count, sizeof(count));
+        base::consume_notifications(wake_fd_.get());
     }
 }
 

@@ -224,6 +224,7 @@ class Socket final : public Object, private EventHandler {
     void note_sleep();
 
     // socket_options.cpp
+    // 0, or -FI_E*, which is logged: without probes, the connection works.
     int apply_keepalive(Connection& connection) const RSOCKET_REQUIRES(mutex_);
     int take_effect(const Option& option) RSOCKET_REQUIRES(mutex_);
     [[nodiscard]] size_t size_of(const Option& option) const RSOCKET_REQUIRES(mutex_);

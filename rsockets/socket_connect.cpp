@@ -244,7 +244,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt, SetupAtte
         if (!under_way(attempt)) {
             return ECONNABORTED; // another thread has cancelled it
         }
-        (void)apply_keepalive(opened);
+        apply_keepalive(opened);
         connections_.add(std::move(made));
         epoll_event event{};
         event.events = EPOLLIN;
@@ -264,7 +264,7 @@ int Socket::start_connect(int fd, const Address& to, uint64_t attempt, SetupAtte
     }
     ret = opened.connect(to);
     if (ret == 0 && connection() != &opened) { // another thread has cancelled it before this connect
-        (void)opened.abort();
+        opened.abort();
         return ECONNABORTED;
     }
     return ret < 0 ? -ret : 0;

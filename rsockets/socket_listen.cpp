@@ -110,7 +110,7 @@ void Socket::stop_listening(const Listener* only) {
     }
     // These will never be accepted: as with TCP, their connections are reset.
     for (const Ref<Socket>& child : gone->ready()) {
-        (void)child->connection()->abort();
+        child->connection()->abort();
     }
     gone.reset();
     wait_queue_.notify_all();
@@ -203,7 +203,7 @@ int Socket::open_child(const Ref<Socket>& child, fi_info& request, std::unique_p
     Connection& opened = *connection;
     {
         const Guard lock(child->mutex_);
-        (void)child->apply_keepalive(opened);
+        child->apply_keepalive(opened);
         child->connections_.add(std::move(connection));
     }
     return opened.accept();
@@ -278,7 +278,7 @@ void Socket::put_back(const Ref<Socket>& accepted) {
         }
     }
     if (!listens) {
-        (void)accepted->connection()->abort();
+        accepted->connection()->abort();
     }
     wait_queue_.notify_all();
 }

@@ -40,7 +40,7 @@ int Socket::unmap(void* buffer, size_t length) {
         bool due = true;
         ~Withdrawal() {
             if (due) {
-                (void)make();
+                make();
             }
         }
         bool make() { // true: the iomap has just ended

@@ -167,12 +167,12 @@ void Transport::finish(const Deadline& deadline) {
         timespec storage{};
         const timespec* left = deadline.left(storage);
         size_t wait = left != nullptr ? static_cast<size_t>(left->tv_sec * 1000 + left->tv_nsec / 1000000) : 0;
-        (void)fi_control(&domain->fid, FI_OPT_RSTREAM_LINGER, &wait);
+        fid_domain* const ended = domain.release();
+        fi_control(&ended->fid, FI_OPT_RSTREAM_LINGER, &wait);
         // A domain that is still in use cannot be closed, and its connections were shut down by now.
-        if (fi_close(&domain->fid) == -FI_EBUSY) {
+        if (fi_close(&ended->fid) == -FI_EBUSY) {
             log(Level::debug, "domain %s is still in use", name.c_str());
         }
-        (void)domain.release();
     }
 }
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/descriptor.hpp"
+#include "base/eventfd.hpp"
 #include "rsockets/call.hpp"
 
 namespace rsockets {
@@ -100,8 +101,7 @@ void Sleeper::wait_on(WaitQueue& wait_queue) {
 
 void Sleeper::notify() {
     if (!notified_.exchange(true)) {
-        const uint64_t one = 1;
-        (void)!::write(fd_, &one, sizeof(one));
+        base::notify(fd_);
     }
 }
 
@@ -128,6 +128,12 @@ Deadline Deadline::in(std::chrono::nanoseconds time) {
         deadline.at_ = now + time;
     }
     return deadline;
+}
+
+timespec Deadline::left() const {
+    timespec storage{};
+    const timespec* const limited = left(storage);
+    return limited != nullptr ? *limited : timespec{};
 }
 
 const timespec* Deadline::left(timespec& storage, std::optional<std::chrono::nanoseconds> most) const {

@@ -77,7 +77,9 @@ class Deadline {
 
     [[nodiscard]] bool passed() const { return at_ && Clock::now() >= *at_; }
     [[nodiscard]] bool limited() const { return at_.has_value(); }
-    // The time left, for ppoll: null if there is no limit. At most `most`, if given.
+    // The time left; of a deadline that is limited.
+    [[nodiscard]] timespec left() const;
+    // The same for ppoll: null if there is no limit. At most `most`, if given.
     const timespec* left(timespec& storage, std::optional<std::chrono::nanoseconds> most = {}) const;
 
   private:

@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/eventfd.hpp"
 #include "util/common/failure.hpp"
 
 namespace util {
@@ -20,8 +21,7 @@ int interrupt_fd = -1; // written by the signal handler, to wake poll()
 
 void on_signal(int /*signal*/) {
     const int saved = errno;
-    const uint64_t one = 1;
-    (void)!write(interrupt_fd, &one, sizeof(one));
+    base::notify(interrupt_fd);
     errno = saved;
 }
 

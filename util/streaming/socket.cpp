@@ -254,7 +254,7 @@ bool Socket::ended() {
 }
 
 void Socket::shut() {
-    (void)calls_->shutdown(fd_, SHUT_RDWR); // fails if the peer disconnected first
+    calls_->shutdown(fd_, SHUT_RDWR); // fails if the peer disconnected first
 }
 
 } // namespace streaming

@@ -35,7 +35,7 @@ template <class Number> bool find_number(std::string_view line, std::string_view
 bool WatchList::read(std::vector<Watched>& out) {
     if (!file_.open()) {
         char path[64];
-        (void)snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", set_);
+        snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", set_);
         file_ = base::Descriptor(::open(path, O_RDONLY | O_CLOEXEC));
         if (!file_.open()) {
             return false;
@@ -77,12 +77,12 @@ bool is_epoll_set(int fd) {
     constexpr std::string_view wanted = "anon_inode:[eventpoll]";
     char path[64];
     char target[wanted.size() + 1];
-    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     const ssize_t length = readlink(path, target, sizeof(target));
     return length >= 0 && std::string_view(target, static_cast<size_t>(length)) == wanted;
 }
 
-bool close_on_exec(int fd) { return fcntl(fd, F_SETFD, FD_CLOEXEC) == 0; }
+void close_on_exec(int fd) { fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
 int socket_protocol(int fd) {
     int protocol = -1;
@@ -95,12 +95,12 @@ int close_queue_on_exec(int wait_fd) {
     std::vector<Watched> members;
     WatchList list(wait_fd);
     if (!list.read(members) || !list.closes_on_exec()) {
-        (void)close_on_exec(wait_fd);
+        close_on_exec(wait_fd);
     }
     const size_t own = members.size();
     for (size_t i = 0; i < members.size(); ++i) {
         const Watched one = members[i]; // a copy: `members` may grow below
-        (void)close_on_exec(one.fd);
+        close_on_exec(one.fd);
         const int protocol = socket_protocol(one.fd);
         if (protocol == IPPROTO_TCP) {
             found = i < own ? one.fd : found; // from `own` on: sockets of other connections too
@@ -108,11 +108,11 @@ int close_queue_on_exec(int wait_fd) {
             Inode inode{one.inode, one.device};
             if (inode.number != 0 || find_inode(one.fd, inode)) {
                 if (const int other = other_end(one.fd, inode); other >= 0) {
-                    (void)close_on_exec(other);
+                    close_on_exec(other);
                 }
             }
         } else if (is_epoll_set(one.fd)) { // libfabric 1.19 and later: a set that connections share
-            (void)watched_by(one.fd, members);
+            watched_by(one.fd, members);
         }
     }
     return found;

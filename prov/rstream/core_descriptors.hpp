@@ -53,6 +53,6 @@ int close_queue_on_exec(int wait_fd);
 // `open_fd` is any open fd.
 int next_descriptor(int open_fd);
 
-bool close_on_exec(int fd);
+void close_on_exec(int fd); // an open one, with which that cannot fail
 
 } // namespace rstream

@@ -70,7 +70,8 @@ template <class Who> class Deadlines {
         constexpr int64_t second = 1000000000;
         const int64_t at = std::chrono::nanoseconds(first.time_since_epoch()).count();
         const itimerspec time{{0, 0}, {at / second, at % second}};
-        (void)timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &time, nullptr);
+        // It is the own timer, and no time of this clock is negative: this cannot fail.
+        timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &time, nullptr);
     }
 
     base::Descriptor timer_;

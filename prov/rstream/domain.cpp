@@ -187,7 +187,7 @@ bool Domain::finish_lingering() {
 // for them afterwards.
 int Domain::close() {
     if (users_.load(std::memory_order_acquire) != 0) {
-        (void)finish_lingering();
+        finish_lingering();
         return -FI_EBUSY;
     }
     fabric_.remove(this); // first: after this no other thread reaps

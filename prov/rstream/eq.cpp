@@ -14,6 +14,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/eventfd.hpp"
 #include "prov/rstream/fabric.hpp"
 #include "prov/rstream/log.hpp"
 
@@ -133,8 +134,7 @@ void EventQueue::show() {
         return;
     }
     signaled_ = wanted;
-    uint64_t count = 1;
-    (void)!(wanted ? ::write(signal_fd_, &count, sizeof(count)) : ::read(signal_fd_, &count, sizeof(count)));
+    wanted ? base::notify(signal_fd_) : base::consume_notifications(signal_fd_);
 }
 
 // Another thread may sleep on fds that were dropped, and would not wake for further activity.
@@ -219,9 +219,12 @@ ssize_t EventQueue::read(uint32_t* event, void* buf, size_t len, uint64_t flags,
     }
     const size_t length = std::min(len, front.bytes.size());
     *event = front.event;
+    const bool consumes = (flags & FI_PEEK) == 0;
+    if (front.cm && consumes) { // the caller owns it from now on
+        reinterpret_cast<fi_eq_cm_entry*>(front.bytes.data())->info = front.info.release();
+    }
     memcpy(buf, front.bytes.data(), length);
-    if ((flags & FI_PEEK) == 0) {
-        (void)front.info.release(); // the caller owns it now
+    if (consumes) {
         pop_front();
     }
     return static_cast<ssize_t>(length);

@@ -95,7 +95,7 @@ void EventDispatcher::remove(AnyFid* core_fid, EventHandler* handler) {
     pollfd event{core_fd_, POLLIN, 0};
     int rounds = 0;
     do {
-        (void)drain(core_.get());
+        drain(core_.get());
         // Without fi_trywait, the fd stays readable after any event.
     } while (++rounds < most_rounds && (fi_trywait(core_fabric_, &core, 1) != 0 || poll(&event, 1, 0) > 0));
     forget(core_fid, handler);
@@ -134,7 +134,7 @@ void EventDispatcher::run_queues() {
 
 EventDispatcher::Ran EventDispatcher::run() {
     const std::lock_guard lock(mutex_);
-    (void)drain(core_.get());
+    drain(core_.get());
     run_deadlines();
     run_queues();
     Ran ran;

@@ -26,10 +26,14 @@ bool listens(int fd) {
     return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &length) == 0 && value == 1;
 }
 
+// An open socket: this cannot fail.
 void do_not_block(int fd) {
     int on = 1;
-    (void)ioctl(fd, FIONBIO, &on);
+    ioctl(fd, FIONBIO, &on);
 }
+
+// Fails if it is not connected any more, or does not listen: then there is nothing to end.
+void end_both_directions(int fd) { ::shutdown(fd, SHUT_RDWR); }
 
 // Whether the core can read its request without blocking, or sees that there is none: a header of 32 bytes, whose third
 // and fourth byte are the length of the rest.
@@ -152,7 +156,7 @@ Handshakes::Found Handshakes::check(Time now) {
     std::sort(present.begin(), present.end(), [](const auto& a, const auto& b) { return a.since < b.since; });
     for (const Member& member : unknown) {
         const int fd = member.watched.fd;
-        (void)close_on_exec(fd);
+        close_on_exec(fd);
         const bool stream = socket_protocol(fd) == IPPROTO_TCP;
         if (stream && (listener_ >= 0 || !listens(fd))) { // the queue has one listener
             if (member.set != sets_.front().set()) {
@@ -195,7 +199,7 @@ Handshakes::Found Handshakes::check(Time now) {
 void Handshakes::end(Handshake& handshake) {
     constexpr int max_pieces = 64; // max of a receive buffer; limited, as the sender may be faster
     char scratch[16384];
-    (void)::shutdown(handshake.fd, SHUT_RDWR);
+    end_both_directions(handshake.fd);
     if (handshake.set >= 0) {
         give_back(handshake);
     }
@@ -222,7 +226,7 @@ void Handshakes::end_all() {
 
 void Handshakes::stop_listening() {
     if (listener_ >= 0) {
-        (void)::shutdown(listener_, SHUT_RDWR);
+        end_both_directions(listener_);
     }
 }
 

@@ -53,13 +53,13 @@ class BlockedThreads {
     }
     [[nodiscard]] bool contain_caller() { return find(self()) != nullptr; }
     // The calling thread may sleep from here on, or is awake.
-    void sleep() { (void)replace_own(self() | sleeping); }
-    void awake() { (void)replace_own(self()); }
+    void sleep() { replace_own(self() | sleeping); }
+    void awake() { replace_own(self()); }
     // None counts as asleep any more.
     void wake_all() {
         for (std::atomic<uintptr_t>& one : threads_) {
             if (uintptr_t found = one.load(); asleep(found)) {
-                (void)one.compare_exchange_strong(found, found & ~sleeping);
+                one.compare_exchange_strong(found, found & ~sleeping);
             }
         }
         unknown_.store(false);

@@ -127,7 +127,7 @@ int Stream::try_wait() {
         // Its queue reports nothing new. With libfabric 1.19 and later, its fd stays readable until it is empty, and
         // asked.
         completions_.drop();
-        (void)core_.try_wait(true);
+        core_.try_wait(true);
         return 0;
     }
     const int ret = try_wait_core();

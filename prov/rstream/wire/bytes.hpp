@@ -37,6 +37,7 @@ class Reader {
         }
         return value;
     }
+    void skip(size_t bytes) { at_ += bytes; }
 
   private:
     std::span<const std::byte> in_;

@@ -77,7 +77,7 @@ std::optional<Reject> Reject::parse(std::span<const std::byte> data) {
     if (r.get<uint32_t>() != magic) {
         return std::nullopt;
     }
-    (void)r.get<uint8_t>(); // any version: the rejection by a peer of another one must stay readable
+    r.skip(sizeof(uint8_t)); // any version: the rejection by a peer of another one must stay readable
     Reject reject;
     const auto reason = r.get<uint8_t>();
     reject.reason = reason <= static_cast<uint8_t>(Reason::resources) ? static_cast<Reason>(reason) : Reason::resources;

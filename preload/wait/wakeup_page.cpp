@@ -58,7 +58,7 @@ void WakeupPage::leave_to_parent(WakeupPage* page) {
     if (page != nullptr) {
         // If there is no memory, the parent's page stays, and a late user of it wakes a thread of the parent for
         // nothing.
-        mmap(page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        sys::call(SYS_mmap, page, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     }
 }
 

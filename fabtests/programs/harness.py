@@ -152,6 +152,8 @@ class Program:
                 full["RSPRELOAD_EXPLAIN"] = self.records_path
                 full["RSPRELOAD_LOG"] = self.log_path
             argv = [trial.suite.rsrun, *trial.rsrun_options, "--"] + argv
+        elif rsrun:
+            argv = trial.prefix + argv
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.process = subprocess.Popen(argv, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err, env=full,
                                             cwd=trial.folder, start_new_session=True,
@@ -221,6 +223,8 @@ class Trial:
         os.chmod(self.folder, 0o755)
         self.port = self.free_port()
         self.rsrun_options = ["--path", "fabric", "--core", suite.core] if suite.over_fabric else []
+        self.prefix = []  # what programs are run by in a run that is not under rsrun
+        self.listens_by_rdma = False  # servers do so by the RDMA CM, and perhaps not on the kernel's TCP
         self.deadline = time.monotonic() + tried.limit * suite.patience
         self.programs = []
         self.environment = {}  # of programs whose sockets are meant
@@ -280,13 +284,19 @@ class Trial:
         return server
 
     def wait_for_listener(self, server, port=None):
-        while not sockets_of_port(port or self.port, "0A"):
+        while not self.is_listening(port or self.port):
             if server.process.poll():
                 raise Failed("%s ended with %d before it listened: %s" %
                              (server.label, server.process.returncode, server.last_words()))
             if time.monotonic() > self.deadline:
                 raise Failed("%s does not listen: %s" % (server.label, server.last_words()))
             time.sleep(0.02)
+
+    def is_listening(self, port):
+        if not self.listens_by_rdma:
+            return bool(sockets_of_port(port, "0A"))
+        shown = subprocess.run(["rdma", "resource", "show", "cm_id"], stdout=subprocess.PIPE, text=True, check=False).stdout
+        return any(":%d " % port in line and "LISTEN" in line for line in shown.splitlines())
 
     def wait_until(self, condition, what):
         while not condition():

@@ -133,14 +133,37 @@ bool Worker::watch_wakeup(wakeup::Id id, uint64_t mark) const {
 void Worker::unwatch(int fd) { repoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
 
 void Worker::attend(const path::Segment& segment, unsigned end) {
-    notify({segment.service[end].load(), segment.token, 0});
+    queue({segment.service[end].load(), segment.token, 0});
 }
 
 void Worker::wake(path::Segment& segment, unsigned end, uint64_t id) {
-    if (wakeup::wake(id, user_)) {
-        return;
+    queue({segment.service[end].load(), segment.token, id});
+}
+
+// A thread that is woken often takes this one's processor at once. So what arrives for several connections of a program
+// is all there when its thread runs, and wakes it once.
+void Worker::queue(const Notice& notice) {
+    constexpr uint64_t longest_ns = 50 * 1000UL;
+    const auto is_same = [&](const Notice& other) { return notice.id != 0 ? other.id == notice.id : other == notice; };
+    const uint64_t now = sys::now_ns();
+    if (queued_.empty()) {
+        queued_at_ = now;
     }
-    notify({segment.service[end].load(), segment.token, id});
+    if (std::none_of(queued_.begin(), queued_.end(), is_same)) {
+        queued_.push_back(notice);
+    }
+    if (now - queued_at_ > longest_ns) {
+        notify_queued();
+    }
+}
+
+void Worker::notify_queued() {
+    for (const Notice& notice : queued_) {
+        if (notice.id == 0 || !wakeup::wake(notice.id, user_)) {
+            notify(notice);
+        }
+    }
+    queued_.clear();
 }
 
 // An inbox has space for a few messages only (net.unix.max_dgram_qlen), each about one connection: a lost one leaves a
@@ -236,6 +259,7 @@ bool Worker::progress_busy() {
             moved = true;
         }
     }
+    notify_queued();
     forget_ended();
     return moved;
 }
@@ -249,6 +273,7 @@ bool Worker::poll_busy() {
             moved = true;
         }
     }
+    notify_queued();
     forget_ended();
     return moved;
 }
@@ -499,6 +524,7 @@ void Worker::run() {
         for (int i = 0; i < n; ++i) {
             on_event(events[static_cast<size_t>(i)].data.u64, events[static_cast<size_t>(i)].events, now_);
         }
+        notify_queued();
         for (const Served* one : busy_) {
             one->link->on_time(now_);
         }

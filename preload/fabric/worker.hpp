@@ -70,6 +70,8 @@ class Worker final : public LinkOwner {
         uint64_t id = 0; // 0: attend to the connection; else the waiter to wake
         bool operator==(const Notice&) const = default;
     };
+    void queue(const Notice& notice);
+    void notify_queued();
     void notify(const Notice& notice);
     void notify_again();
 
@@ -85,6 +87,8 @@ class Worker final : public LinkOwner {
     uint64_t next_check_ = UINT64_MAX;
     uint64_t next_idle_ = 0; // when busy links are next checked for being idle
     OtherDevices other_devices_;
+    std::vector<Notice> queued_;                 // until this round over the links ends
+    uint64_t queued_at_ = 0;                     // the first of them
     std::vector<Notice> unsent_;                 // the service's inbox was full
     std::unordered_map<uint64_t, Served> links_; // by token
     std::vector<Served*> busy_;

@@ -436,6 +436,22 @@ bool EpollSet::arm(Interest& interest) {
     return interest.disabled_ || interest.socket_->may_sleep(interest);
 }
 
+// Of one whose events were just stored: it may still be ready next time.
+bool EpollSet::stays_candidate(Interest& interest, bool others_wait, bool heard) {
+    interest.disabled_ = (interest.wanted_.events & EPOLLONESHOT) != 0;
+    if (interest.disabled_) {
+        watch_nested(interest, 0);
+    }
+    if ((interest.wanted_.events & EPOLLET) != 0 && !interest.disabled_) {
+        return false;
+    }
+    make_candidate(interest);
+    if (others_wait && !interest.disabled_ && (heard || !interest.watched_by_kernel())) {
+        interest.queue(); // of a listener, for example; else the kernel goes on to report it
+    }
+    return true;
+}
+
 // Stores the events of candidates. The kernel watches those that have none. others_wait: other threads may sleep, and
 // this one uses up what has told of the events. at_once: this is not repeated before the call returns.
 int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, bool at_once, bool& may_sleep) {
@@ -462,30 +478,30 @@ int EpollSet::poll_candidates(epoll_event* events, int most, bool others_wait, b
             make_candidate(interest); // a thread that waits in it may have used up what tells of its events
         }
         const bool heard = std::exchange(interest.heard_, false);
-        const uint32_t found = events_of(interest);
-        if (edge(interest, found, true)) {
-            events[count].events = found;
-            events[count].data = interest.wanted_.data;
-            ++count;
-            interest.disabled_ = (interest.wanted_.events & EPOLLONESHOT) != 0;
-            if (interest.disabled_) {
-                watch_nested(interest, 0);
-            }
-            if ((interest.wanted_.events & EPOLLET) == 0 || interest.disabled_) {
-                make_candidate(interest); // it may still be ready next time
-                if (others_wait && !interest.disabled_ && (heard || !interest.watched_by_kernel())) {
-                    interest.queue(); // of a listener, for example; else the kernel goes on to report it
+        // What kept it from being armed is consumed, and was often all that there was: then it need not be told of.
+        int attempts = at_once ? 2 : 1;
+        do {
+            const uint32_t found = events_of(interest);
+            if (edge(interest, found, true)) {
+                events[count].events = found;
+                events[count].data = interest.wanted_.data;
+                ++count;
+                attempts = 1;
+                if (stays_candidate(interest, others_wait, heard)) {
+                    break;
                 }
-                continue;
             }
-        }
-        if (!arm(interest)) {
-            make_candidate(interest);
-            may_sleep = false;
-            if (at_once) {
-                interest.queue(); // the caller may sleep on the set's descriptor next
+            if (arm(interest)) {
+                break;
             }
-        }
+            if (--attempts == 0) {
+                make_candidate(interest);
+                may_sleep = false;
+                if (at_once) {
+                    interest.queue(); // the caller may sleep on the set's descriptor next
+                }
+            }
+        } while (attempts != 0);
     }
     return count;
 }

@@ -101,6 +101,7 @@ class EpollSet final : public Object {
     static bool edge(Interest& interest, uint32_t events, bool take);
     bool arm(Interest& interest) RSOCKET_REQUIRES(mutex_);
     void kernel_reports(uint64_t id) RSOCKET_REQUIRES(mutex_);
+    bool stays_candidate(Interest& interest, bool others_wait, bool heard) RSOCKET_REQUIRES(mutex_);
     int poll_candidates(epoll_event* events, int most, bool others_wait, bool at_once, bool& may_sleep)
         RSOCKET_REQUIRES(mutex_);
     int control_ours(int operation, int fd, const Ref<Object>& object, const epoll_event* event);

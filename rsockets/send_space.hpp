@@ -20,6 +20,13 @@ struct SendSpace {
     std::atomic<int> waiters{0};      // threads in a sending call that found no space
     std::atomic<uint64_t> starved{0}; // times that no space was found
     std::atomic<bool> polled{false};  // a poll has reported no space
+    std::atomic<uint64_t> told{0};    // `starved`, when waiters were last told of space that another call has found
+
+    // Whether a call or a waiter has found no space since that was last asked, or still waits for it.
+    bool is_awaited() {
+        const uint64_t now = starved.load();
+        return told.exchange(now) != now || polled.load() || waiters.load() > 0;
+    }
 };
 
 // A sending call: `begin` before each attempt, `end` after it.

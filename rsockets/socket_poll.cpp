@@ -156,7 +156,7 @@ bool Socket::may_sleep(const Waiter& waiter) {
     }
     // The endpoint has events. If no caller has polled for them, they are consumed here, or it would stay signalled.
     present->progress_receive();
-    if (present->status().writable != 0 && present->poll_space() > 0) {
+    if (present->status().writable != 0 && present->poll_space() > 0 && send_space_.is_awaited()) {
         wait_queue_.notify_all();
     }
     return false;

@@ -127,6 +127,7 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     [[nodiscard]] bool request_used() const { return core_.request_used(); }
 
     void progress() override;
+    void advance(); // the same, and nobody is woken for what it finds
     int arm() override;
     void on_deadline() override;
     void on_core_event(uint32_t event, const fi_eq_cm_entry& entry, std::span<const std::byte> data) override;
@@ -159,9 +160,11 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     bool give_up();
 
     // stream_progress.cpp
+    bool events_due();
     void take_core_events();
     int try_wait_core();
     void wake_waiters();
+    [[nodiscard]] bool waiters_are_due() const;
     void check_liveness();
     [[nodiscard]] Keepalive::WatchTimer watch_timer();
 
@@ -190,7 +193,8 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     Iomap iomap_;
     Readiness readiness_;
     WaitSet wait_set_;
-    std::atomic<bool> may_have_slept_{false}; // a thread, on the wait set, since data was last found
+    std::atomic<bool> may_have_slept_{false};     // a thread, on the wait set, since data was last found
+    std::atomic<bool> woken_without_data_{false}; // it was woken, and no data was found since
     Keepalive keepalive_;
     IdleTimer idle_timer_;
     Transmit transmit_;

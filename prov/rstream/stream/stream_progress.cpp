@@ -16,6 +16,11 @@ using Clock = std::chrono::steady_clock;
 } // namespace
 
 void Stream::progress() {
+    advance();
+    wake_waiters();
+}
+
+void Stream::advance() {
     if (const State state = lifecycle_.state(); state != State::connected) {
         if (awaits_answer(state)) {
             take_core_events();
@@ -23,11 +28,10 @@ void Stream::progress() {
         return;
     }
     const auto drained = completions_.drain();
-    // A program that only polls its endpoint must learn of a disconnect too; each poll of events costs a system call.
-    // After a sleep, the events are what has woken it, if it was not data.
     if (drained != Completions::Drained::nothing) {
         wire::put(may_have_slept_, false);
-    } else if (core_.events() != nullptr && (may_have_slept_.exchange(false) || completions_.events_due())) {
+        wire::put(woken_without_data_, false);
+    } else if (core_.events() != nullptr && events_due()) {
         take_core_events();
     }
     if (keepalive_.due()) {
@@ -38,7 +42,18 @@ void Stream::progress() {
     if (transmit_.flush_wanted() || (drained != Completions::Drained::nothing && link_.control_due())) {
         transmit_.request_flush();
     }
-    wake_waiters();
+}
+
+// A program that only polls its endpoint must learn of a disconnect too; each poll of events costs a system call. They
+// may be what has ended a sleep, if it was not data. But a program that answers requests of others is also woken to
+// send; so only the second such sleep in a row counts: an event keeps the descriptor readable, and so ends that at
+// once.
+bool Stream::events_due() {
+    const bool again = may_have_slept_.exchange(false) && woken_without_data_.exchange(true);
+    if (again) {
+        woken_without_data_.store(false);
+    }
+    return again || completions_.events_due();
 }
 
 void Stream::take_core_events() {
@@ -60,10 +75,12 @@ void Stream::take_core_events() {
 
 // One thread may read from the core the completion that another sleeps for: the fd is kept readable for that waiter.
 void Stream::wake_waiters() {
-    if (wait_set_.armed() && readiness_.wakes(*this)) {
+    if (waiters_are_due()) {
         wait_set_.notify();
     }
 }
+
+bool Stream::waiters_are_due() const { return wait_set_.armed() && readiness_.wakes(*this); }
 
 // ---- before a program sleeps
 

@@ -44,7 +44,15 @@ ssize_t Stream::peek_send() {
 }
 
 ssize_t Stream::recv(const iovec* iov, size_t count) {
-    const ssize_t taken = receive_.recv(iov, count, [this] { progress(); });
+    bool due = false; // waiters, to be woken for what this call finds
+    const ssize_t taken = receive_.recv(iov, count, [&] {
+        advance();
+        due = due || waiters_are_due();
+    });
+    // Not for bytes that it has consumed: most often the thread that slept for them is this one.
+    if (due && (taken < 0 || link_.readable() != 0 || ended() || waiters_are_due())) {
+        wait_set_.notify();
+    }
     if (link_.growth_wanted() &&
         (taken == -FI_EAGAIN || (taken > 0 && static_cast<size_t>(taken) < total_length(iov, count)))) {
         grow_ring(); // the peer waits for space, and the program would have consumed more

@@ -518,7 +518,8 @@ void Worker::run() {
         int n = repoll_wait(epoll_, events.data(), events.size(), 0);
         if (n == 0 && !moved && !arm_busy()) {
             sleep();
-            n = repoll_wait(epoll_, events.data(), events.size(), 0);
+            // Few links are looked at without a system call, and the set is before the next sleep.
+            n = has_few_busy() ? 0 : repoll_wait(epoll_, events.data(), events.size(), 0);
         }
         now_ = sys::now_ns();
         for (int i = 0; i < n; ++i) {

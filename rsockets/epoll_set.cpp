@@ -67,34 +67,6 @@ class Waiting {
 
 } // namespace
 
-EpollSet::Interest::Interest(EpollSet& set, int fd, const Ref<Object>& object)
-    : set_(set), fd_(fd), object_(object), socket_(as_kind<Socket>(object.get())),
-      nested_(as_kind<EpollSet>(object.get())) {}
-
-void EpollSet::Interest::notify() {
-    queue();
-    set_.outer_.notify_all();
-}
-
-void EpollSet::Interest::queue() {
-    const Guard lock(set_.notified_mutex_);
-    if (notified_) {
-        return; // queued already
-    }
-    set_.notified_.push_back(id_);
-    notified_ = true;
-    if (set_.notified_.size() == 1) {
-        base::notify(set_.wake_.get());
-    }
-}
-
-void EpollSet::Interest::let_go() {
-    const base::Descriptor duplicate(duplicate_.exchange(-1));
-    if (const int fd = watched_.exchange(-1); fd >= 0) {
-        epoll_ctl(set_.kernel_.get(), EPOLL_CTL_DEL, duplicate.open() ? duplicate.get() : fd, nullptr);
-    }
-}
-
 Ref<EpollSet> EpollSet::make(int flags, int& fd) {
     fd = epoll_create1(flags);
     if (fd < 0) {
@@ -112,8 +84,6 @@ Ref<EpollSet> EpollSet::make(int flags, int& fd) {
     }
     return set;
 }
-
-WaitQueue& EpollSet::Interest::wait_queue() { return socket_ != nullptr ? socket_->wait_queue() : nested_->outer_; }
 
 EpollSet::~EpollSet() {
     for (const auto& [key, interest] : interests_) {

@@ -150,7 +150,7 @@ std::string json_text(const Snapshot& now, const Snapshot* before) {
     }
     Json all = {{"processes", processes},
                 {"processes_of_other_users", now.refused},
-                {"processes_of_other_versions", now.other_versions}};
+                {"processes_of_other_versions", now.other_versions.size()}};
     if (before != nullptr) {
         all["seconds"] = static_cast<double>(now.taken_ns - before->taken_ns) / 1e9;
     }

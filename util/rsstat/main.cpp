@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "util/common/failure.hpp"
 #include "util/common/program.hpp"
 #include "util/rsstat/formats.hpp"
 #include "util/rsstat/options.hpp"
@@ -46,15 +47,20 @@ void note_others(const Snapshot& snapshot) {
     if (snapshot.refused != 0) {
         fmt::print(stderr, "rsstat: {} more of other users, which root may see\n", snapshot.refused);
     }
-    if (snapshot.other_versions != 0) {
+    if (!snapshot.other_versions.empty()) {
         fmt::print(stderr, "rsstat: {} more whose library is of another version: use its rsstat, or restart them\n",
-                   snapshot.other_versions);
+                   snapshot.other_versions.size());
     }
 }
 
 int run(const Options& options) {
     Snapshot before = rsstat::take_snapshot(options.pids);
-    if (options.view != View::json) {
+    for (const pid_t pid : options.pids) {
+        if (const std::string why = rsstat::why_missing(before, pid); !why.empty()) {
+            util::fail("{}", why);
+        }
+    }
+    if (options.view != View::json && options.pids.empty()) {
         note_others(before);
     }
     if (!options.interval) {

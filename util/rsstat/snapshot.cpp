@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "util/rsstat/segments.hpp"
 
@@ -39,7 +41,9 @@ Snapshot take_snapshot(const std::vector<pid_t>& wanted) {
             return;
         }
         auto page = read_page(memory, segment.bytes);
-        snapshot.other_versions += !page && is_of_other_version(memory, segment.bytes) ? 1 : 0;
+        if (!page && is_of_other_version(memory, segment.bytes)) {
+            snapshot.other_versions.push_back(pid);
+        }
         auto facts = page ? facts_of(pid) : std::nullopt;
         if (!facts || !belongs_to(*page, segment.user, *facts)) {
             return;
@@ -71,6 +75,29 @@ Snapshot take_snapshot(const std::vector<pid_t>& wanted) {
     std::sort(snapshot.processes.begin(), snapshot.processes.end(),
               [](const ProcessView& a, const ProcessView& b) { return key_of(a) < key_of(b); });
     return snapshot;
+}
+
+std::string why_missing(const Snapshot& snapshot, pid_t pid) {
+    const auto& others = snapshot.other_versions;
+    const auto is_it = [pid](const ProcessView& one) { return one.pid == pid; };
+    if (std::any_of(snapshot.processes.begin(), snapshot.processes.end(), is_it)) {
+        return "";
+    }
+    const auto facts = facts_of(pid);
+    if (!facts) {
+        return fmt::format("there is no process {}", pid);
+    }
+    if (std::find(others.begin(), others.end(), pid) != others.end()) {
+        return fmt::format("process {} ({}) has a library of another version: use its rsstat, or restart the process",
+                           pid, facts->program);
+    }
+    const uid_t user = geteuid();
+    if (user != 0 && user != facts->real_user && user != facts->effective_user) {
+        return fmt::format("process {} ({}) is another user's, which only root may see", pid, facts->program);
+    }
+    return fmt::format("process {} ({}) has no counters: it does not run under rsrun and has no rsockets, or has had "
+                       "no TCP socket yet",
+                       pid, facts->program);
 }
 
 const char* name_of(base::stats::Library library) {

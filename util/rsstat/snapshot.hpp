@@ -34,11 +34,14 @@ struct Snapshot {
     uint64_t taken_ns = 0;              // CLOCK_MONOTONIC
     std::vector<ProcessView> processes; // by process id, then by library
     unsigned refused = 0;               // pages of other users
-    unsigned other_versions = 0;        // pages of libraries of another version
+    std::vector<pid_t> other_versions;  // processes whose library is of another version
 };
 
 // The given processes, or all if none are given.
 Snapshot take_snapshot(const std::vector<pid_t>& wanted);
+
+// Why a process that was asked for is not in the snapshot, for the user. Empty: it is.
+std::string why_missing(const Snapshot& snapshot, pid_t pid);
 
 // Whether the process can have created the page: the page is not older than the process, and belongs to its user, or to
 // root if the process has changed its user since.

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -440,6 +441,41 @@ void test_the_program_runs() {
     util_test::expect_complaint(util_test::run_program("rsstat", {"--nothing"}), "--nothing");
 }
 
+void test_a_process_that_cannot_be_shown_is_named() {
+    using util_test::expect_complaint;
+    using util_test::run_program;
+    const pid_t child = fork();
+    if (child == 0) {
+        _exit(0);
+    }
+    siginfo_t about{};
+    EXPECT_EQ(waitid(P_PID, static_cast<id_t>(child), &about, WEXITED | WNOWAIT), 0); // its number is not reused yet
+    expect_complaint(run_program("rsstat", {"-p", std::to_string(child)}), fmt::format("process {} (", child));
+    EXPECT_EQ(waitpid(child, nullptr, 0), child);
+    const std::string none = "2147483647"; // greater than the kernel's PID_MAX_LIMIT
+    const std::string own = std::to_string(getpid());
+    for (const char* view : {"--processes", "--reasons", "--json", "--prometheus"}) {
+        expect_complaint(run_program("rsstat", {"-p", none, view}), "there is no process " + none);
+        expect_complaint(run_program("rsstat", {view, "-p", own}), fmt::format("process {} (", own));
+    }
+    expect_complaint(run_program("rsstat", {"-p", own, "-i", "1"}), "does not run under rsrun");
+}
+
+void test_a_process_of_another_version_or_user_is_said_to_be_that() {
+    rsstat::Snapshot snapshot;
+    EXPECT(util_test::holds(why_missing(snapshot, 0x7ffffff0), "there is no process 2147483632"));
+    EXPECT(util_test::holds(why_missing(snapshot, getpid()), "has no counters"));
+    snapshot.other_versions.push_back(getpid());
+    EXPECT(util_test::holds(why_missing(snapshot, getpid()), "another version"));
+    rsstat::ProcessView process;
+    process.pid = getpid();
+    snapshot.processes.push_back(std::move(process));
+    EXPECT_EQ(why_missing(snapshot, getpid()), "");
+    if (geteuid() != 0) {
+        EXPECT(util_test::holds(why_missing(snapshot, 1), "another user's"));
+    }
+}
+
 } // namespace
 
 int main() {
@@ -464,6 +500,8 @@ int main() {
         FABTEST(test_the_page_has_every_reason),
         FABTEST(test_formats_agree),
         FABTEST(test_the_program_runs),
+        FABTEST(test_a_process_that_cannot_be_shown_is_named),
+        FABTEST(test_a_process_of_another_version_or_user_is_said_to_be_that),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

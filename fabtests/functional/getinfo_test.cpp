@@ -7,6 +7,9 @@
 #include <limits>
 #include <set>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "fabtests/common/child.hpp"
 #include "fabtests/common/streams.hpp"
 #include "fabtests/common/test.hpp"
@@ -353,11 +356,53 @@ void test_getinfo_asks_the_cores_of_fi_rstream_core() {
     run_in_child("plain_stream", {"FI_RSTREAM_CORE=nosuch"}, {std::to_string(-FI_ENODATA)});
 }
 
+// Says what the log has about FI_RSTREAM_CORE after two requests.
+void logging_stream(const std::vector<std::string>& provider) {
+    const int log = memfd_create("log", MFD_CLOEXEC);
+    const int before = dup(STDERR_FILENO);
+    EXPECT(log >= 0 && before >= 0 && dup2(log, STDERR_FILENO) >= 0);
+    for (int i = 0; i < 2; ++i) {
+        (void)ask(hints_for(FI_RSTREAM_EP_STREAM, provider.at(0)).get());
+    }
+    EXPECT(dup2(before, STDERR_FILENO) >= 0);
+    std::string text(65536, '\0');
+    const ssize_t length = pread(log, text.data(), text.size(), 0);
+    text.resize(length > 0 ? static_cast<size_t>(length) : 0);
+    std::string found;
+    for (size_t at = text.find("FI_RSTREAM_CORE="); at != std::string::npos;
+         at = text.find("FI_RSTREAM_CORE=", at + 1)) {
+        found += text.substr(at, text.find('\n', at) - at) + ";";
+    }
+    say(found);
+}
+
+void test_the_log_names_a_core_that_does_not_exist() {
+    const auto log_of = [](const std::string& cores, const std::string& provider) {
+        Child child("logging_stream", {provider},
+                    {"FI_LOG_LEVEL=warn", "FI_LOG_PROV=rstream", "FI_RSTREAM_CORE=" + cores});
+        const std::string said = child.hear();
+        child.finish();
+        return said;
+    };
+    for (const std::string& others : {std::string(), "," + core_name()}) {
+        const std::string beginning =
+            "FI_RSTREAM_CORE=nosuch" + others + ": there is no core provider nosuch; known are ";
+        const std::string said = log_of("nosuch" + others, "rstream");
+        EXPECT_EQ(said.substr(0, beginning.size()), beginning);
+        EXPECT(said.find(core_name(), beginning.size()) != std::string::npos);
+        EXPECT_EQ(said.find(';', beginning.size()), said.size() - 1); // once
+    }
+    EXPECT_EQ(log_of("ofi_rxm," + core_name(), "rstream"), ""); // libfabric has it, though it is of no use here
+    EXPECT_EQ(log_of("nosuch", "nosuch;rstream"), "");          // the program's own choice
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-    const Role roles[] = {
-        {"without_choice", without_choice}, {"with_choice", with_choice}, {"plain_stream", plain_stream}};
+    const Role roles[] = {{"without_choice", without_choice},
+                          {"with_choice", with_choice},
+                          {"plain_stream", plain_stream},
+                          {"logging_stream", logging_stream}};
     if (const auto status = play_role(argc, argv, roles)) {
         return *status;
     }
@@ -380,6 +425,7 @@ int main(int argc, char** argv) {
         FABTEST(test_getinfo_without_a_type_needs_the_protocol_or_the_name),
         FABTEST(test_getinfo_without_a_type_is_served_if_the_environment_says_so),
         FABTEST(test_getinfo_asks_the_cores_of_fi_rstream_core),
+        FABTEST(test_the_log_names_a_core_that_does_not_exist),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, nullptr, nullptr);

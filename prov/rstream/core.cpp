@@ -62,6 +62,19 @@ int core_getinfo(const std::string& core, const char* node, const char* service,
     return ret;
 }
 
+bool has_core(const std::string& core) {
+    fi_info* list = nullptr;
+    if (fi_getinfo(api_version, nullptr, nullptr, FI_PROV_ATTR_ONLY, nullptr, &list) != 0) {
+        return false;
+    }
+    const Info all(list);
+    while (list != nullptr && (list->fabric_attr == nullptr || list->fabric_attr->prov_name == nullptr ||
+                               core != list->fabric_attr->prov_name)) {
+        list = list->next;
+    }
+    return list != nullptr;
+}
+
 int core_domain_info(const std::string& core, const std::string& fabric, const char* domain, uint32_t addr_format,
                      Info& out) {
     // The second request is for the wildcard address, for which some cores have a separate fabric and domain. Without

@@ -36,6 +36,9 @@ Info core_hints();
 // A core's infos for a request. 0 or libfabric's error.
 int core_getinfo(const std::string& core, const char* node, const char* service, uint64_t flags, Info hints, Info& out);
 
+// Whether libfabric has a provider of this name, whatever it can do here.
+bool has_core(const std::string& core);
+
 // Whether an info has this fabric, domain and address format; null and 0 match any. Not every core respects such hints.
 bool is_of(const fi_info& info, const char* fabric, const char* domain, uint32_t addr_format);
 

@@ -3,6 +3,7 @@
 #include "prov/rstream/info.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -209,8 +210,8 @@ std::string node_in_format(const Request& request) {
     return ret == 0 ? text : "";
 }
 
-// The cores that the provider hint names besides this provider ("tcp;rstream"), else those of FI_RSTREAM_CORE.
-std::vector<std::string> cores_for(const fi_info* hints, const Params& params) {
+// The cores that the provider hint names besides this provider ("tcp;rstream"). None: those of FI_RSTREAM_CORE count.
+std::vector<std::string> cores_of(const fi_info* hints) {
     std::vector<std::string> cores;
     if (hints != nullptr && hints->fabric_attr != nullptr && hints->fabric_attr->prov_name != nullptr) {
         std::string_view list = hints->fabric_attr->prov_name;
@@ -222,7 +223,19 @@ std::vector<std::string> cores_for(const fi_info* hints, const Params& params) {
             list.remove_prefix(std::min(end + 1, list.size()));
         }
     }
-    return cores.empty() ? params.cores : cores;
+    return cores;
+}
+
+// A program sees only that nothing can be reached. Once: it may ask for each connection.
+void warn_if_unknown(const std::string& core, const Params& params) {
+    static std::atomic<bool> warned{false};
+    const auto known = known_cores();
+    if (warned || std::find(known.begin(), known.end(), core) != known.end() || has_core(core) ||
+        warned.exchange(true)) {
+        return;
+    }
+    RSTREAM_WARN(FI_LOG_CORE, "FI_RSTREAM_CORE=%s: there is no core provider %s; known are %s\n",
+                 list_of(params.cores).c_str(), core.c_str(), list_of(known).c_str());
 }
 
 int copy(char*& to, const char* from) {
@@ -383,7 +396,8 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
     Info head;
     fi_info** tail = nullptr;
     int failure = -FI_ENODATA;
-    for (const std::string& core : cores_for(hints, params)) {
+    const std::vector<std::string> hinted = cores_of(hints);
+    for (const std::string& core : hinted.empty() ? params.cores : hinted) {
         Info core_hints;
         Info found;
         int ret = hints_for_core(core, request, core_hints);
@@ -393,6 +407,9 @@ int getinfo_checked(uint32_t version, const char* node, const char* service, uin
         }
         if (ret != 0) {
             RSTREAM_INFO(FI_LOG_CORE, "core %s: %s\n", core.c_str(), fi_strerror(-ret));
+            if (hinted.empty()) {
+                warn_if_unknown(core, params);
+            }
             failure = ret == -FI_ENOMEM ? ret : failure;
             continue;
         }

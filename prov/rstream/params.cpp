@@ -67,7 +67,9 @@ std::vector<std::string> split(std::string_view list) {
     return names;
 }
 
-std::string join(const std::vector<std::string>& names) {
+} // namespace
+
+std::string list_of(const std::vector<std::string>& names) {
     std::string list;
     for (const std::string& name : names) {
         list += (list.empty() ? "" : ",") + name;
@@ -75,14 +77,12 @@ std::string join(const std::vector<std::string>& names) {
     return list;
 }
 
-} // namespace
-
 void Params::define() {
     const Params defaults;
     fi_param_define(&provider, "core", FI_PARAM_STRING,
                     "Core providers that the stream may run on, in order of preference, separated by commas "
                     "(default: %s)",
-                    join(defaults.cores).c_str());
+                    list_of(defaults.cores).c_str());
     for (const SizeParam& p : sizes) {
         fi_param_define(&provider, p.name, FI_PARAM_SIZE_T, p.help, defaults.*p.member);
     }
@@ -97,7 +97,8 @@ Params Params::load() {
     if (fi_param_get_str(&provider, "core", &list) == 0 && list != nullptr) {
         auto names = split(list);
         if (names.empty()) {
-            RSTREAM_WARN(FI_LOG_CORE, "FI_RSTREAM_CORE names no core provider: using %s\n", join(params.cores).c_str());
+            RSTREAM_WARN(FI_LOG_CORE, "FI_RSTREAM_CORE names no core provider: using %s\n",
+                         list_of(params.cores).c_str());
         } else {
             params.cores = std::move(names);
         }

@@ -13,6 +13,9 @@
 
 namespace rstream {
 
+// As FI_RSTREAM_CORE has it: separated by commas.
+std::string list_of(const std::vector<std::string>& names);
+
 struct Params {
     std::vector<std::string> cores = default_cores(); // in order of preference
     size_t send_buf_size = 32768;                     // bytes

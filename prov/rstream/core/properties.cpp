@@ -24,14 +24,21 @@ uint64_t core_status_flags(const CoreProperties& properties) {
            (properties.kernel_ports ? FI_RSTREAM_KERNEL_PORTS : 0);
 }
 
-std::vector<std::string> default_cores() {
+namespace {
+
+std::vector<std::string> names_of(bool all) {
     std::vector<std::string> names;
     for (const Core& core : core_table()) {
-        if (core.by_default && std::find(names.begin(), names.end(), core.name) == names.end()) {
+        if ((all || core.by_default) && std::find(names.begin(), names.end(), core.name) == names.end()) {
             names.emplace_back(core.name);
         }
     }
     return names;
 }
+
+} // namespace
+
+std::vector<std::string> default_cores() { return names_of(false); }
+std::vector<std::string> known_cores() { return names_of(true); }
 
 } // namespace rstream

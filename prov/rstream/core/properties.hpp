@@ -84,5 +84,7 @@ uint64_t core_status_flags(const CoreProperties& properties);
 
 // The names of the cores that are used by default, in order of preference.
 std::vector<std::string> default_cores();
+// Those that have a row. libfabric may have others.
+std::vector<std::string> known_cores();
 
 } // namespace rstream

@@ -28,6 +28,8 @@ class LocalLock {
         LocalLock& lock_;
         const bool held_;
     };
+    // In a signal handler that has interrupted its owner, which has not left the section by longjmp.
+    [[nodiscard]] bool is_interrupted() { return lock_.is_own() && !Hold(*this); }
     void forget() { lock_.forget(); }
 
   private:

@@ -126,8 +126,10 @@ bool forget_thread_id() {
 }
 void note_interrupted_parent() { parent_is_interrupted = true; }
 
+bool OwnerLock::is_own() const { return (word_.load(std::memory_order_relaxed) & ~forks) == own_word(); }
+
 bool OwnerLock::note_fork() {
-    if ((word_.load(std::memory_order_relaxed) & ~forks) != own_word()) {
+    if (!is_own()) {
         return false;
     }
     word_.fetch_or(forks, std::memory_order_relaxed);

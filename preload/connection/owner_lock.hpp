@@ -37,6 +37,8 @@ class OwnerLock {
     }
     // The calling thread is about to make a child. True: it holds the lock, so that it must be in a signal handler.
     bool note_fork();
+    // The calling thread holds it, or has left the section by longjmp.
+    [[nodiscard]] bool is_own() const;
     // For the private copy in a child after fork.
     void forget() {
         word_.store(0, std::memory_order_relaxed);

@@ -6,6 +6,7 @@
 // here, too.
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "preload/wait/epoll_set.hpp"
 
 #include "fabtests/common/test.hpp" // last: cmocka has macros of plain names
+#include "preload/test/at_lock.hpp"
 #include "preload/test/listener.hpp"
 
 namespace preload {
@@ -60,6 +62,7 @@ base::stats::Row* describe_late(Connection&) { return nullptr; }
 namespace {
 
 using namespace preload;
+using preload_test::AtLock;
 
 path::Segment* make_segment() {
     const int fd = path::open_memory();
@@ -258,6 +261,68 @@ void test_a_member_of_an_interrupted_set_is_said_to_be_left() {
     close(peer);
 }
 
+// epoll_ctl by one thread, which has found it in the table, and close by another.
+void test_a_connection_that_is_closed_meanwhile_is_no_member() {
+    Set set;
+    const auto [fd, peer] = preload_test::connected_pair();
+    Tracked one(fd);
+    std::optional<LocalLock::Hold> hold(std::in_place, membership_lock());
+    {
+        const AtLock adding([&, number = fd] { EXPECT_EQ(set.add(number), 0); });
+        EXPECT(!adding.has_ended());
+        EXPECT_EQ(table::take(fd), reinterpret_cast<uintptr_t>(&one.connection));
+        EXPECT(forget_watches(one.connection));
+        hold.reset();
+    }
+    EXPECT(one.connection.watches == nullptr);
+    path::unmap_segment(one.connection.segment);
+    close(fd);
+    close(peer);
+}
+
+void test_a_set_that_is_closed_meanwhile_is_no_member() {
+    constexpr int rounds = 20; // either thread may be the first
+    Set outer;
+    for (int i = 0; i < rounds; ++i) {
+        Set inner;
+        std::optional<LocalLock::Hold> hold(std::in_place, membership_lock());
+        {
+            const AtLock adding([&, number = inner.fd()] { EXPECT_EQ(outer.add(number), 0); });
+            const AtLock closing([&] { inner.close(); });
+            hold.reset();
+        }
+        EXPECT(!outer.get()->has_careful());
+    }
+}
+
+// By a signal handler that has interrupted code which looks for a connection's memberships.
+void test_memberships_do_not_change_below_the_code_that_reads_them() {
+    Set set;
+    Set other;
+    const auto [fd, peer] = preload_test::connected_pair();
+    Tracked one(fd);
+    EXPECT_EQ(set.add(fd), 0);
+    const Watch* const only = one.connection.watches;
+    const auto in_handler = [&, number = fd] {
+        EXPECT_EQ(other.add(number), 0); // as far as the kernel is concerned
+        EXPECT(one.connection.watches == only);
+        EXPECT(!forget_watches(one.connection));
+        EXPECT(!set.get()->forget(number, one.connection));
+        EXPECT(one.connection.watches == only);
+    };
+    {
+        const LocalLock::Hold hold(membership_lock());
+        EXPECT(hold);
+        in_handler();
+    }
+    (void)table::take(fd);
+    EXPECT(forget_watches(one.connection));
+    EXPECT(one.connection.watches == nullptr);
+    path::unmap_segment(one.connection.segment);
+    close(fd);
+    close(peer);
+}
+
 // A thread that waits reads the segment of a connection without a lock, while others may close any number of them.
 void test_a_segment_can_be_read_after_the_end_however_many_have_ended() {
     constexpr size_t many = 1100;
@@ -288,6 +353,9 @@ int main() {
         FABTEST(test_a_set_goes_on_by_the_duplicate_of_a_closed_fd),
         FABTEST(test_a_set_of_a_child_has_no_sleepers_of_its_parent),
         FABTEST(test_a_member_of_an_interrupted_set_is_said_to_be_left),
+        FABTEST(test_a_connection_that_is_closed_meanwhile_is_no_member),
+        FABTEST(test_a_set_that_is_closed_meanwhile_is_no_member),
+        FABTEST(test_memberships_do_not_change_below_the_code_that_reads_them),
         FABTEST(test_a_segment_can_be_read_after_the_end_however_many_have_ended),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -116,6 +116,27 @@ void test_all_of_many_sets_hear_of_a_member_that_is_upgraded() {
     EXPECT_EQ(found, static_cast<int>(many));
 }
 
+// The kernel has removed it with its socket, which was closed without ever being a connection.
+void test_a_socket_is_no_member_because_one_before_it_had_its_number() {
+    const Set before;
+    const Set set;
+    for (const uint32_t events : {uint32_t{EPOLLIN}, EPOLLIN | EPOLLEXCLUSIVE}) {
+        const Connected pair([&](int, int number) {
+            before.add(number, some, events);
+            EXPECT_EQ(close(number), 0);
+            EXPECT_EQ(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), number);
+            set.add(number, some);
+        });
+        EXPECT(pair.is_upgraded_soon());
+        EXPECT_EQ(send(pair.b, "x", 1, 0), 1);
+        EXPECT_EQ(set.events(long_time()), 1);
+        EXPECT_EQ(before.events(), 0);
+        before.add(pair.a, some, events); // now it is one
+        EXPECT_EQ(before.events(long_time()), 1);
+        before.remove(pair.a);
+    }
+}
+
 void test_the_end_of_one_member_is_not_that_of_another_one_with_the_same_data() {
     Pair ended;
     Pair other;
@@ -353,6 +374,7 @@ int main() {
     const CMUnitTest tests[] = {
         FABTEST(test_two_threads_hear_of_an_event_by_level),
         FABTEST(test_all_of_many_sets_hear_of_a_member_that_is_upgraded),
+        FABTEST(test_a_socket_is_no_member_because_one_before_it_had_its_number),
         FABTEST(test_the_end_of_one_member_is_not_that_of_another_one_with_the_same_data),
         FABTEST(test_a_nested_set_that_is_closed_is_no_member_any_more),
         FABTEST(test_a_nested_set_that_a_signal_handler_closes_is_no_member_any_more),

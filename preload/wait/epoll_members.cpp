@@ -66,8 +66,15 @@ void free_watch(Watch* watch) {
     }
 }
 
+// Whether this is no signal handler that has interrupted code which holds the lists of all sets: they must not change
+// below it, and neither may a set.
+bool may_change_lists() { return !list_lock.is_interrupted() && !pool_lock.is_interrupted(); }
+
+// Finds its connection with the lock: another thread that closes the fd takes it out of the table first, and then looks
+// for the connection's memberships. Either that thread finds this one, or there is no connection any more.
 void link(Watch& watch) {
     const LocalLock::Hold hold(list_lock);
+    watch.connection = table::connection(watch.fd);
     if (watch.connection != nullptr) {
         watch.next_of_connection = watch.connection->watches;
         watch.connection->watches = &watch;
@@ -88,8 +95,6 @@ void unlink(Watch& watch) {
         }
     }
 }
-
-void set_flag(bool& flag, bool value) { std::atomic_ref(flag).store(value); }
 
 // What the kernel watches a converted member for, edge-triggered: frames, EOF, and perhaps space.
 uint32_t kernel_events_of(uint32_t wanted) {
@@ -163,11 +168,8 @@ void EpollSet::drop_number() {
 // Leaves the sets that contain it, and its members. False: a signal handler closes it that has interrupted a section of
 // it, or of another set. It counts as closed, and is not reused until the rest is done.
 bool EpollSet::leave(bool waits) {
-    // Held by code that this one has interrupted: its lists must not change below it.
-    for (LocalLock* lock : {&list_lock, &pool_lock}) {
-        if (const LocalLock::Hold hold(*lock, waits); !hold) {
-            return false;
-        }
+    if (!may_change_lists()) {
+        return false;
     }
     bool left = false;
     if (const LocalLock::Hold hold(lock_, waits); hold) {
@@ -233,17 +235,19 @@ Watch* EpollSet::add(int fd) {
     *watch = Watch();
     watch->fd = fd;
     watch->set = this;
-    watch->connection = table::connection(fd);
-    watch->inner = table::set(fd);
     Watch*& bucket = table_[static_cast<size_t>(fd) % buckets];
     watch->next = bucket;
     bucket = watch;
     link(*watch);
     members_.fetch_add(1);
+    if (table::set(fd) != nullptr) {
+        nested_watches.fetch_add(1); // first: a thread that closes that set from now on waits for the lock of this one
+        watch->inner = table::set(fd);
+        nested_watches.fetch_sub(watch->inner == nullptr ? 1 : 0);
+    }
     if (watch->inner != nullptr) {
         watch->converted = true; // the library checks its members
         ++nested_;
-        nested_watches.fetch_add(1);
         converted_.fetch_add(1);
         if (was_waited() && watch->inner != this) {
             watch->inner->note_waited();
@@ -280,12 +284,7 @@ void EpollSet::remove(Watch* watch) {
             break;
         }
     }
-    for (Watch** at = &active_; *at != nullptr; at = &(*at)->next_active) {
-        if (*at == watch) {
-            *at = watch->next_active;
-            break;
-        }
-    }
+    deactivate(*watch);
     forget_reported(*watch);
     unlink(*watch);
     if (watch->inner != nullptr) {
@@ -301,20 +300,6 @@ void EpollSet::remove(Watch* watch) {
     if (Watch* before = std::exchange(spare_, watch); before != nullptr) {
         free_watch(before);
     }
-}
-
-void EpollSet::activate(Watch& watch) {
-    if (watch.active) {
-        return;
-    }
-    watch.active = true;
-    set_flag(watch.armed, false);
-    watch.next_active = nullptr;
-    Watch** end = &active_; // in order of arrival, as in the kernel
-    while (*end != nullptr) {
-        end = &(*end)->next_active;
-    }
-    *end = &watch;
 }
 
 // For edge-triggered members: the present state counts as new. The kernel's epoll_ctl(2) also reports what is there.
@@ -360,7 +345,16 @@ void EpollSet::convert(Watch& watch, int epfd, bool wakes, bool is_due) {
         arm_for_sleepers(watch);
     }
     const uint32_t space = woken ? uint32_t{EPOLLOUT} : watch.wanted.events & EPOLLOUT;
-    change_in_kernel(watch, is_several() ? reported_to_all : kernel_events_of(watch.wanted.events | space));
+    const uint32_t events = is_several() ? reported_to_all : kernel_events_of(watch.wanted.events | space);
+    if (!change_in_kernel(watch, events) && table::connection(watch.fd) == watch.connection && may_change_lists()) {
+        // The socket that was the member is closed, and never was a connection: this one has only its number.
+        unlink(watch);
+        watch.connection = nullptr;
+        watch.converted = false;
+        converted_.fetch_sub(1);
+        deactivate(watch);
+        forget_reported(watch);
+    }
 }
 
 // With the lock. Programs remove and add members for each request. The kernel need not be called if it watches a
@@ -392,7 +386,7 @@ bool EpollSet::change_in_memory(Watch& watch, int operation, const epoll_event* 
 
 // With the lock.
 void EpollSet::flush_removed() {
-    if (removed_ == 0 || table::set(number) != this) [[likely]] {
+    if (removed_ == 0 || table::set(number) != this || !may_change_lists()) [[likely]] {
         return;
     }
     for (size_t i = 0; i < buckets && removed_ != 0; ++i) {
@@ -429,7 +423,8 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
     int error = 0;
     {
         const LocalLock::Hold hold(lock_);
-        if (!hold || !note_number(epfd)) { // a signal handler that interrupted this set's own functions
+        // A signal handler that has interrupted this set's own functions, or those of its lists.
+        if (!hold || !may_change_lists() || !note_number(epfd)) {
             return real::epoll_ctl(epfd, operation, fd, event);
         }
         Watch* watch = find(fd);
@@ -514,11 +509,14 @@ int EpollSet::control(int epfd, int operation, int fd, epoll_event* event) {
 
 bool EpollSet::forget(int fd, const Connection& c) {
     const LocalLock::Hold hold(lock_);
+    if (!hold || !may_change_lists()) {
+        return false;
+    }
     // Another thread may have removed it since, or closed the set: then it is another set by now.
-    if (Watch* watch = hold ? find(fd) : nullptr; watch != nullptr && watch->connection == &c) {
+    if (Watch* watch = find(fd); watch != nullptr && watch->connection == &c) {
         remove(watch);
     }
-    return static_cast<bool>(hold);
+    return true;
 }
 
 void EpollSet::convert_number(int fd) {
@@ -530,12 +528,11 @@ void EpollSet::convert_number(int fd) {
 
 bool EpollSet::note_connected(int fd) {
     const LocalLock::Hold hold(lock_);
-    if (!hold) {
+    if (!hold || !may_change_lists()) {
         return false;
     }
     Watch* watch = find(fd);
     if (watch != nullptr && watch->connection == nullptr && watch->inner == nullptr) {
-        watch->connection = table::connection(fd);
         link(*watch);
         convert(*watch, number, true); // if another thread has moved bytes meanwhile
     }
@@ -550,7 +547,7 @@ bool EpollSet::note_disconnected(int fd) {
     bool removed = false;
     {
         const LocalLock::Hold hold(lock_);
-        Watch* watch = hold ? find(fd) : nullptr;
+        Watch* watch = hold && may_change_lists() ? find(fd) : nullptr;
         if (watch == nullptr || watch->connection == nullptr) {
             return watch != nullptr;
         }

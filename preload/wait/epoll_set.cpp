@@ -59,6 +59,30 @@ bool has_news(const Watch& watch) {
 
 } // namespace
 
+void EpollSet::deactivate(Watch& watch) {
+    watch.active = false;
+    for (Watch** at = &active_; *at != nullptr; at = &(*at)->next_active) {
+        if (*at == &watch) {
+            *at = watch.next_active;
+            return;
+        }
+    }
+}
+
+void EpollSet::activate(Watch& watch) {
+    if (watch.active) {
+        return;
+    }
+    watch.active = true;
+    set_flag(watch.armed, false);
+    watch.next_active = nullptr;
+    Watch** end = &active_; // in order of arrival, as in the kernel
+    while (*end != nullptr) {
+        end = &(*end)->next_active;
+    }
+    *end = &watch;
+}
+
 // Whether a member has events. If not, and to_sleep, its wake-up is armed.
 bool EpollSet::check(Watch& watch, Next next, uint32_t& events) {
     const bool to_sleep = next != Next::check;

@@ -132,7 +132,7 @@ class EpollSet {
     void note_others() { others_.store(true); } // a member that the library does not track
     static EpollSet* make(int epfd);            // nullptr: no memory
     void add_number() { numbers_.fetch_add(1); }
-    void drop_number(); // the last one frees it
+    void drop_number();                     // the last one frees it
     // Frees sets that were closed in a signal handler which had interrupted a section of such a lock.
     static void finish_closed();
     void after_fork();
@@ -152,6 +152,7 @@ class EpollSet {
     static EpollSet* take_unused();
     void renew(int epfd);
     bool leave(bool waits);
+    void deactivate(Watch& watch);
     void finish_later();
     size_t add_nested(std::span<EpollSet*> sets);
     bool change_in_memory(Watch& watch, int operation, const epoll_event* event);
@@ -172,7 +173,7 @@ class EpollSet {
     void give_up_wakeup(); // with the lock
     void note_waiter_slow();
     void note_waited_slow();
-    void change_in_kernel(Watch& watch, uint32_t events);
+    bool change_in_kernel(Watch& watch, uint32_t events); // false: the kernel has no such member
     void wake_another(); // its wake-up may cover several members, and this thread's array may not hold all of them
     // What the caller does if there are no events: check again; sleep in the set; sleep in another set or in poll,
     // which needs frames.

@@ -109,18 +109,22 @@ void EpollSet::note_several() {
 
 // With the lock. events: what the kernel watches the member for. EPOLLEXCLUSIVE cannot be modified, and allows few
 // others.
-void EpollSet::change_in_kernel(Watch& watch, uint32_t events) {
+bool EpollSet::change_in_kernel(Watch& watch, uint32_t events) {
     epoll_event event = watch.wanted;
     event.events = events;
+    bool is_member = true;
     if (((watch.wanted.events | watch.kernel_events) & EPOLLEXCLUSIVE) != 0) {
         event.events &= EPOLLIN | EPOLLOUT | EPOLLET | EPOLLWAKEUP;
         event.events |= EPOLLEXCLUSIVE;
-        sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_DEL, watch.fd, nullptr);
-        sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_ADD, watch.fd, &event);
+        is_member = sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_DEL, watch.fd, nullptr) != -ENOENT;
+        if (is_member) {
+            sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_ADD, watch.fd, &event);
+        }
     } else {
-        sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_MOD, watch.fd, &event);
+        is_member = sys::call(SYS_epoll_ctl, number.load(), EPOLL_CTL_MOD, watch.fd, &event) != -ENOENT;
     }
     watch.kernel_events = event.events;
+    return is_member;
 }
 
 void EpollSet::leave_to_kernel() {

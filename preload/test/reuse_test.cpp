@@ -5,12 +5,14 @@
 // it does next must not be done to the next user. What the functions under test need of the rest of the library is
 // here, too.
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -30,6 +32,7 @@
 #include "fabtests/common/test.hpp" // last: cmocka has macros of plain names
 #include "preload/test/at_lock.hpp"
 #include "preload/test/listener.hpp"
+#include "rsockets/test/asleep.hpp"
 
 namespace preload {
 namespace lifecycle {
@@ -323,6 +326,65 @@ void test_memberships_do_not_change_below_the_code_that_reads_them() {
     close(peer);
 }
 
+// A signal handler that has interrupted the set's functions waits in it.
+void test_a_wait_within_an_interrupted_set_is_one() {
+    Set set;
+    const auto [fd, peer] = preload_test::connected_pair();
+    Tracked one(fd);
+    EXPECT_EQ(set.add(fd), 0);
+    one.state.gate = gate::careful;
+    set.get()->convert_number(fd);
+    std::array<int, 2> ends{};
+    EXPECT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = ends[0];
+    EXPECT_EQ(epoll_ctl(set.fd(), EPOLL_CTL_ADD, ends[0], &event), 0);
+    std::array<epoll_event, 4> events{};
+    const auto in_handler = [&](int64_t timeout_ns) {
+        return set.get()->wait(set.fd(), events.data(), static_cast<int>(events.size()), timeout_ns, nullptr);
+    };
+    {
+        const LocalLock::Hold hold(set.get()->lock());
+        EXPECT(hold);
+        EXPECT_EQ(in_handler(0), 0);
+        EXPECT_EQ(in_handler(1000), 0); // shorter than a millisecond
+        std::thread writer([&, waiter = gettid()] {
+            await_thread_asleep(waiter);
+            EXPECT_EQ(write(ends[1], "x", 1), 1);
+        });
+        EXPECT_EQ(in_handler(-1), 1);
+        writer.join();
+        EXPECT_EQ(events[0].data.fd, ends[0]);
+        // Bytes in memory, and then a frame, which the peer sends because it is asked to.
+        path::Direction& in = one.connection.in_ring();
+        in.writer.head = 1;
+        EXPECT_EQ(in_handler(-1), 2);
+        EXPECT_EQ(events[0].data.fd, fd);
+        EXPECT_EQ(events[0].events, uint32_t{EPOLLIN});
+        in.reader.tail = 1;
+        char byte = 0;
+        EXPECT_EQ(read(ends[0], &byte, 1), 1);
+        std::thread sender([&, number = peer, waiter = gettid()] {
+            await_thread_asleep(waiter);
+            EXPECT_EQ(in.wake.data_wanted.load(), uint64_t{path::by_frame});
+            EXPECT_EQ(send(number, "f", 1, 0), 1);
+        });
+        EXPECT_EQ(in_handler(-1), 1);
+        sender.join();
+        EXPECT_EQ(events[0].data.fd, fd);
+    }
+    one.state.broken = true;
+    EXPECT_EQ(in_handler(0), 1); // the handler has consumed the kernel's edge
+    EXPECT_EQ(events[0].data.fd, fd);
+    (void)table::take(fd);
+    EXPECT(forget_watches(one.connection));
+    path::unmap_segment(one.connection.segment);
+    for (const int left : {fd, peer, ends[0], ends[1]}) {
+        close(left);
+    }
+}
+
 // A thread that waits reads the segment of a connection without a lock, while others may close any number of them.
 void test_a_segment_can_be_read_after_the_end_however_many_have_ended() {
     constexpr size_t many = 1100;
@@ -356,6 +418,7 @@ int main() {
         FABTEST(test_a_connection_that_is_closed_meanwhile_is_no_member),
         FABTEST(test_a_set_that_is_closed_meanwhile_is_no_member),
         FABTEST(test_memberships_do_not_change_below_the_code_that_reads_them),
+        FABTEST(test_a_wait_within_an_interrupted_set_is_one),
         FABTEST(test_a_segment_can_be_read_after_the_end_however_many_have_ended),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -373,9 +373,8 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         bool has_active = false;
         {
             const LocalLock::Hold hold(lock_);
-            if (!hold || max <= 0) {
-                const int n = real::epoll_pwait(epfd, events, max, static_cast<int>(left / 1000000), mask);
-                return n > 0 ? put_back_own(events, n) : n;
+            if (!hold) {
+                return wait_within(epfd, events, max, left, mask);
             }
             if (!note_number(epfd)) [[unlikely]] {
                 continue;

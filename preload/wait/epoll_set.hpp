@@ -186,6 +186,9 @@ class EpollSet {
     [[nodiscard]] bool is_only_of_data(const Watch& watch) const;
     int take_kernel_events(epoll_event* events, int count);
     int ask_kernel(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
+    int wait_within(int epfd, epoll_event* events, int max, int64_t timeout_ns, const sigset_t* mask);
+    int without_unwanted(epoll_event* events, int count) const;
+    int collect_within(epoll_event* events, int max, bool to_sleep);
 
     // Idle members whose peers have the set's wake-up id. They are checked when its descriptor is written.
     static constexpr uint32_t max_reported = 128;

@@ -24,6 +24,15 @@ using namespace preload;
 
 namespace {
 
+// A close that lingers takes the number away at once in the kernel, and here at its end.
+int close_in_kernel(int fd, bool too_late) {
+    if (too_late) {
+        errno = EBADF;
+        return -1;
+    }
+    return real::close(fd);
+}
+
 int close_one(int fd) {
     if (table::find(fd) == 0) [[likely]] {
         const lowest_fd::ProgramCall call_of_program(lifecycle::in_vfork_child);
@@ -36,7 +45,7 @@ int close_one(int fd) {
         return -1;
     }
     pthread_testcancel(); // the kernel's call comes too late for it
-    return lifecycle::close(fd, [&] { return real::close(fd); });
+    return lifecycle::close(fd, [&](bool too_late) { return close_in_kernel(fd, too_late); });
 }
 
 // Calls range(first, last) for each range between the library's own fds.
@@ -64,7 +73,7 @@ int close_many(unsigned first, unsigned last, int flags) {
     if ((flags & CLOSE_RANGE_CLOEXEC) == 0) {
         table::for_each([&](int fd, uintptr_t what) {
             if (static_cast<unsigned>(fd) >= first && static_cast<unsigned>(fd) <= last && what != table::internal) {
-                lifecycle::close(fd, [&] { return real::close(fd); });
+                lifecycle::close(fd, [&](bool too_late) { return close_in_kernel(fd, too_late); });
             }
         });
     }
@@ -102,7 +111,7 @@ template <class Real> int duplicate_onto(int fd, int onto, Real&& make) {
         lifecycle::duplicate(fd, made);
         return made;
     }
-    const int made = lifecycle::close(onto, make);
+    const int made = lifecycle::close(onto, [&](bool) { return make(); });
     lifecycle::duplicate(fd, made);
     return made;
 }

@@ -52,7 +52,7 @@ PRELOAD_EXPORT int fclose(FILE* file) {
     if (fd < 0 || table::find(fd) == 0) [[likely]] {
         return real::fclose(file);
     }
-    return lifecycle::close(fd, [&] { return real::fclose(file); });
+    return lifecycle::close(fd, [&](bool) { return real::fclose(file); });
 }
 
 PRELOAD_EXPORT int vdprintf(int fd, const char* format, va_list arguments) { return print(fd, format, arguments); }

@@ -30,7 +30,8 @@ struct Connection {
     std::atomic<ConnectionState*> state{nullptr};
     std::atomic<path::Segment*> segment{nullptr};
     std::atomic<int> numbers{0};
-    std::atomic<int> fd{-1}; // one of its fds
+    std::atomic<uint32_t> uses{0}; // connections that have had this memory
+    std::atomic<int> fd{-1};       // one of its fds
     Role role = Role::none;
     // 1: the service works on it; 2: it was closed meanwhile, and the service must free it.
     std::atomic<uint8_t> requested{0};

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The rstream authors
 #include "preload/connection/lifecycle_internal.hpp"
 
+#include <array>
 #include <utility>
 
 #include "preload/base/system.hpp"
@@ -9,6 +10,7 @@
 #include "preload/connection/gate.hpp"
 #include "preload/connection/made_sockets.hpp"
 #include "preload/connection/outside_use.hpp"
+#include "preload/connection/positions.hpp"
 #include "preload/connection/stream.hpp"
 #include "preload/rendezvous/service.hpp"
 #include "preload/rules/decide.hpp"
@@ -54,6 +56,46 @@ void end(Connection& c) {
             return;
         }
     }
+}
+
+// One of its fds is not in the table any more: if it was `c.fd`, another one is from now on. Other threads may close
+// that one at the same time: either they see that it is `c.fd`, or this one sees that it is gone from the table. There
+// may be none: who finds then that it has closed the last one uses that.
+void leave_number(Connection& c, int fd) {
+    bool moved = false;
+    for (int gone = fd; c.fd.load() == gone;) {
+        int other = -1;
+        table::for_each_connection([&](int number, Connection& one) { other = &one == &c ? number : other; });
+        if (other < 0) {
+            break;
+        }
+        moved = c.fd.compare_exchange_strong(gone, other) || moved;
+        gone = other;
+        if (table::connection(other) == &c) {
+            break;
+        }
+    }
+    if (moved) {
+        service::guard_again(c);
+    }
+}
+
+// The locks of both directions, which threads hold that use the connection by its fd, or have its memory. False: in a
+// signal handler that has interrupted one of them.
+bool acquire_both(ConnectionState& s) {
+    if (!s.read_lock.acquire()) {
+        return false;
+    }
+    if (!s.write_lock.acquire()) {
+        s.read_lock.release();
+        return false;
+    }
+    return true;
+}
+
+void release_both(ConnectionState& s) {
+    s.write_lock.release();
+    s.read_lock.release();
 }
 
 } // namespace
@@ -113,6 +155,7 @@ Connection* began(int fd, Role role) {
                                     &c->duplicated, &c->mirrored, &c->row_claimed}) {
         flag->store(false, std::memory_order_relaxed);
     }
+    c->uses.fetch_add(1, std::memory_order_relaxed);
     c->role = role;
     c->watches = nullptr;
     c->peer = {};
@@ -137,6 +180,9 @@ void forget(int fd) {
         return;
     }
     auto& c = *reinterpret_cast<Connection*>(was);
+    if (c.numbers.load() != 1) {
+        leave_number(c, fd);
+    }
     if (c.numbers.fetch_sub(1) == 1) {
         end(c);
     }
@@ -146,27 +192,32 @@ namespace {
 
 // SO_LINGER with a timeout: until the peer's kernel has all bytes. The ring plays the part of its receive buffer, which
 // has space once the peer reads; what the peer has requested again must fit into TCP. The kernel does the same for the
-// bytes that it has. Afterwards, the service goes on with the rest, as the kernel does.
-void linger_in_memory(Connection& c, int fd) {
+// bytes that it has. Afterwards, the service goes on with the rest, as the kernel does. Returns the cookie of the
+// socket if it has waited: the thread may be cancelled there, with the connection still open, or another one may close
+// the fd.
+uint64_t linger_in_memory(Connection& c, int fd) {
     linger how{};
     socklen_t length = sizeof(how);
     if (c.segment.load() == nullptr || sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &how, &length) != 0 ||
         how.l_onoff == 0 || how.l_linger <= 0) {
-        return;
+        return 0;
     }
     const uint64_t begin = sys::now_ns();
     const uint64_t timeout_ns = static_cast<uint64_t>(how.l_linger) * 1000000000U;
+    uint64_t waits_on = 0;
     const auto wait_for_space = [&] {
+        waits_on = waits_on != 0 ? waits_on : cookie_of(fd);
         const uint64_t waited = sys::now_ns() - begin;
         pollfd one{fd, POLLOUT, 0};
         return waited < timeout_ns && wait::poll(&one, 1, static_cast<int64_t>(timeout_ns - waited), nullptr) > 0 &&
-               (one.revents & (POLLERR | POLLHUP)) == 0;
+               (one.revents & (POLLERR | POLLHUP | POLLNVAL)) == 0 && table::connection(fd) == &c;
     };
     if ((c.state.load()->out_epoch.load() & 1) != 0 && !wait_for_space()) {
-        return;
+        return waits_on;
     }
     while (!stream::finish_out(c, fd, false) && wait_for_space()) {
     }
+    return waits_on;
 }
 
 } // namespace
@@ -198,14 +249,7 @@ namespace {
 // long as another fd keeps the connection open. False: other threads have closed all others meanwhile, so that it is
 // the last, and is in the table again. The connection is not used after that: the last one's thread may end it.
 bool leave_to_other_fds(Connection& c, int fd) {
-    if (c.fd.load() == fd) {
-        table::for_each_connection([&](int other, Connection& one) {
-            if (&one == &c) {
-                c.fd = other;
-            }
-        });
-        service::guard_again(c);
-    }
+    leave_number(c, fd);
     outside_use::leave_standard_number(c);
     if (c.numbers.fetch_sub(1) != 1) {
         return true;
@@ -234,16 +278,21 @@ Closing before_close(int fd) {
     }
     const sys::ErrnoKept kept;
     ConnectionState& s = *c->state.load();
+    const uint32_t use = c->uses.load();
     watches_closing(*c);
     if (c->numbers.load() != 1) {
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &closing.cancel_state);
-        if (table::take(fd) != reinterpret_cast<uintptr_t>(c) || leave_to_other_fds(*c, fd)) {
+        if (!table::take(fd, what) || leave_to_other_fds(*c, fd)) {
             return closing; // if it was not in the table, another thread was first
         }
     }
     const bool careful = (s.gate.load() & gate::careful) != 0;
-    if (careful && s.open.load() == 1) {
-        linger_in_memory(*c, fd); // the thread may be cancelled there, with the connection still open
+    const uint64_t lingers_on = careful && s.open.load() == 1 ? linger_in_memory(*c, fd) : 0;
+    // Another thread was first: then another fd may keep the connection open, or it is another one by now, even with
+    // the same fd.
+    if (table::connection(fd) != c || c->uses.load() != use) {
+        closing.too_late = lingers_on != 0 && cookie_of(fd) != lingers_on;
+        return closing;
     }
     if (closing.cancel_state < 0) {
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &closing.cancel_state);
@@ -263,22 +312,13 @@ Closing before_close(int fd) {
         c->shared().mirror.closed.compare_exchange_strong(open, path::MirrorFields::closed_by_last);
         stream::changed(*c);
     }
-    wakeup::wake_own(c->guarded.load());
     // Threads that use it by its fd hold these locks.
-    if (c->segment.load() != nullptr || c->requested.load()) {
-        closing.locked = s.read_lock.acquire();
-        if (closing.locked && !s.write_lock.acquire()) {
-            s.read_lock.release();
-            closing.locked = false;
+    closing.locked = (c->segment.load() != nullptr || c->requested.load()) && acquire_both(s);
+    if (!table::take(fd, what)) {
+        if (std::exchange(closing.locked, false)) {
+            release_both(s);
         }
-    }
-    if (table::take(fd) != reinterpret_cast<uintptr_t>(c)) { // another thread was first
-        if (closing.locked) {
-            s.write_lock.release();
-            s.read_lock.release();
-            closing.locked = false;
-        }
-        return closing;
+        return closing; // another thread was first
     }
     closing.connection = c;
     return closing;
@@ -295,45 +335,54 @@ void after_close(int fd, Closing& closing) {
     const sys::ErrnoKept kept;
     ConnectionState& s = *c->state.load();
     if (closing.locked) {
-        s.write_lock.release();
-        s.read_lock.release();
+        release_both(s);
     }
+    // Not before: a thread that found the fd in the table has noted itself by now, and one that is woken finds it gone.
+    wakeup::wake_own(c->guarded.load());
     if (c->numbers.fetch_sub(1) == 1) {
         end(*c);
         return;
     }
     // Its memberships stay, as in the kernel, as long as another fd keeps the connection open.
-    if (c->fd.load() == fd) {
-        table::for_each_connection([&](int other, Connection& one) {
-            if (&one == c) {
-                c->fd = other;
-            }
-        });
-        service::guard_again(*c);
-    }
+    leave_number(*c, fd);
     stay(*c); // another thread has duplicated the fd meanwhile
     outside_use::leave_standard_number(*c);
 }
 
 void disconnected(Connection& c) {
+    constexpr size_t at_once = 16;
+    ConnectionState& s = *c.state.load();
+    const auto what = reinterpret_cast<uintptr_t>(&c);
     int taken = 0; // the connection is not ended before the last: it would be recycled
-    table::for_each_connection([&](int fd, Connection& one) {
-        if (&one != &c || table::take(fd) != reinterpret_cast<uintptr_t>(&c)) {
-            return;
-        }
-        if (taken++ == 0) {
-            explain::record(c, fd);
-        }
-        made_sockets::note(fd, true);
-        if (c.numbers.load() > 1) {
-            made_sockets::note_duplicated(fd, fd);
-        }
-        table::for_each_set([&](int, EpollSet& set) {
-            if (set.note_disconnected(fd)) {
-                made_sockets::note_watched(fd);
+    for (size_t count = at_once; count == at_once;) {
+        std::array<int, at_once> fds{};
+        count = 0;
+        // The hand-over may have failed: threads that use the memory then hold these locks.
+        const bool locked = acquire_both(s);
+        table::for_each_connection([&](int fd, Connection& one) {
+            if (&one == &c && count != at_once && table::take(fd, what)) {
+                fds[count++] = fd;
             }
         });
-    });
+        if (locked) {
+            release_both(s);
+        }
+        for (size_t i = 0; i < count; ++i) {
+            const int fd = fds[i];
+            if (taken++ == 0) {
+                explain::record(c, fd);
+            }
+            made_sockets::note(fd, true);
+            if (c.numbers.load() > 1) {
+                made_sockets::note_duplicated(fd, fd);
+            }
+            table::for_each_set([&](int, EpollSet& set) {
+                if (set.note_disconnected(fd)) {
+                    made_sockets::note_watched(fd);
+                }
+            });
+        }
+    }
     wakeup::wake_own(c.guarded.load());
     for (; taken != 0; --taken) {
         if (c.numbers.fetch_sub(1) == 1) {

@@ -18,7 +18,8 @@ Connection* began(int fd, Role role);
 void adopt(int fd);
 void adopt_inherited(); // when the program begins
 
-// Closes an fd with close_number(), which is called only after all preparations. Returns its result.
+// Closes an fd with close_number(too_late), which is called only after all preparations. Returns its result. too_late:
+// while this call waited, another thread has closed the fd; it may refer to something else by now.
 template <class Close> int close(int fd, Close&& close_number);
 // The fd is about to refer to something else, or is closed: nothing but the table changes.
 void forget(int fd);
@@ -31,6 +32,7 @@ void duplicate(int fd, int made);
 struct Closing {
     Connection* connection = nullptr;
     bool locked = false;
+    bool too_late = false;
     int cancel_state = -1; // to be restored; cancelled between the two steps, the thread would leave a half-closed fd
 };
 // In two steps: the kernel's close comes in between.
@@ -39,7 +41,7 @@ void after_close(int fd, Closing& closing);
 
 template <class Close> int close(int fd, Close&& close_number) {
     Closing closing = before_close(fd);
-    const int result = close_number();
+    const int result = close_number(closing.too_late);
     after_close(fd, closing);
     return result;
 }

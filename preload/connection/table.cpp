@@ -52,4 +52,9 @@ uintptr_t take(int fd) {
         0, std::memory_order_acq_rel);
 }
 
+bool take(int fd, uintptr_t what) {
+    Slot* slot = place_of(fd);
+    return slot != nullptr && slot->compare_exchange_strong(what, 0, std::memory_order_acq_rel);
+}
+
 } // namespace preload::table

@@ -59,7 +59,8 @@ inline EpollSet* set(int fd) {
 // The fd refers to `what` from now on; `before` is set to the previous entry. False: no memory, or an fd beyond the
 // table, which is not tracked.
 bool put(int fd, uintptr_t what, uintptr_t& before);
-uintptr_t take(int fd); // empties the entry
+uintptr_t take(int fd);            // empties the entry
+bool take(int fd, uintptr_t what); // if it refers to that; false: another thread was first
 
 // Calls body(fd, what) for each entry that is not empty.
 template <class Body> void for_each(Body&& body) {

@@ -150,6 +150,47 @@ void test_a_child_of_clone_goes_on_with_a_connection() {
     EXPECT_EQ(recv(pair.a, &byte, 1, 0), 0);
 }
 
+// A byte each way; the number of what has failed.
+int exchange_by(int a, int b) {
+    constexpr int patience_ms = 10000;
+    int step = 1;
+    for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
+        char byte = static_cast<char>('a' + step);
+        pollfd one{to, POLLIN, 0};
+        if (send(from, &byte, 1, MSG_DONTWAIT) != 1) {
+            return step;
+        }
+        if (poll(&one, 1, patience_ms) != 1) {
+            return step + 1;
+        }
+        if (recv(to, &byte, 1, MSG_DONTWAIT) != 1 || byte != static_cast<char>('a' + step)) {
+            return step + 2;
+        }
+        step += 3;
+    }
+    return 0;
+}
+
+// The library learns of it when the number comes again.
+long close_past_library(int fd) {
+    long result = SYS_close;
+    __asm__ volatile("syscall" : "+a"(result) : "D"(fd) : "rcx", "r11", "memory");
+    return result;
+}
+
+void test_a_child_has_a_connection_one_of_whose_fds_was_closed_past_the_library() {
+    const Pair pair;
+    const int other = dup(pair.b);
+    EXPECT_EQ(close_past_library(pair.b), 0);
+    EXPECT_EQ(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), pair.b);
+    in_child([&] { return exchange_by(pair.a, other); });
+    EXPECT_EQ(exchange_by(pair.a, other), 0);
+    EXPECT_EQ(path_of(other), 3);
+    close(other);
+    char byte = 0;
+    EXPECT_EQ(recv(pair.a, &byte, 1, 0), 0);
+}
+
 // A process in another PID namespace cannot see whether the owner of a lock has ended, nor be seen.
 template <class Make> void share_with_namespace(Make&& make) {
     constexpr int times = 20000;
@@ -246,6 +287,7 @@ int main() {
         FABTEST(test_a_child_that_quits_at_once_is_no_holder),
         FABTEST(test_a_child_of_raw_fork_goes_on_with_a_connection),
         FABTEST(test_a_child_of_clone_goes_on_with_a_connection),
+        FABTEST(test_a_child_has_a_connection_one_of_whose_fds_was_closed_past_the_library),
         FABTEST(test_a_child_in_a_pid_namespace_returns_connections),
 #endif
         FABTEST(test_a_thread_that_is_canceled_in_recv_lets_its_connection_upgrade),

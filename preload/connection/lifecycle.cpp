@@ -58,6 +58,8 @@ void end(Connection& c) {
     }
 }
 
+constinit std::atomic<uint32_t> moves{0};
+
 // One of its fds is not in the table any more: if it was `c.fd`, another one is from now on. Other threads may close
 // that one at the same time: either they see that it is `c.fd`, or this one sees that it is gone from the table. There
 // may be none: who finds then that it has closed the last one uses that.
@@ -69,6 +71,7 @@ void leave_number(Connection& c, int fd) {
         if (other < 0) {
             break;
         }
+        moves.fetch_add(1);
         moved = c.fd.compare_exchange_strong(gone, other) || moved;
         gone = other;
         if (table::connection(other) == &c) {
@@ -99,6 +102,8 @@ void release_both(ConnectionState& s) {
 }
 
 } // namespace
+
+uint32_t count_of_moves() { return moves.load(); }
 
 bool leave(Connection& c) { return !c.left.exchange(true) && c.state.load()->open.fetch_sub(1) == 1; }
 

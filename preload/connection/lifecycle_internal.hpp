@@ -10,6 +10,8 @@ namespace preload::lifecycle {
 
 // This process is about to close it. True, once: it is the last one.
 bool leave(Connection& c);
+// Changes before the `fd` of any connection does, because that fd is about to be closed.
+uint32_t count_of_moves();
 // The close did not take place, and a later one may find all bytes read.
 void stay(Connection& c);
 // For a careful connection that this process is about to close. may_wait: by its end, or by exec.

@@ -3,6 +3,7 @@
 //
 // Connections of a process that forks, executes another program, or ends; and of one that leaves them all to the
 // kernel.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <utility>
@@ -179,6 +180,12 @@ void remove_holder(ConnectionState& s) {
     s.holders.fetch_sub(1);
 }
 
+bool is_counted(const Connection& c) {
+    const Counted::Entry* entries = counted->entries();
+    const ConnectionState* s = c.state.load();
+    return std::any_of(entries, entries + counted->used, [s](const Counted::Entry& one) { return one.state == s; });
+}
+
 void before_fork() {
     forks_inside = false;
     table::for_each_set([](int, EpollSet& set) {
@@ -186,9 +193,9 @@ void before_fork() {
         set.share();
     });
     counted = begin_to_count();
-    table::for_each_connection([](int fd, Connection& c) {
-        const bool listed = counted != &no_memory;
-        if (c.fd.load() != fd || (listed && counted->used == counted->capacity)) {
+    const bool listed = counted != &no_memory;
+    const auto count = [listed](int fd, Connection& c) {
+        if (listed && counted->used == counted->capacity) {
             return;
         }
         watches_closing(c);
@@ -206,6 +213,18 @@ void before_fork() {
         const bool reads = s.read_lock.note_fork();
         const bool writes = s.write_lock.note_fork();
         forks_inside = forks_inside || reads || writes;
+    };
+    const uint32_t moves = count_of_moves();
+    table::for_each_connection([&](int fd, Connection& c) {
+        if (c.fd.load() == fd && count_of_moves() == moves) {
+            count(fd, c);
+        }
+    });
+    // Of several fds, another thread may be about to close the one by which the connection is counted.
+    table::for_each_connection([&](int fd, Connection& c) {
+        if (listed && (c.fd.load() != fd || count_of_moves() != moves) && !is_counted(c)) {
+            count(fd, c);
+        }
     });
 }
 
@@ -259,6 +278,28 @@ void go_by_what_was_counted() {
     end_counting();
 }
 
+// In a child: other threads of the parent may have been about to close an fd, or to note a duplicate.
+void count_numbers() {
+    table::for_each([](int, uintptr_t what) {
+        if ((what & table::set_bit) != 0) {
+            reinterpret_cast<EpollSet*>(what & ~table::set_bit)->forget_numbers();
+        } else if (what != table::internal) {
+            reinterpret_cast<Connection*>(what)->numbers = 0;
+        }
+    });
+    table::for_each([](int fd, uintptr_t what) {
+        if ((what & table::set_bit) != 0) {
+            reinterpret_cast<EpollSet*>(what & ~table::set_bit)->add_number();
+        } else if (what != table::internal) {
+            auto& c = *reinterpret_cast<Connection*>(what);
+            c.numbers.fetch_add(1);
+            if (table::connection(c.fd.load()) != &c) {
+                c.fd = fd;
+            }
+        }
+    });
+}
+
 // In a child in another PID namespace: a process there that is killed while it holds a lock would block the others.
 void leave_shared_to_the_kernel() {
     constexpr uint64_t longest_delay_ns = 250000000; // of all together: peers may be stopped
@@ -276,6 +317,7 @@ void leave_shared_to_the_kernel() {
 void after_fork_in_child() {
     owner = getpid();
     go_by_what_was_counted();
+    count_numbers();
     connections_after_fork();
     const bool sees_parent = forget_thread_id();
     if (forks_inside) {

@@ -191,6 +191,54 @@ void test_a_child_has_a_connection_one_of_whose_fds_was_closed_past_the_library(
     EXPECT_EQ(recv(pair.a, &byte, 1, 0), 0);
 }
 
+// Whatever that thread has done of it when the child begins: the connection goes by this fd until then.
+void test_a_child_has_a_connection_one_of_whose_fds_another_thread_closes() {
+    constexpr int children = 500;
+    Pair pair;
+    int kept = dup(pair.b);
+    std::atomic<int> to_close{-1};
+    std::atomic<bool> over{false};
+    std::thread closer([&] {
+        while (!over) {
+            if (to_close.load() >= 0) {
+                close(to_close);
+                to_close = -1;
+            }
+        }
+    });
+    const auto stop = [&] {
+        over = true;
+        closer.join();
+    };
+    try {
+        for (int i = 0; i < children; ++i) {
+            to_close = pair.b;
+            in_child([&] { return exchange_by(pair.a, kept); });
+            while (to_close.load() >= 0) {
+                sched_yield();
+            }
+            pair.b = kept;
+            kept = dup(pair.b);
+        }
+    } catch (...) {
+        stop();
+        throw;
+    }
+    stop();
+    close(kept);
+    EXPECT(pair.is_upgraded_soon());
+    const pid_t child = fork();
+    if (child == 0) {
+        close(pair.b); // its only one
+        _exit(0);
+    }
+    await_end(child);
+    EXPECT_EQ(exchange_by(pair.a, pair.b), 0);
+    EXPECT_EQ(shutdown(pair.b, SHUT_WR), 0);
+    char byte = 0;
+    EXPECT_EQ(recv(pair.a, &byte, 1, 0), 0);
+}
+
 // A process in another PID namespace cannot see whether the owner of a lock has ended, nor be seen.
 template <class Make> void share_with_namespace(Make&& make) {
     constexpr int times = 20000;
@@ -288,6 +336,7 @@ int main() {
         FABTEST(test_a_child_of_raw_fork_goes_on_with_a_connection),
         FABTEST(test_a_child_of_clone_goes_on_with_a_connection),
         FABTEST(test_a_child_has_a_connection_one_of_whose_fds_was_closed_past_the_library),
+        FABTEST(test_a_child_has_a_connection_one_of_whose_fds_another_thread_closes),
         FABTEST(test_a_child_in_a_pid_namespace_returns_connections),
 #endif
         FABTEST(test_a_thread_that_is_canceled_in_recv_lets_its_connection_upgrade),

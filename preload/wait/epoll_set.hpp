@@ -132,6 +132,7 @@ class EpollSet {
     void note_others() { others_.store(true); } // a member that the library does not track
     static EpollSet* make(int epfd);            // nullptr: no memory
     void add_number() { numbers_.fetch_add(1); }
+    void forget_numbers() { numbers_ = 0; } // in a child, which counts them anew
     void drop_number();                     // the last one frees it
     // Frees sets that were closed in a signal handler which had interrupted a section of such a lock.
     static void finish_closed();

@@ -227,8 +227,23 @@ uint64_t linger_in_memory(Connection& c, int fd) {
 
 } // namespace
 
+namespace {
+
+// The peer asks the service of the process that was the last to use this end. The one that has upgraded the connection
+// may still have it.
+void leave_service(const Connection& c) {
+    uint64_t own = service::own_name();
+    const uint64_t other = c.state.load()->holder_service.load();
+    if (own != 0 && other != 0 && own != other) {
+        c.shared().service[c.out_index()].compare_exchange_strong(own, other);
+    }
+}
+
+} // namespace
+
 void finish(Connection& c, int fd, bool last, bool may_wait) {
     if (!last) {
+        leave_service(c);
         // Frames go to the other holders, which may not have seen a request yet, or be killed.
         stream::finish_out(c, fd, may_wait);
         stream::forget_unread(c);

@@ -239,6 +239,32 @@ void test_a_child_has_a_connection_one_of_whose_fds_another_thread_closes() {
     EXPECT_EQ(recv(pair.a, &byte, 1, 0), 0);
 }
 
+// A child that makes the connection leave the path and return to it is the last one that its peer knows of.
+void test_a_peer_asks_the_process_that_is_left() {
+    Pair pair;
+    in_child([&] {
+        const std::vector<char> bytes(size_t{16} << 10);
+        size_t sent = 0;
+        for (ssize_t n = 0; (n = send(pair.b, bytes.data(), bytes.size(), MSG_DONTWAIT)) > 0;) {
+            sent += static_cast<size_t>(n);
+        }
+        while (path_of(pair.b) == 3) {
+            usleep(1000); // until the full ring was left
+        }
+        for (std::vector<char> in(sent); sent != 0;) {
+            const ssize_t n = recv(pair.a, in.data(), sent, 0);
+            if (n <= 0) {
+                return 1;
+            }
+            sent -= static_cast<size_t>(n);
+        }
+        return pair.is_upgraded_soon() ? 0 : 2;
+    });
+    const int made = preload_test::passed(pair.a); // the peer has to return before that
+    close(std::exchange(pair.a, made));
+    EXPECT_EQ(exchange_by(pair.a, pair.b), 0);
+}
+
 // A process in another PID namespace cannot see whether the owner of a lock has ended, nor be seen.
 template <class Make> void share_with_namespace(Make&& make) {
     constexpr int times = 20000;
@@ -337,6 +363,7 @@ int main() {
         FABTEST(test_a_child_of_clone_goes_on_with_a_connection),
         FABTEST(test_a_child_has_a_connection_one_of_whose_fds_was_closed_past_the_library),
         FABTEST(test_a_child_has_a_connection_one_of_whose_fds_another_thread_closes),
+        FABTEST(test_a_peer_asks_the_process_that_is_left),
         FABTEST(test_a_child_in_a_pid_namespace_returns_connections),
 #endif
         FABTEST(test_a_thread_that_is_canceled_in_recv_lets_its_connection_upgrade),

@@ -364,8 +364,10 @@ bool Mirror::arm(uint64_t id) {
     if (ours.wake.data_wanted.load() != id) {
         ours.wake.data_wanted.store(id);
     }
+    // Only where reading all of it would be news: see is_news().
     path::Direction& theirs = in();
-    if (theirs.wake.space_wanted.load() != id && theirs.writer.head.load() != theirs.reader.tail.load()) {
+    if (theirs.wake.space_wanted.load() != id && theirs.writer.head.load() != theirs.reader.tail.load() &&
+        theirs.writer.head.load() - reported_tail_ >= write_.capacity() / 4) {
         theirs.wake.space_wanted.store(id);
     }
     segment_.mirror.sleeper.store(id);

@@ -377,6 +377,23 @@ void test_what_is_read_while_the_state_is_told_is_told() {
     EXPECT_EQ(untold, 0);
 }
 
+// A reader wakes the worker only if the far writer must hear of it.
+void test_a_worker_sleeps_while_little_is_read() {
+    constexpr uint64_t worker = 77777;
+    Host a(0);
+    Host b(1);
+    a.write("a request");
+    settle(a, b);
+    EXPECT(!b.mirror.arm(worker) && b.in().wake.space_wanted.load() == path::nobody);
+    EXPECT(b.read() == "a request");
+    EXPECT(!b.mirror.arm(worker) && b.in().wake.space_wanted.load() == path::nobody);
+    a.write(pattern(path::area_sizes[0] / 4));
+    settle(a, b);
+    EXPECT(!b.mirror.arm(worker) && b.in().wake.space_wanted.load() == worker);
+    (void)b.read();
+    EXPECT(b.mirror.arm(worker));
+}
+
 void test_what_makes_no_sense_is_refused() {
     Host a(0);
     const Bytes body(64, 1);
@@ -438,6 +455,7 @@ int main() {
         FABTEST(test_what_is_given_back_goes_to_the_far_writer),
         FABTEST(test_what_is_given_back_is_told_before_the_tail),
         FABTEST(test_what_is_read_while_the_state_is_told_is_told),
+        FABTEST(test_a_worker_sleeps_while_little_is_read),
         FABTEST(test_what_makes_no_sense_is_refused),
         FABTEST(test_attention_is_asked_for_behind_the_state),
     };

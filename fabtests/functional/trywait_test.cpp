@@ -37,6 +37,9 @@ void await_idle(Pair& pair, Stream& s) {
     }
 }
 
+// Until the core has the bytes that the peer has sent.
+void await_core(Pair& pair) { EXPECT(readable(wait_fd(&pair.server->ep->fid), patience(10000))); }
+
 fi_rstream_status status_of(Stream& s) {
     fi_rstream_status status{};
     size_t length = sizeof(status);
@@ -129,6 +132,20 @@ void test_bytes_behind_a_receive_of_all_wake_though_taken_by_another() {
             (void)fi_eq_read(pair.own_host->eq.get(), &event, nullptr, 0, FI_PEEK);
         }
         EXPECT(readable(wait_fd(&pair.server->ep->fid), patience(1000)));
+    }
+}
+
+// Another thread may sleep for them: it was not woken when this call moved them in.
+void test_bytes_that_a_receive_leaves_wake_a_sleeper() {
+    auto pair = connected();
+    for (int round = 0; round < 50; ++round) {
+        await_idle(pair, *pair.server);
+        pair.client->send_all("abcd", 4);
+        await_core(pair);
+        char bytes[4];
+        EXPECT_RESULT(recv(*pair.server, bytes, 1), 1);
+        EXPECT(readable(wait_fd(&pair.server->ep->fid), patience(1000)));
+        EXPECT_RESULT(recv(*pair.server, bytes, 4), 3);
     }
 }
 
@@ -453,6 +470,7 @@ int main() {
         FABTEST(test_bytes_behind_those_told_of_wake_a_sleeper),
         FABTEST(test_bytes_behind_reported_ones_wake_though_taken_by_another),
         FABTEST(test_bytes_behind_a_receive_of_all_wake_though_taken_by_another),
+        FABTEST(test_bytes_that_a_receive_leaves_wake_a_sleeper),
         FABTEST(test_the_first_bytes_wake_a_sleeper_although_another_call_took_them),
         FABTEST(test_the_end_behind_a_receive_of_all_wakes_though_taken_by_another),
         FABTEST(test_trywait_says_no_until_the_end_was_told),

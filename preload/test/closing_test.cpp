@@ -50,7 +50,7 @@ bool in_vfork_child() { return false; }
 bool is_left_to_kernel() { return false; }
 } // namespace lifecycle
 namespace io {
-bool foreign(Connection&, int) { return false; }
+bool foreign(Connection&) { return false; }
 } // namespace io
 namespace outside_use {
 void note_number(Connection&, int) {}

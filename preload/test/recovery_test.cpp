@@ -387,11 +387,12 @@ void test_a_process_without_a_service_wakes_the_worker() {
     has_service = false;
     workers_asked = 0;
     pair.a.mirror.arm(workers_id);
-    EXPECT_EQ(pair.a.write("more"), 4);
+    const std::string more(path::area_sizes[0] / 4, 'm'); // of which the far writer must hear that it was read
+    EXPECT_EQ(pair.a.write(more), static_cast<ssize_t>(more.size()));
     EXPECT_EQ(workers_asked, 1);
     pair.settle();
     pair.b.mirror.arm(workers_id);
-    EXPECT_EQ(pair.b.read(), "more");
+    EXPECT_EQ(pair.b.read(), more);
     EXPECT_EQ(workers_asked, 2); // there is space
     pair.a.mirror.arm(workers_id);
     pair.a.return_to_kernel();

@@ -160,7 +160,7 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     bool give_up();
 
     // stream_progress.cpp
-    bool events_due();
+    void note_cause_of_wake();
     void take_core_events();
     int try_wait_core();
     void wake_waiters();
@@ -193,8 +193,8 @@ class Stream final : public EventHandler, private Transmit::Events, private Comp
     Iomap iomap_;
     Readiness readiness_;
     WaitSet wait_set_;
-    std::atomic<bool> may_have_slept_{false};     // a thread, on the wait set, since data was last found
-    std::atomic<bool> woken_without_data_{false}; // it was woken, and no data was found since
+    std::atomic<bool> may_have_slept_{false};      // a thread, on the wait set, since it had a cause to wake up
+    std::atomic<bool> woken_without_cause_{false}; // it has looked since, and found no data
     Keepalive keepalive_;
     IdleTimer idle_timer_;
     Transmit transmit_;

@@ -28,11 +28,16 @@ void Stream::advance() {
         return;
     }
     const auto drained = completions_.drain();
+    // A program that only polls its endpoint must learn of a disconnect too; each poll of events costs a system call.
     if (drained != Completions::Drained::nothing) {
-        wire::put(may_have_slept_, false);
-        wire::put(woken_without_data_, false);
-    } else if (core_.events() != nullptr && events_due()) {
-        take_core_events();
+        note_cause_of_wake();
+    } else if (core_.events() != nullptr) {
+        if (may_have_slept_.exchange(false)) {
+            woken_without_cause_.store(true); // it may be an event: see try_wait()
+        }
+        if (completions_.events_due()) {
+            take_core_events();
+        }
     }
     if (keepalive_.due()) {
         check_liveness();
@@ -44,16 +49,10 @@ void Stream::advance() {
     }
 }
 
-// A program that only polls its endpoint must learn of a disconnect too; each poll of events costs a system call. They
-// may be what has ended a sleep, if it was not data. But a program that answers requests of others is also woken to
-// send; so only the second such sleep in a row counts: an event keeps the descriptor readable, and so ends that at
-// once.
-bool Stream::events_due() {
-    const bool again = may_have_slept_.exchange(false) && woken_without_data_.exchange(true);
-    if (again) {
-        woken_without_data_.store(false);
-    }
-    return again || completions_.events_due();
+// Data was found, or the program sends: it may have been woken for that, and not by an event of the core.
+void Stream::note_cause_of_wake() {
+    wire::put(may_have_slept_, false);
+    wire::put(woken_without_cause_, false);
 }
 
 void Stream::take_core_events() {
@@ -124,7 +123,8 @@ int Stream::wait_fd(int& fd) {
 
 int Stream::try_wait() {
     progress();
-    if (ended()) { // the last events, which would keep the fd readable
+    // The last events, which would keep the fd readable; and those that may have ended a sleep.
+    if (woken_without_cause_.exchange(false) || ended()) {
         take_core_events();
     }
     if (readiness_.shows_bytes()) { // the program has seen the readable bytes and consumed none: it needs more

@@ -25,6 +25,9 @@ ssize_t Stream::send(const iovec* iov, size_t count, bool more) {
     if (left.resize) {
         grow_staging();
     }
+    if (sent > 0) {
+        note_cause_of_wake();
+    }
     readiness_.on_send(sent);
     return sent;
 }

@@ -200,7 +200,7 @@ void before_fork() {
         }
         watches_closing(c);
         if (c.mirrored) {
-            c.shared().mirror.shared = 1;
+            c.shared().mirror.shared = path::MirrorFields::several;
         }
         stream::push(c, fd); // this process may end before its service would do that
         ConnectionState& s = *c.state.load();
@@ -365,7 +365,11 @@ void leave_to_others() {
         if (c.attached && s.holders.load() > 1) {
             stream::hand_over(c, fd, Reason::several);
         }
-        finish(c, fd, leave(c), true);
+        const bool last = leave(c);
+        finish(c, fd, last, true);
+        if (last) {
+            stream::announce_leaving(c);
+        }
     });
 }
 
@@ -397,6 +401,7 @@ void stay_in_process() {
     table::for_each_connection([](int fd, Connection& c) {
         if (c.fd.load() == fd) {
             stay(c);
+            stream::withdraw_leaving(c);
             c.state.load()->holders.fetch_add(1);
         }
     });

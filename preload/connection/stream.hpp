@@ -95,6 +95,10 @@ void want_space(Connection& c); // the same for space
 
 // Notifies the worker that plays the far end, if there is one, of a change.
 void changed(Connection& c);
+// This process is the last one to have it, and is about to end, or to execute another program: the kernel closes it
+// then, without an event for the worker.
+void announce_leaving(Connection& c);
+void withdraw_leaving(Connection& c); // it goes on
 
 // Whether there are bytes in the ring: for spinning, without any lock.
 bool ring_has_bytes(const Connection& c);

@@ -175,7 +175,7 @@ bool far_end_knows(const Connection& c);
 // still write stale values into the segment.
 uint32_t published_epoch(const Connection& c);
 bool is_at_mark(int fd);     // TCP's next byte is an urgent one, which a read skips
-void step_over_mark(int fd); // if nothing is behind it: an unread urgent byte turns a close into a reset
+void step_over_mark(int fd); // under the read lock: an unread urgent byte turns a close into a reset
 bool is_proving(const Connection& c);
 void receive_urgent(Connection& c, int fd); // receives an urgent byte of the far end; under the read lock
 bool has_urgent_to_send(const Connection& c);

@@ -7,6 +7,7 @@
 #include "preload/connection/stream_internal.hpp"
 
 #include "preload/base/system.hpp"
+#include "preload/path/urgent.hpp"
 #include "preload/stats/page.hpp"
 
 namespace preload::stream {
@@ -39,9 +40,8 @@ bool is_at_mark(int fd) {
 }
 
 void step_over_mark(int fd) {
-    uint8_t byte = 0;
-    if (is_at_mark(fd) && sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == -EAGAIN) {
-        sys::recv(fd, &byte, 1, MSG_DONTWAIT);
+    if (is_at_mark(fd)) {
+        path::take_urgent(fd);
     }
 }
 
@@ -81,7 +81,7 @@ void receive_urgent(Connection& c, int fd) {
 
 bool has_urgent_to_send(const Connection& c) {
     const MirrorFields& mirror = c.shared().mirror;
-    return is_proving(c) && mirror.urgent_to_send.load(std::memory_order_acquire) != mirror.urgent_sent.load();
+    return is_proving(c) && mirror.has_urgent_to_send();
 }
 
 void send_urgent(Connection& c, int fd) {
@@ -90,16 +90,35 @@ void send_urgent(Connection& c, int fd) {
         return;
     }
     MirrorFields& mirror = c.shared().mirror;
-    const uint32_t wanted = mirror.urgent_to_send.load(std::memory_order_acquire);
+    uint32_t wanted = mirror.urgent_to_send.load(std::memory_order_acquire) & ~MirrorFields::urgent_claimed;
     const auto byte = static_cast<uint8_t>(wanted);
     // After the peer's end, it would be answered with a reset.
     if (pollfd one{fd, POLLRDHUP, 0}; sys::poll(&one, 1, 0) != 0) {
         return;
     }
+    if (!mirror.urgent_to_send.compare_exchange_strong(wanted, wanted | MirrorFields::urgent_claimed)) {
+        return; // it was withdrawn
+    }
     if (sys::send(fd, &byte, 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) == 1) {
         c.out_ring().writer.frames.fetch_add(1, std::memory_order_release);
         count_sent(c, 1);
         mirror.urgent_sent.store(wanted);
+    } else {
+        mirror.urgent_to_send.store(wanted); // TCP has no space
+    }
+}
+
+void announce_leaving(Connection& c) {
+    if (c.mirrored.load(std::memory_order_relaxed) && c.segment.load() != nullptr) {
+        c.shared().mirror.shared = MirrorFields::last_leaves(static_cast<pid_t>(sys::call(SYS_getpid)));
+        changed(c);
+    }
+}
+
+void withdraw_leaving(Connection& c) {
+    if (c.mirrored.load(std::memory_order_relaxed) && c.segment.load() != nullptr) {
+        uint32_t own = MirrorFields::last_leaves(static_cast<pid_t>(sys::call(SYS_getpid)));
+        c.shared().mirror.shared.compare_exchange_strong(own, MirrorFields::several);
     }
 }
 

@@ -436,6 +436,14 @@ void settle(Connection& c, int fd) {
     if (segment == nullptr || !s.hold || is_recovering(c)) {
         return;
     }
+    // The far end may still send an urgent byte, which nobody would take: unread, it turns the new holder's close into
+    // a reset. The worker says when it has sent its last one.
+    if (is_proving(c) && s.handed_over) {
+        if (c.shared().mirror.withdraw.exchange(1) == 0) {
+            changed(c);
+        }
+        return;
+    }
     // Of two workers, the sender of the last message has no proof that it has arrived: this end keeps processing what
     // the far end may send by TCP about a failure.
     if (c.mirrored && !s.recovered && !s.handed_over && segment->mirror.stage.load() != path::MirrorFields::failed &&
@@ -468,6 +476,11 @@ void settle(Connection& c, int fd) {
     shut_now(c, fd);
     if (s.end_due) {
         return;
+    }
+    if (c.mirrored) {
+        if (const ReadSection section(c, fd); section) {
+            step_over_mark(fd);
+        }
     }
     leave_mirror(c);
     gate::restore_options(s, fd);

@@ -142,7 +142,7 @@ void Link::on_time(uint64_t now) {
     if (phase_ == Phase::waiting) {
         begin(now);
     } else if (phase_ == Phase::closing) {
-        close_all();
+        go_on_leaving(now);
     } else if (phase_ == Phase::recovering) {
         recover();
     } else if (phase_ == Phase::acknowledging) {
@@ -276,7 +276,9 @@ void Link::end_of_stream() {
         return;
     }
     if (phase_ == Phase::closing) {
-        far_end_knows();
+        socket_.close();
+        leaving_->without_stream_ns = sys::now_ns();
+        go_on_leaving(leaving_->without_stream_ns);
         return;
     }
     if (phase_ == Phase::moving && (mirror_->far_has_closed() || mirror_->has_closed())) {
@@ -362,7 +364,7 @@ bool Link::take_all() {
 }
 
 bool Link::take(const Header& header, std::span<const uint8_t> body) {
-    if (phase_ == Phase::closing) {
+    if (phase_ == Phase::closing && header.kind != Kind::closed) {
         return true; // sent before the far end received `closed`
     }
     switch (header.kind) {
@@ -386,28 +388,11 @@ bool Link::take(const Header& header, std::span<const uint8_t> body) {
         begin_to_move();
         return true;
     case Kind::closed:
-        return take_closed();
+        return take_closed(body);
     default:
         break;
     }
     return mirror_ && mirror_->take(header, body);
-}
-
-// The far end has moved nothing, and will not. This end may already be in phase moving, but has received no consent.
-bool Link::take_closed() {
-    if (phase_ != Phase::attaching && phase_ != Phase::proving && phase_ != Phase::moving) {
-        return false;
-    }
-    segment_->mirror.stage.store(phase_ == Phase::moving ? MirrorFields::ended : MirrorFields::failed);
-    owner_.attend(*segment_, task_.direction);
-    mirror_.reset();
-    socket_.close();
-    if (has_closed()) {
-        leave();
-    } else {
-        close_all();
-    }
-    return true;
 }
 
 void Link::notify_program() {
@@ -520,6 +505,8 @@ bool Link::progress() {
         }
         if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::over) {
             fail(Reason::none);
+        } else if ((phase_ == Phase::attaching || phase_ == Phase::proving) && segment_->mirror.withdraw.load() != 0) {
+            leave();
         }
         return false;
     }

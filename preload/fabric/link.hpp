@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "preload/fabric/closed_recovery.hpp"
@@ -60,6 +61,11 @@ class Link {
     }
     [[nodiscard]] bool is_over() const { return phase_ == Phase::over; }
     [[nodiscard]] bool is_shared() const { return segment_->mirror.shared.load() != 0; }
+    // The process that was the last to have it, and is about to end or to execute another program. 0: none.
+    [[nodiscard]] pid_t leaving_process() const {
+        return has_closed() ? 0 : path::MirrorFields::last_leaving(segment_->mirror.shared.load());
+    }
+    void forget_leaving_process() { segment_->mirror.shared.store(path::MirrorFields::several); }
     [[nodiscard]] bool has_closed() const { return segment_->mirror.closed.load() != path::MirrorFields::open; }
     [[nodiscard]] int tcp() const { return tcp_; }
     [[nodiscard]] uint64_t token() const { return task_.token; }
@@ -93,7 +99,7 @@ class Link {
     bool take(const Header& header, std::span<const uint8_t> body);
     bool take_hello(std::span<const uint8_t> body);
     bool take_echo(std::span<const uint8_t> body);
-    bool take_closed();
+    bool take_closed(std::span<const uint8_t> body);
     void prove();
     void send_next_urgent();
     void begin_to_move();
@@ -114,10 +120,19 @@ class Link {
     void recover();
     void reset();
     void leave();
-    void far_end_knows();
+    void go_on_leaving(uint64_t now);
+    [[nodiscard]] bool has_last_urgent(uint64_t now) const;
     void end_of_stream();
     [[nodiscard]] bool program_has_lost_it() const;
     void close_all();
+
+    // In phase closing.
+    struct Leaving {
+        uint32_t stage = path::MirrorFields::failed; // that the program is told then
+        bool told = false;                           // the far end
+        std::optional<uint32_t> far_sent;            // urgent bytes, as it has told
+        uint64_t without_stream_ns = 0;              // since when, if it has ended
+    };
 
     LinkOwner& owner_;
     const Control task_;
@@ -148,6 +163,7 @@ class Link {
     uint32_t urgent_echoed_ = 0; // the last one that was echoed
     std::unique_ptr<Mirror> mirror_;
     std::unique_ptr<ClosedRecovery> recovery_;
+    std::unique_ptr<Leaving> leaving_;
 };
 
 } // namespace preload::fabric

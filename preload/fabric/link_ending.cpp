@@ -4,6 +4,9 @@
 // How a link ends: with its program, with the far end, or because the fabric has failed.
 #include "preload/fabric/link.hpp"
 
+#include <algorithm>
+#include <cstring>
+#include <optional>
 #include <utility>
 
 #include <linux/sockios.h>
@@ -13,7 +16,7 @@
 
 #include "preload/base/system.hpp"
 #include "preload/path/frame.hpp"
-#include "preload/rendezvous/holders.hpp"
+#include "preload/path/urgent.hpp"
 
 namespace preload::fabric {
 
@@ -25,7 +28,7 @@ constexpr uint64_t millisecond = 1000000;
 constexpr uint64_t closing_time = 5000 * millisecond;    // for the far end's answer
 constexpr uint64_t recovery_time = 925000 * millisecond; // as long as TCP repeats its own bytes (tcp_retries2)
 constexpr uint64_t recovery_pause = 10 * millisecond;
-constexpr uint64_t last_urgent_time = 100 * millisecond; // after the answer: it was sent before, and is in flight
+constexpr uint64_t last_urgent_time = 100 * millisecond; // it was sent before the end of the stream, and is in flight
 
 } // namespace
 
@@ -37,14 +40,10 @@ void Link::close_all() {
     mirror_.reset();
     listening_.clear();
     socket_.close();
-    if (tcp_ >= 0 && has_closed() &&
-        (segment_->mirror.closed.load() != MirrorFields::left || rendezvous::is_sole_holder(tcp_))) {
-        int at = 0;
-        uint8_t byte = 0;
-        // An urgent byte belongs to the proof: unread, it would turn the close into a reset.
-        if (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0 && recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
-            recv(tcp_, &byte, 1, MSG_DONTWAIT);
-        }
+    // No process has it any more. An urgent byte belongs to the proof: unread, it would turn the close into a reset.
+    if (int at = 0; tcp_ >= 0 && has_closed() && segment_->mirror.closed.load() != MirrorFields::left &&
+                    ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0) {
+        path::take_urgent(tcp_);
     }
     if (tcp_ >= 0) {
         if (recovery_) {
@@ -76,6 +75,13 @@ void Link::fail(Reason why) {
         if (begin_recovery()) {
             return;
         }
+    } else if (phase_ == Phase::closing) {
+        give_up_ = 0;
+        go_on_leaving(sys::now_ns());
+        return;
+    } else if (careful_ && phase_ != Phase::moving && !proved_ && socket_ && !has_closed()) {
+        leave();
+        return;
     } else {
         // A far end that has received `proved` may be moving: then it will report by TCP that it has stopped.
         if (phase_ == Phase::moving || !proved_) {
@@ -171,25 +177,81 @@ void Link::recover() {
     close_all();
 }
 
-// An urgent byte that arrives after the kernel's connection was closed resets it, which loses the program's bytes that
-// the far end has not received yet. So it is closed after the far end has confirmed that it sends none.
+// Before anything was moved: the program has closed, or stays with TCP, as this end's or the far end's. An urgent byte
+// that arrives after the kernel's connection was closed resets it, which loses the program's bytes that the far end has
+// not received yet; one that is unread then does the same. So both ends say how many they have sent, and the last one
+// is awaited.
 void Link::leave() {
-    const bool stream = static_cast<bool>(socket_);
+    const bool moves = phase_ == Phase::moving;
     phase_ = Phase::closing;
-    deadline_ = sys::now_ns() + closing_time;
+    leaving_ = std::make_unique<Leaving>();
+    leaving_->stage = moves ? MirrorFields::ended : MirrorFields::failed;
+    give_up_ = sys::now_ns() + closing_time;
     if (segment_->mirror.closed.load() == MirrorFields::closed_by_last) {
         shutdown(tcp_, SHUT_WR); // the program's EOF is not delayed
     }
-    if (stream) {
-        send(Kind::closed, nullptr, 0); // the far end answers by closing the stream
-    } else {
-        far_end_knows();
+    if (!socket_) {
+        leaving_->without_stream_ns = sys::now_ns();
     }
+    go_on_leaving(sys::now_ns());
 }
 
-void Link::far_end_knows() {
-    socket_.close();
-    deadline_ = sys::now_ns() + last_urgent_time;
+bool Link::take_closed(std::span<const uint8_t> body) {
+    ClosedEarly far;
+    if (body.size() != sizeof(far)) {
+        return false;
+    }
+    memcpy(&far, body.data(), sizeof(far));
+    if (far.urgent_sent > MirrorFields::urgent_bytes) {
+        return false;
+    }
+    if (phase_ == Phase::attaching || phase_ == Phase::proving || phase_ == Phase::moving) {
+        mirror_.reset(); // without consent, it has moved nothing
+        leave();
+    }
+    if (phase_ == Phase::closing && !leaving_->far_sent) {
+        leaving_->far_sent = far.urgent_sent;
+        go_on_leaving(sys::now_ns());
+    }
+    return phase_ == Phase::closing || phase_ == Phase::over;
+}
+
+void Link::go_on_leaving(uint64_t now) {
+    constexpr uint64_t pause = 2 * millisecond;
+    deadline_ = now + pause;
+    if (now >= give_up_) {
+        socket_.close();
+    } else if (!leaving_->told) {
+        const std::optional<uint32_t> sent = segment_->mirror.withdraw_urgent();
+        leaving_->told = sent.has_value();
+        if (sent && socket_) {
+            const ClosedEarly own{*sent};
+            send(Kind::closed, &own, sizeof(own)); // may end the stream, and call this function
+        }
+        if (!sent || phase_ != Phase::closing) {
+            return;
+        }
+    }
+    if (now < give_up_ && !has_last_urgent(now)) {
+        return;
+    }
+    if (!has_closed()) {
+        segment_->mirror.stage.store(leaving_->stage);
+        owner_.attend(*segment_, task_.direction);
+    }
+    close_all();
+}
+
+// Whether no urgent byte of the far end can arrive any more.
+bool Link::has_last_urgent(uint64_t now) const {
+    if (!leaving_->far_sent) { // a far end that has not said how many there are
+        return !socket_ && now - std::min(leaving_->without_stream_ns, now) >= last_urgent_time;
+    }
+    int at = 0;
+    uint8_t byte = 0;
+    // The program's own bytes may be in front of it. Who reads them reads on to the end of the stream.
+    return segment_->mirror.urgent_received.load() >> 8 >= *leaving_->far_sent ||
+           (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0) || recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
 }
 
 // Frames that came late, or that a killed process has not consumed: unread, they would turn the close into a reset.

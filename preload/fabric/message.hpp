@@ -16,7 +16,7 @@ namespace preload::fabric {
 
 static_assert(std::endian::native == std::endian::little);
 
-inline constexpr uint32_t protocol_version = 3;
+inline constexpr uint32_t protocol_version = 4;
 
 enum class Kind : uint32_t {
     hello = 1,   // Hello, from both ends; first
@@ -27,7 +27,7 @@ enum class Kind : uint32_t {
     state = 6,   // State
     taken = 7,   // bytes for the give-back area, from Header::position on
     attend = 8,  // Header::area: 1 if only a TCP frame can wake a waiter at the sender's host
-    closed = 9,  // no body, before any data: the sender's program has closed, or stays with TCP
+    closed = 9,  // ClosedEarly, from both ends, before any data: the sender's program has closed, or stays with TCP
 };
 
 struct Header {
@@ -82,6 +82,11 @@ struct State {
     uint32_t closing = 0; // the sync whose echo ends the stream
 
     bool operator==(const State&) const = default;
+};
+
+// An end that has sent it sends no urgent byte any more.
+struct ClosedEarly {
+    uint32_t urgent_sent = 0; // how many it has sent
 };
 
 // A body is at most as large as the ring's largest area.

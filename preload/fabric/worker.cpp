@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <ctime>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -46,6 +48,20 @@ constexpr uint64_t first_token = 16;
 
 constexpr uint64_t second = 1000000000;
 constexpr uint64_t idle_after = 20000000; // ns
+
+// Of this thread: on a busy machine, the time that passes says nothing of what something costs.
+uint64_t processor_time_ns() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<uint64_t>(time.tv_sec) * second + static_cast<uint64_t>(time.tv_nsec);
+}
+
+// When to do next what is due after a pause and has begun at that processor_time_ns(): it may take as long as there are
+// processes and descriptors.
+uint64_t after(uint64_t now, uint64_t pause, uint64_t begin) {
+    constexpr uint64_t share = 50;
+    return now + std::max(pause, share * (processor_time_ns() - begin));
+}
 
 // A program that has changed its user, or asked for it (prctl(2), PR_SET_DUMPABLE), shows them only to root.
 // 0: of another PID namespace, where nothing is known of it.
@@ -236,7 +252,8 @@ void Worker::let_idle(uint64_t now) {
     }
     next_idle_ = now + idle_after / 2;
     std::erase_if(busy_, [&](Served* one) {
-        one->is_idle = now - one->active_ns > idle_after && one->link->may_be_idle() && !one->link->arm(idle_wakeup_);
+        one->is_idle = now - one->active_ns > idle_after && one->link->may_be_idle() &&
+                       one->link->leaving_process() == 0 && !one->link->arm(idle_wakeup_);
         return one->is_idle;
     });
 }
@@ -287,7 +304,7 @@ bool Worker::arm_busy() {
 }
 
 uint64_t Worker::next_deadline() const {
-    uint64_t next = next_check_;
+    uint64_t next = std::min(next_check_, next_look_);
     for (const Served* one : busy_) {
         const bool may_be_idle = one->link->may_be_idle();
         next =
@@ -419,7 +436,8 @@ unsigned Worker::read_messages() {
 }
 
 // A killed process sends nothing. The kernel shows which processes have a connection.
-void Worker::check_processes(uint64_t now) {
+void Worker::check_processes() {
+    const uint64_t begin = processor_time_ns();
     bool any = false;
     for (auto& [token, one] : links_) {
         Link& link = *one.link;
@@ -432,9 +450,36 @@ void Worker::check_processes(uint64_t now) {
     if (any && (program_ended_ || shows_its_descriptors(program_))) {
         abandon_shared();
     }
-    // It takes as long as there are processes and descriptors.
-    constexpr uint64_t share = 50;
-    next_check_ = any || !program_ended_ ? now + std::max(second, share * (sys::now_ns() - now)) : UINT64_MAX;
+    next_check_ = any || !program_ended_ ? after(sys::now_ns(), second, begin) : UINT64_MAX;
+}
+
+// No event tells that the kernel has closed the descriptors of a process that ends, or executes another program. That
+// the process is the last one to have a connection is known without looking at others.
+void Worker::check_leaving(uint64_t now) {
+    constexpr uint64_t pause = 1000000;
+    const bool due = next_look_ == UINT64_MAX || now >= next_look_;
+    const uint64_t begin = due ? processor_time_ns() : 0;
+    bool any = false;
+    for (Served* one : busy_) {
+        Link& link = *one->link;
+        const pid_t process = link.leaving_process();
+        if (process == 0) {
+            continue;
+        }
+        any = true;
+        if (!due) {
+            continue;
+        }
+        const std::optional<bool> has_it = rendezvous::has_socket(process, link.tcp());
+        if (!has_it) {
+            link.forget_leaving_process();
+        } else if (!*has_it) {
+            link.abandon();
+        }
+    }
+    if (!any || due) {
+        next_look_ = any ? after(sys::now_ns(), pause, begin) : UINT64_MAX;
+    }
 }
 
 // Those that no process has any more.
@@ -530,8 +575,9 @@ void Worker::run() {
             one->link->on_time(now_);
         }
         if (next_check_ <= now_) {
-            check_processes(now_);
+            check_processes();
         }
+        check_leaving(now_);
     }
 }
 

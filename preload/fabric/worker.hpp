@@ -59,7 +59,8 @@ class Worker final : public LinkOwner {
     void serve(const Control& task, int memory, int tcp);
     void read_inbox();
     unsigned read_messages();
-    void check_processes(uint64_t now);
+    void check_processes();
+    void check_leaving(uint64_t now);
     void abandon_shared();
     // The link becomes busy. Null: it has ended.
     Link* find(uint64_t token);
@@ -85,7 +86,8 @@ class Worker final : public LinkOwner {
     bool program_ended_ = false;
     uint64_t now_ = 0; // when events were last asked for
     uint64_t next_check_ = UINT64_MAX;
-    uint64_t next_idle_ = 0; // when busy links are next checked for being idle
+    uint64_t next_look_ = UINT64_MAX; // at leaving processes, see check_leaving()
+    uint64_t next_idle_ = 0;          // when busy links are next checked for being idle
     OtherDevices other_devices_;
     std::vector<Notice> queued_;                 // until this round over the links ends
     uint64_t queued_at_ = 0;                     // the first of them

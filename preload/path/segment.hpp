@@ -8,6 +8,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+
+#include <sys/types.h>
 
 #include "preload/path/ring.hpp"
 
@@ -35,23 +38,46 @@ struct alignas(64) MirrorFields {
     };
     // From the worker:
     std::atomic<uint32_t> stage{proving};
-    std::atomic<uint32_t> urgent_to_send{0}; // number of an urgent byte to send, from 1, and the byte: see urgent_of()
-    std::atomic<uint32_t> asked{0};          // the far end's service requests attention of this end's
-    std::atomic<uint32_t> frames{0};         // not 0: a waiter at the far end can only be woken by a TCP frame
-    std::atomic<uint32_t> far_closed{0};     // no waiter is left at the far end
-    std::atomic<uint32_t> applied{0};        // the last epoch of the own direction that is complete in the far segment
+    // Number of an urgent byte to send, from 1, and the byte: see urgent_of(). The program sets urgent_claimed before
+    // it sends that, so that the worker knows whether it still can: see withdraw_urgent().
+    std::atomic<uint32_t> urgent_to_send{0};
+    std::atomic<uint32_t> asked{0};      // the far end's service requests attention of this end's
+    std::atomic<uint32_t> frames{0};     // not 0: a waiter at the far end can only be woken by a TCP frame
+    std::atomic<uint32_t> far_closed{0}; // no waiter is left at the far end
+    std::atomic<uint32_t> applied{0};    // the last epoch of the own direction that is complete in the far segment
     // From the program:
     std::atomic<uint64_t> changes{0};         // counts changes that the worker must process
     std::atomic<uint64_t> sleeper{0};         // the worker's armed wake-up id, taken by the thread that wakes it
     std::atomic<uint32_t> urgent_sent{0};     // the last `urgent_to_send` that was sent
     std::atomic<uint32_t> urgent_received{0}; // the far end's last urgent byte, encoded likewise
-    std::atomic<uint32_t> withdraw{0};        // the reader withdraws its consent
-    std::atomic<uint32_t> closed{open};       // a value of Closed
-    std::atomic<uint32_t> recovering{0};      // it has sent its record, and continues by TCP
-    std::atomic<uint32_t> shared{0}; // several processes have had it: only the kernel sees when the last one has ended
+    std::atomic<uint32_t> withdraw{0};   // the reader withdraws its consent, or stays with TCP before the proof ends
+    std::atomic<uint32_t> closed{open};  // a value of Closed
+    std::atomic<uint32_t> recovering{0}; // it has sent its record, and continues by TCP
+    std::atomic<uint32_t> shared{0};     // 0: one process has it; else `several`, or a value of last_leaves()
+
+    // Several processes have had it: only the kernel sees when the last one has ended.
+    static constexpr uint32_t several = 1;
+    // The same, and the last one that is known of is about to end, or to execute another program.
+    static constexpr uint32_t last_leaves(pid_t process) { return static_cast<uint32_t>(process) << 1 | several; }
+    static constexpr pid_t last_leaving(uint32_t shared) { return static_cast<pid_t>(shared >> 1); } // 0: none
 
     static constexpr uint32_t urgent_bytes = 4; // sent by each end for the proof
     static constexpr uint32_t urgent_of(uint32_t number, uint8_t byte) { return number << 8 | byte; }
+    static constexpr uint32_t urgent_claimed = 1U << 31;
+    [[nodiscard]] bool has_urgent_to_send() const {
+        return (urgent_to_send.load() & ~urgent_claimed) != urgent_sent.load();
+    }
+    // By the worker: no further one is sent. Returns how many were; none: the program is sending one just now.
+    std::optional<uint32_t> withdraw_urgent() {
+        uint32_t wanted = urgent_to_send.load();
+        while (has_urgent_to_send()) {
+            if ((wanted & urgent_claimed) != 0) {
+                return std::nullopt;
+            }
+            urgent_to_send.compare_exchange_strong(wanted, urgent_sent.load());
+        }
+        return urgent_sent.load() >> 8;
+    }
 };
 
 struct Segment {

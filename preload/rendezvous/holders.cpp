@@ -3,6 +3,7 @@
 #include "preload/rendezvous/holders.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -86,16 +87,56 @@ template <class Body> bool each_descriptor_elsewhere(Body&& body) {
     return whole;
 }
 
+bool link_of_own(int fd, std::array<char, 64>& out) {
+    std::array<char, 64> path{};
+    snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
+    return link_of(AT_FDCWD, path.data(), out);
+}
+
+bool is_link(int folder, const char* number, const std::array<char, 64>& wanted) {
+    std::array<char, 64> link{};
+    return link_of(folder, number, link) && strcmp(link.data(), wanted.data()) == 0;
+}
+
+// Its /proc/PID/fd is root's.
+bool is_zombie(pid_t process) {
+    std::array<char, 64> path{};
+    snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
+    const int file =
+        descriptors::make([&] { return sys::call(SYS_openat, AT_FDCWD, path.data(), O_RDONLY | O_CLOEXEC); });
+    std::array<char, 128> text{};
+    const long n = file >= 0 ? sys::call(SYS_read, file, text.data(), text.size() - 1) : 0;
+    descriptors::close(file);
+    const char* name_end = n > 0 ? strrchr(text.data(), ')') : nullptr; // proc(5): PID (NAME) STATE
+    return name_end != nullptr && (strncmp(name_end, ") Z", 3) == 0 || strncmp(name_end, ") X", 3) == 0);
+}
+
 } // namespace
 
 bool is_sole_holder(int fd) {
     std::array<char, 64> wanted{};
+    return link_of_own(fd, wanted) &&
+           each_descriptor_elsewhere([&](int folder, const char* number) { return !is_link(folder, number, wanted); });
+}
+
+std::optional<bool> has_socket(pid_t process, int fd) {
+    std::array<char, 64> wanted{};
+    if (!link_of_own(fd, wanted)) {
+        return std::nullopt;
+    }
     std::array<char, 64> path{};
-    snprintf(path.data(), path.size(), "/proc/self/fd/%d", fd);
-    return link_of(AT_FDCWD, path.data(), wanted) && each_descriptor_elsewhere([&](int folder, const char* number) {
-               std::array<char, 64> link{};
-               return !link_of(folder, number, link) || strcmp(link.data(), wanted.data()) != 0;
-           });
+    snprintf(path.data(), path.size(), "/proc/%d/fd", static_cast<int>(process));
+    const int folder = open_folder(AT_FDCWD, path.data());
+    if (folder < 0) {
+        return sys::call(SYS_kill, process, 0) == -ESRCH || is_zombie(process) ? std::optional(false) : std::nullopt;
+    }
+    bool found = false;
+    const bool whole = each_entry(folder, [&](const char* number) {
+        found = is_link(folder, number, wanted);
+        return !found;
+    });
+    descriptors::close(folder);
+    return found || whole ? std::optional(found) : std::nullopt;
 }
 
 bool for_each_socket_elsewhere(void* context, void (*body)(void* context, uint64_t inode)) {

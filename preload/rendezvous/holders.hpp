@@ -6,6 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+
+#include <sys/types.h>
 
 namespace preload::rendezvous {
 
@@ -13,6 +16,8 @@ namespace preload::rendezvous {
 // of other users, for example of a root process that has started this one) do not count. Takes some milliseconds with
 // hundreds of processes. False also if it cannot be determined.
 bool is_sole_holder(int fd);
+// Whether that process has the socket of fd, which is this process's, open. None: it may not be seen.
+std::optional<bool> has_socket(pid_t process, int fd);
 // Calls body for each socket that other processes have open, as far as /proc shows: more than once for some. False: not
 // for all of them.
 bool for_each_socket_elsewhere(void* context, void (*body)(void* context, uint64_t inode));

@@ -97,7 +97,7 @@ class Conversation {
         } else if (header.kind == Kind::careful) {
             ++seen.careful;
             lie(seen.careful % 4);
-        } else if (header.kind == Kind::closed && header.bytes == 0) {
+        } else if (header.kind == Kind::closed && header.bytes == sizeof(ClosedEarly)) {
             // Its program has ended, or stays with TCP.
         } else {
             ++seen.others;

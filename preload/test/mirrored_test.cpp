@@ -110,6 +110,59 @@ void test_bytes_behind_the_last_urgent_byte_are_no_record() {
     EXPECT_EQ(pair.b.read(), "r");
 }
 
+// Unread, it would turn the new holder's close into a reset. The worker says when the far end sends no further one.
+void test_a_connection_that_is_handed_over_in_the_proof_has_no_unread_urgent_byte() {
+    Pair pair;
+    pair.a.fields().stage = MirrorFields::proving;
+    pair.a.state.urgent_number = 0;
+    EXPECT_EQ(stream::begin_to_hand_over(pair.a.connection, pair.sockets.connected, preload::Reason::passed), -EAGAIN);
+    EXPECT(pair.a.is_careful());
+    EXPECT_EQ(pair.a.fields().withdraw.load(), 1U);
+    EXPECT_EQ(pair.a.fields().closed.load(), static_cast<uint32_t>(MirrorFields::open));
+    EXPECT_EQ(send(pair.sockets.accepted, "!", 1, MSG_OOB), 1);
+    pollfd urgent{pair.sockets.connected, POLLPRI, 0};
+    EXPECT_EQ(poll(&urgent, 1, -1), 1);
+    pair.a.fields().stage = MirrorFields::failed;
+    pair.a.attend();
+    EXPECT(!pair.a.is_careful());
+    EXPECT_EQ(pair.a.fields().closed.load(), static_cast<uint32_t>(MirrorFields::left));
+    EXPECT_EQ(send(pair.sockets.accepted, "data", 4, 0), 4);
+    std::array<char, 8> bytes{};
+    EXPECT_EQ(recv(pair.sockets.connected, bytes.data(), bytes.size(), 0), 4);
+    EXPECT_EQ(shutdown(pair.sockets.connected, SHUT_RDWR), 0);
+    EXPECT_EQ(recv(pair.sockets.accepted, bytes.data(), bytes.size(), 0), 0);
+}
+
+// Of several processes, one that ends, or executes another program, tells the worker if it knows of no other.
+void test_the_worker_hears_of_the_last_process() {
+    Pair pair;
+    const uint64_t changes = pair.a.fields().changes.load();
+    stream::announce_leaving(pair.a.connection);
+    EXPECT_EQ(MirrorFields::last_leaving(pair.a.fields().shared.load()), getpid());
+    EXPECT(pair.a.fields().changes.load() != changes);
+    stream::withdraw_leaving(pair.a.connection);
+    EXPECT_EQ(pair.a.fields().shared.load(), static_cast<uint32_t>(MirrorFields::several));
+}
+
+// What was withdrawn is not sent, and what is being sent cannot be withdrawn.
+void test_an_urgent_byte_is_withdrawn_or_sent() {
+    Pair pair;
+    MirrorFields& fields = pair.a.fields();
+    fields.stage = MirrorFields::proving;
+    const uint32_t first = MirrorFields::urgent_of(1, '1');
+    fields.urgent_to_send = first | MirrorFields::urgent_claimed;
+    EXPECT(!fields.withdraw_urgent());
+    fields.urgent_to_send = first;
+    EXPECT(fields.withdraw_urgent() == 0U);
+    pair.a.attend();
+    EXPECT_EQ(fields.urgent_sent.load(), 0U);
+    fields.urgent_to_send = first;
+    pair.a.attend();
+    EXPECT_EQ(fields.urgent_sent.load(), first);
+    EXPECT(!fields.has_urgent_to_send());
+    EXPECT(fields.withdraw_urgent() == 1U);
+}
+
 // Nothing has come by TCP behind the last urgent byte, so the socket is still at its mark, and whoever looks for frames
 // has to read. The kernel reports a reset to one call only, which is not the program's then.
 void test_a_reset_at_the_mark_is_left_to_the_next_read() {
@@ -321,6 +374,9 @@ int main() {
         FABTEST(test_an_end_that_waits_for_a_step_asks_seldom),
         FABTEST(test_a_switch_behind_the_last_urgent_byte_is_followed),
         FABTEST(test_bytes_behind_the_last_urgent_byte_are_no_record),
+        FABTEST(test_a_connection_that_is_handed_over_in_the_proof_has_no_unread_urgent_byte),
+        FABTEST(test_the_worker_hears_of_the_last_process),
+        FABTEST(test_an_urgent_byte_is_withdrawn_or_sent),
         FABTEST(test_a_reset_at_the_mark_is_left_to_the_next_read),
         FABTEST(test_a_write_behind_a_reset_reports_it_at_once),
         FABTEST(test_bytes_behind_a_return_arrive_while_the_ring_is_unread),

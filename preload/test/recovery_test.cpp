@@ -409,9 +409,10 @@ struct Proving : Pair {
         }
     }
     void say_urgent(uint8_t byte) {
-        a.fields().urgent_to_send = MirrorFields::urgent_of(++said_, byte);
+        const uint32_t wanted = MirrorFields::urgent_of(++said_, byte);
+        a.fields().urgent_to_send = wanted;
         a.attend();
-        EXPECT_EQ(a.fields().urgent_sent.load(), a.fields().urgent_to_send.load());
+        EXPECT_EQ(a.fields().urgent_sent.load(), wanted);
     }
     // One call, which takes all that is there: a program that is told of more may be told once, and takes a short read
     // for the end (epoll(7), edge-triggered).

@@ -143,6 +143,8 @@ void Link::on_time(uint64_t now) {
         begin(now);
     } else if (phase_ == Phase::closing) {
         go_on_leaving(now);
+    } else if (phase_ == Phase::guarding) {
+        guard(now);
     } else if (phase_ == Phase::recovering) {
         recover();
     } else if (phase_ == Phase::acknowledging) {
@@ -168,6 +170,7 @@ void Link::on_event(uint32_t events, uint64_t now) {
         recover();
         return;
     case Phase::waiting:
+    case Phase::guarding:
     case Phase::handing_over:
     case Phase::acknowledging:
     case Phase::over:
@@ -503,7 +506,7 @@ bool Link::progress() {
             close_all(); // no process is left that could attach
             return false;
         }
-        if (attach_asked_ && has_closed() && phase_ != Phase::closing && phase_ != Phase::over) {
+        if (attach_asked_ && has_closed() && phase_ < Phase::closing) {
             fail(Reason::none);
         } else if ((phase_ == Phase::attaching || phase_ == Phase::proving) && segment_->mirror.withdraw.load() != 0) {
             leave();

@@ -80,6 +80,7 @@ class Link {
         proving,
         moving,
         closing,       // the program has closed; urgent bytes of the far end may still arrive
+        guarding,      // the program stays with TCP, with unread bytes in front of an urgent one
         handing_over,  // the fabric has failed, and the program may end before it continues by TCP
         recovering,    // the fabric has failed behind the program's close
         acknowledging, // the far end has all of the stream, but not yet what TCP carries
@@ -109,7 +110,8 @@ class Link {
     bool flush();
     void fail(Reason why);
     [[nodiscard]] bool continues_without_stream() const {
-        return phase_ == Phase::handing_over || phase_ == Phase::recovering || phase_ == Phase::acknowledging;
+        return phase_ == Phase::guarding || phase_ == Phase::handing_over || phase_ == Phase::recovering ||
+               phase_ == Phase::acknowledging;
     }
     [[nodiscard]] bool is_unacknowledged() const;
     void begin_to_acknowledge();
@@ -122,6 +124,8 @@ class Link {
     void leave();
     void go_on_leaving(uint64_t now);
     [[nodiscard]] bool has_last_urgent(uint64_t now) const;
+    [[nodiscard]] bool has_unread_in_front() const;
+    void guard(uint64_t now);
     void end_of_stream();
     [[nodiscard]] bool program_has_lost_it() const;
     void close_all();
@@ -132,6 +136,8 @@ class Link {
         bool told = false;                           // the far end
         std::optional<uint32_t> far_sent;            // urgent bytes, as it has told
         uint64_t without_stream_ns = 0;              // since when, if it has ended
+        uint64_t guards_since_ns = 0;
+        bool is_alone = false; // no process had it any more when guard() last looked
     };
 
     LinkOwner& owner_;

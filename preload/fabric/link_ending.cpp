@@ -15,8 +15,10 @@
 #include <unistd.h>
 
 #include "preload/base/system.hpp"
+#include "preload/fabric/processor_time.hpp"
 #include "preload/path/frame.hpp"
 #include "preload/path/urgent.hpp"
+#include "preload/rendezvous/holders.hpp"
 
 namespace preload::fabric {
 
@@ -28,6 +30,8 @@ constexpr uint64_t millisecond = 1000000;
 constexpr uint64_t closing_time = 5000 * millisecond;    // for the far end's answer
 constexpr uint64_t recovery_time = 925000 * millisecond; // as long as TCP repeats its own bytes (tcp_retries2)
 constexpr uint64_t recovery_pause = 10 * millisecond;
+constexpr uint64_t first_look = 10 * millisecond;
+constexpr uint64_t arrival_time = 1000 * millisecond;    // of an urgent byte that was sent
 constexpr uint64_t last_urgent_time = 100 * millisecond; // it was sent before the end of the stream, and is in flight
 
 } // namespace
@@ -238,8 +242,49 @@ void Link::go_on_leaving(uint64_t now) {
     if (!has_closed()) {
         segment_->mirror.stage.store(leaving_->stage);
         owner_.attend(*segment_, task_.direction);
+        if (has_unread_in_front()) {
+            socket_.close();
+            phase_ = Phase::guarding;
+            leaving_->guards_since_ns = now;
+            pause_ = first_look;
+            deadline_ = now + pause_;
+            return;
+        }
     }
     close_all();
+}
+
+// The last urgent byte of the far end is behind bytes that the program has not read.
+bool Link::has_unread_in_front() const {
+    int at = 0;
+    uint8_t byte = 0;
+    return leaving_->far_sent && segment_->mirror.urgent_received.load() >> 8 < *leaving_->far_sent &&
+           ioctl(tcp_, SIOCATMARK, &at) == 0 && at == 0 && recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+// Another program may have the connection next, and read those bytes, but not on to the end of the stream: its close
+// would be a reset, and lose what it has sent. So this process has it, too, until the urgent byte was read over, or is
+// all that is left to nobody. A descriptor that is under way (SCM_RIGHTS) is nobody's.
+void Link::guard(uint64_t now) {
+    constexpr uint64_t longest_look = 1000 * millisecond;
+    int at = 0;
+    int unread = 0;
+    if (ioctl(tcp_, SIOCATMARK, &at) != 0 || ioctl(tcp_, SIOCINQ, &unread) != 0 ||
+        (at == 0 && unread == 0 && now - leaving_->guards_since_ns > arrival_time)) {
+        close_all();
+        return;
+    }
+    const uint64_t begin = processor_time_ns();
+    const bool was_alone = std::exchange(leaving_->is_alone, rendezvous::is_sole_holder(tcp_));
+    if (was_alone && leaving_->is_alone) {
+        if (at != 0) {
+            path::take_urgent(tcp_);
+        }
+        close_all();
+        return;
+    }
+    pause_ = leaving_->is_alone ? first_look : std::min(2 * pause_, longest_look);
+    deadline_ = after(now, pause_, begin);
 }
 
 // Whether no urgent byte of the far end can arrive any more.

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <ctime>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -22,6 +21,7 @@
 #include <rdma/rsocket.h>
 
 #include "preload/base/system.hpp"
+#include "preload/fabric/processor_time.hpp"
 #include "preload/rendezvous/descriptors.hpp"
 #include "preload/rendezvous/holders.hpp"
 #include "preload/rendezvous/inbox.hpp"
@@ -48,20 +48,6 @@ constexpr uint64_t first_token = 16;
 
 constexpr uint64_t second = 1000000000;
 constexpr uint64_t idle_after = 20000000; // ns
-
-// Of this thread: on a busy machine, the time that passes says nothing of what something costs.
-uint64_t processor_time_ns() {
-    timespec time{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<uint64_t>(time.tv_sec) * second + static_cast<uint64_t>(time.tv_nsec);
-}
-
-// When to do next what is due after a pause and has begun at that processor_time_ns(): it may take as long as there are
-// processes and descriptors.
-uint64_t after(uint64_t now, uint64_t pause, uint64_t begin) {
-    constexpr uint64_t share = 50;
-    return now + std::max(pause, share * (processor_time_ns() - begin));
-}
 
 // A program that has changed its user, or asked for it (prctl(2), PR_SET_DUMPABLE), shows them only to root.
 // 0: of another PID namespace, where nothing is known of it.

@@ -347,6 +347,68 @@ void test_an_urgent_byte_that_the_program_has_taken_is_not_awaited() {
     EXPECT(host.is_told());
 }
 
+// The program stays with TCP, and its far end's urgent byte is behind what it has not read. While the worker has the
+// connection, too, no close of its is the last one.
+class Guarding : public Leaving {
+  public:
+    Guarding() {
+        preload::rendezvous::has_no_other_holder = false;
+        fields().withdraw = 1;
+        EXPECT(!link.progress());
+        EXPECT_EQ(send(far(), "unread", 6, 0), 6);
+        EXPECT_EQ(send(far(), "!", 1, MSG_OOB), 1);
+        pollfd urgent{link.tcp(), POLLPRI, 0};
+        EXPECT_EQ(poll(&urgent, 1, -1), 1);
+        hear_closed(1);
+        EXPECT(is_told());
+        EXPECT(!link.is_over());
+        fields().closed = path::MirrorFields::left;
+        EXPECT(!link.progress());
+        look();
+        EXPECT(!link.is_over());
+    }
+    void look(uint64_t later = 0) { link.on_time(link.deadline() + later); }
+    void read(size_t count) const {
+        std::array<char, 16> bytes{};
+        EXPECT_EQ(recv(link.tcp(), bytes.data(), count, 0), static_cast<ssize_t>(count));
+    }
+    static constexpr uint64_t long_time = 2000000000; // ns
+};
+
+void test_a_holder_that_reads_over_the_urgent_byte_needs_no_worker() {
+    Guarding host;
+    host.read(6);
+    host.look(Guarding::long_time);
+    EXPECT(!host.link.is_over());
+    EXPECT_EQ(send(host.far(), "more", 4, 0), 4);
+    host.read(4);
+    host.look(Guarding::long_time);
+    EXPECT(host.link.is_over());
+}
+
+void test_a_holder_that_closes_in_front_of_the_urgent_byte_makes_no_reset() {
+    Guarding host;
+    host.read(6);
+    preload::rendezvous::has_no_other_holder = true;
+    host.look();
+    EXPECT(!host.link.is_over()); // a descriptor may be under way
+    host.look();
+    EXPECT(host.link.is_over());
+    char byte = 0;
+    EXPECT_EQ(recv(host.far(), &byte, 1, 0), 0);
+}
+
+void test_a_holder_that_closes_with_bytes_unread_makes_a_reset() {
+    Guarding host;
+    preload::rendezvous::has_no_other_holder = true;
+    host.look();
+    host.look();
+    EXPECT(host.link.is_over());
+    char byte = 0;
+    EXPECT_EQ(recv(host.far(), &byte, 1, 0), -1);
+    EXPECT_EQ(errno, ECONNRESET);
+}
+
 // The program's thread may be stopped between its look and its send.
 void test_an_urgent_byte_that_is_being_sent_counts() {
     Leaving host;
@@ -433,6 +495,9 @@ int main() {
         FABTEST(test_a_program_that_stays_with_tcp_is_told_when_both_ends_have_stopped),
         FABTEST(test_an_urgent_byte_of_the_far_end_that_is_under_way_is_awaited),
         FABTEST(test_an_urgent_byte_that_the_program_has_taken_is_not_awaited),
+        FABTEST(test_a_holder_that_reads_over_the_urgent_byte_needs_no_worker),
+        FABTEST(test_a_holder_that_closes_in_front_of_the_urgent_byte_makes_no_reset),
+        FABTEST(test_a_holder_that_closes_with_bytes_unread_makes_a_reset),
         FABTEST(test_an_urgent_byte_that_is_being_sent_counts),
         FABTEST(test_a_far_end_that_leaves_in_the_proof_is_answered),
         FABTEST(test_a_far_end_that_does_not_say_how_many_is_not_awaited_for_ever),

@@ -77,7 +77,10 @@ ssize_t FabricSocket::send(const void* data, size_t size) const {
 } // namespace preload::fabric
 
 namespace preload::rendezvous {
-bool is_sole_holder(int) { return true; }
+namespace {
+bool has_no_other_holder = false;
+} // namespace
+bool is_sole_holder(int) { return has_no_other_holder; }
 } // namespace preload::rendezvous
 
 namespace {

@@ -371,6 +371,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         std::optional<Asleep> asleep;
         bool soon = false;
         bool has_active = false;
+        bool kernel_first = false;
         {
             const LocalLock::Hold hold(lock_);
             if (!hold) {
@@ -380,8 +381,7 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
                 continue;
             }
             // The kernel's turn, if the last call filled the array: events from memory could fill it each time.
-            const bool kernel_first =
-                max_reached_ && sys::now_ns() - asked_kernel_ns_.load() >= policy::max_kernel_pause_ns();
+            kernel_first = max_reached_ && sys::now_ns() - asked_kernel_ns_.load() >= policy::max_kernel_pause_ns();
             if (kernel_first) {
                 const int n = ask_kernel(epfd, events, max, 0, mask);
                 asked_kernel_ns_ = sys::now_ns();
@@ -427,7 +427,8 @@ int EpollSet::wait(int epfd, epoll_event* events, int max, int64_t timeout_ns, c
         }
         if (count > 0) {
             const uint64_t now = sys::now_ns();
-            if (count == max ||
+            // Asked twice, the kernel would report what is still readable twice.
+            if (count == max || kernel_first ||
                 now - asked_kernel_ns_.load(std::memory_order_relaxed) < policy::max_kernel_pause_ns()) {
                 return count;
             }

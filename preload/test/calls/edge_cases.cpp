@@ -52,9 +52,9 @@ int set_of(int fd, uint32_t events) {
 }
 
 // Waits, and says all events in the order of their data.
-void say_events(const char* what, int set, int timeout = 10000) {
-    std::vector<epoll_event> events(8);
-    const int count = epoll_wait(set, events.data(), 8, timeout);
+void say_events(const char* what, int set, int timeout = 10000, int most = 8) {
+    std::vector<epoll_event> events(static_cast<size_t>(most));
+    const int count = epoll_wait(set, events.data(), most, timeout);
     say("%s: epoll_wait = %d", what, count);
     events.resize(static_cast<size_t>(std::max(count, 0)));
     std::sort(events.begin(), events.end(), [](auto& a, auto& b) { return a.data.u64 < b.data.u64; });
@@ -160,6 +160,19 @@ CALLS_CASE(edges_of_both_directions_and_bytes_that_were_left) {
         put_and_say("an answer", set, server, client);
         take_and_say("all was read", set, client);
     }
+}
+
+// Python's selectors pass an array of as many events as there are members, and take a member that comes twice for two.
+CALLS_CASE(members_of_a_set_whose_array_was_full) {
+    const Pair one = exchanged_pair();
+    const int set = set_of(one.server, EPOLLIN);
+    put(one.client, one.server, 1);
+    say_events("one, by an array that it fills", set, 10000, 1);
+    const int other = eventfd(1, EFD_CLOEXEC);
+    MUST(add(set, other, EPOLLIN, 2) == 0);
+    say_twice("both", set);
+    say_events("both, by an array that they fill", set, 0, 2);
+    say_twice("and again", set);
 }
 
 CALLS_CASE(short_writes_of_every_kind_and_an_edge) {

@@ -294,7 +294,7 @@ bool Link::has_last_urgent(uint64_t now) const {
     }
     int at = 0;
     uint8_t byte = 0;
-    // The program's own bytes may be in front of it. Who reads them reads on to the end of the stream.
+    // The program's own bytes may be in front of it: see guard().
     return segment_->mirror.urgent_received.load() >> 8 >= *leaving_->far_sent ||
            (ioctl(tcp_, SIOCATMARK, &at) == 0 && at != 0) || recv(tcp_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
 }

@@ -437,8 +437,10 @@ void settle(Connection& c, int fd) {
         return;
     }
     // The far end may still send an urgent byte, which nobody would take: unread, it turns the new holder's close into
-    // a reset. The worker says when it has sent its last one.
-    if (is_proving(c) && s.handed_over) {
+    // a reset. The worker says when it has sent its last one, unless it has ended, or has failed with a proof of which
+    // only the far end knows whether it is complete.
+    constexpr uint64_t worker_limit_ns = 6000000000U; // it waits for five seconds itself
+    if (is_proving(c) && s.handed_over && sys::now_ns() - s.steps_since_ns.load() < worker_limit_ns) {
         if (c.shared().mirror.withdraw.exchange(1) == 0) {
             changed(c);
         }

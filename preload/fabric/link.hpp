@@ -79,7 +79,7 @@ class Link {
         attaching, // until the program's connection is careful
         proving,
         moving,
-        closing,       // the program has closed; urgent bytes of the far end may still arrive
+        closing,       // the program has closed, or stays with TCP; urgent bytes may still arrive
         guarding,      // the program stays with TCP, with unread bytes in front of an urgent one
         handing_over,  // the fabric has failed, and the program may end before it continues by TCP
         recovering,    // the fabric has failed behind the program's close

@@ -131,12 +131,16 @@ std::optional<bool> has_socket(pid_t process, int fd) {
         return sys::call(SYS_kill, process, 0) == -ESRCH || is_zombie(process) ? std::optional(false) : std::nullopt;
     }
     bool found = false;
+    bool hidden = false; // a link may need a permission that its folder does not
     const bool whole = each_entry(folder, [&](const char* number) {
-        found = is_link(folder, number, wanted);
+        std::array<char, 64> link{};
+        const long n = sys::call(SYS_readlinkat, folder, number, link.data(), link.size() - 1);
+        hidden = hidden || n == -EACCES || n == -EPERM;
+        found = n > 0 && strcmp(link.data(), wanted.data()) == 0;
         return !found;
     });
     descriptors::close(folder);
-    return found || whole ? std::optional(found) : std::nullopt;
+    return found || (whole && !hidden) ? std::optional(found) : std::nullopt;
 }
 
 bool for_each_socket_elsewhere(void* context, void (*body)(void* context, uint64_t inode)) {

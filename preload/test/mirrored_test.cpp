@@ -133,6 +133,19 @@ void test_a_connection_that_is_handed_over_in_the_proof_has_no_unread_urgent_byt
     EXPECT_EQ(recv(pair.sockets.accepted, bytes.data(), bytes.size(), 0), 0);
 }
 
+// It may have ended, or have failed with a proof of which only the far end knows whether it is complete.
+void test_a_hand_over_in_the_proof_does_not_wait_for_a_worker_for_ever() {
+    constexpr uint64_t long_ago = 10000000000; // ns
+    Pair pair;
+    pair.a.fields().stage = MirrorFields::proved;
+    EXPECT_EQ(stream::begin_to_hand_over(pair.a.connection, pair.sockets.connected, preload::Reason::passed), -EAGAIN);
+    pair.a.attend();
+    EXPECT(pair.a.is_careful());
+    pair.a.state.steps_since_ns = pair.a.state.steps_since_ns.load() - long_ago;
+    pair.a.attend();
+    EXPECT(!pair.a.is_careful());
+}
+
 // Of several processes, one that ends, or executes another program, tells the worker if it knows of no other.
 void test_the_worker_hears_of_the_last_process() {
     Pair pair;
@@ -375,6 +388,7 @@ int main() {
         FABTEST(test_a_switch_behind_the_last_urgent_byte_is_followed),
         FABTEST(test_bytes_behind_the_last_urgent_byte_are_no_record),
         FABTEST(test_a_connection_that_is_handed_over_in_the_proof_has_no_unread_urgent_byte),
+        FABTEST(test_a_hand_over_in_the_proof_does_not_wait_for_a_worker_for_ever),
         FABTEST(test_the_worker_hears_of_the_last_process),
         FABTEST(test_an_urgent_byte_is_withdrawn_or_sent),
         FABTEST(test_a_reset_at_the_mark_is_left_to_the_next_read),

@@ -33,6 +33,19 @@ constexpr int max_received = 64;            // messages at once, before other ch
 
 uint64_t rounded_up(uint64_t time) { return (time / tick + 1) * tick; }
 
+// A call that is counted while an upgrade is concluded may request another one, of what is in memory by then.
+bool is_settled(const Connection& c) {
+    const KeptState kept(c, c.fd.load());
+    return kept && (kept.get()->gate.load() & (gate::careful | gate::wanted | gate::pinned)) != 0;
+}
+
+void end_request(Connection& c) {
+    uint8_t working = 1;
+    if (!c.requested.compare_exchange_strong(working, 0)) {
+        lifecycle::free_abandoned(c);
+    }
+}
+
 } // namespace
 
 void conclude(Connection& c, const Outcome& outcome, int epoll) {
@@ -62,15 +75,16 @@ void conclude(Connection& c, const Outcome& outcome, int epoll) {
             stats::refresh(c);
         }
     }
-    uint8_t working = 1;
-    if (!c.requested.compare_exchange_strong(working, 0)) {
-        lifecycle::free_abandoned(c);
-    }
+    end_request(c);
 }
 
 bool Agreements::begin(Connection& c, uint64_t now) {
     if (c.requested.load() == 2) {
         lifecycle::free_abandoned(c);
+        return true;
+    }
+    if (is_settled(c)) {
+        end_request(c);
         return true;
     }
     if (pending_.full()) {

@@ -122,8 +122,8 @@ struct alignas(64) ConnectionState {
     path::Cursor in;
     std::atomic<uint32_t> in_epoch{0}; // as ReaderFields::epoch, but the peer cannot change it
     std::atomic<uint32_t> frames_seen{0};
-    // A waiter has found the kernel's socket readable, in an odd epoch: if no frame was counted, a byte has come past
-    // the peer's library, see stream::note_kernel_readable().
+    // A waiter has found the kernel's socket readable, in an odd epoch: by a frame, or by a byte that has come past the
+    // peer's library, see stream::note_kernel_readable().
     std::atomic<bool> kernel_readable{false};
     uint64_t asked_kernel_ns = 0;           // when the kernel was last polled for frames or EOF
     uint32_t empty_reads = 0;               // consecutive, since then

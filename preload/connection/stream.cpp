@@ -71,8 +71,9 @@ void follow_to(Connection& c, uint32_t epoch) {
         s.awaits_resume = true; // by the record, nothing of the ring was read: all of it is resent
     }
     s.in_epoch.store(epoch, std::memory_order_release);
-    // A byte past the peer's library may be in front of the switch, which is at a position of TCP.
-    s.kernel_readable.store((epoch & 1) != 0 && !c.mirrored, std::memory_order_relaxed);
+    // A byte past the peer's library may be in front of the switch, which is at a position of TCP; and from another
+    // host, a frame may have been reported with the bytes in front of it.
+    s.kernel_readable.store((epoch & 1) != 0, std::memory_order_relaxed);
     if (s.taken == 0) { // else the peer still has to resend something
         ring.reader.epoch.store(epoch, std::memory_order_release);
     }
@@ -491,7 +492,7 @@ ssize_t peek_further(Connection& c, int fd, Parts& parts, int flags, ssize_t pee
     return std::max(n, ssize_t{0});
 }
 
-void follow(Connection& c, int fd, bool all_frames, bool again) {
+void follow(Connection& c, int fd, bool all_frames, bool if_noted) {
     ConnectionState& s = *c.state.load();
     while (!s.giving_back) {
         const uint32_t epoch = s.in_epoch.load(std::memory_order_relaxed);
@@ -515,7 +516,7 @@ void follow(Connection& c, int fd, bool all_frames, bool again) {
         if (!empty && !all_frames) {
             return;
         }
-        if (published != epoch || (c.mirrored && !again) || s.kernel_readable ||
+        if (published != epoch || (c.mirrored && !if_noted) || s.kernel_readable ||
             ring.writer.frames.load(std::memory_order_acquire) != s.frames_seen) {
             take_present_frames(c, fd);
         }

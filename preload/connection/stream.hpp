@@ -71,9 +71,9 @@ inline void take_frames_of_waiter(Connection& c, int fd) { check(c, fd, 0, path:
 // use check().
 bool check_in_memory(const Connection& c, short wanted, short& events);
 
-// A sleep on the kernel's socket has found it readable. While the ring is read, that is a frame, which its writer has
-// counted; else the peer has sent a byte past its library (io_uring, a system call of its own), which nothing else
-// reports: the next call reads it, and resets the connection.
+// A sleep on the kernel's socket has found it readable. While the ring is read, that is a frame, which its writer on
+// this host has counted, and one on another host perhaps not yet; else the peer has sent a byte past its library
+// (io_uring, a system call of its own), which nothing else reports: the next call reads it, and resets the connection.
 void note_kernel_readable(Connection& c);
 
 // Arms the sleeper: the peer wakes it with the next bytes, or with space. For a waiter that needs new events, not

@@ -105,7 +105,7 @@ bool has_seen_more_than_counted(const Connection& c) {
 
 void note_kernel_readable(Connection& c) {
     ConnectionState& s = *c.state.load();
-    if ((s.in_epoch.load(std::memory_order_relaxed) & 1) != 0 && !c.mirrored.load(std::memory_order_relaxed)) {
+    if ((s.in_epoch.load(std::memory_order_relaxed) & 1) != 0) {
         s.kernel_readable = true;
     }
 }

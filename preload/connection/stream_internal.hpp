@@ -72,8 +72,9 @@ bool has_held(const Connection& c); // whether there would be something to take
 // Under the read lock.
 ssize_t read_locked(Connection& c, int fd, Parts& parts, int flags, bool will_sleep);
 // Follows the writer's switches as far as possible without consuming a byte of the program; consumes frames if the ring
-// is empty, or, with all_frames, in any case. again: TCP was just looked at; what has arrived since wakes a sleeper.
-void follow(Connection& c, int fd, bool all_frames, bool again = false);
+// is empty, or, with all_frames, in any case. if_noted: for waiters, which ask the kernel as well, and note
+// that it has something (note_kernel_readable()). Others look at TCP each time: another host's frames are counted late.
+void follow(Connection& c, int fd, bool all_frames, bool if_noted = false);
 long unread_in_kernel(int fd); // negative: -errno
 // The same for the program's bytes, including those behind an urgent byte of the proof. Under the read lock.
 long unread_with_hidden(const Connection& c, int fd);

@@ -49,12 +49,12 @@ uint64_t arrived_of(Connection& c, int fd, uint64_t head) {
 }
 
 // The readiness of the reader's direction: POLLIN in events, or what to poll the kernel for.
-void check_input(Connection& c, int fd, short wanted, bool again, Readiness& r, uint64_t* arrived) {
+void check_input(Connection& c, int fd, short wanted, Readiness& r, uint64_t* arrived) {
     ConnectionState& s = *c.state.load();
     Direction& ring = c.in_ring();
     const uint64_t head = ring.writer.head.load(); // before the check for a switch: these bytes are reported, too
     // Where frames are reported late, bytes behind Frame::resume have not arrived before it is consumed.
-    follow(c, fd, (wanted & POLLIN) == 0 || (arrived != nullptr && c.mirrored), again);
+    follow(c, fd, (wanted & POLLIN) == 0 || (arrived != nullptr && c.mirrored), true);
     if (s.taken != 0) {
         r.events |= POLLIN;
         note_taken_reported(c);
@@ -143,7 +143,7 @@ void check_once(Connection& c, int fd, short wanted, uint64_t sleeper, Readiness
             return;
         }
         arm(c, POLLIN, sleeper);
-        check_input(c, fd, wanted, sleeper != path::nobody, r, arrived);
+        check_input(c, fd, wanted, r, arrived);
         // Behind Frame::resume are the program's bytes, which wait until the ring is drained.
         r.frames = (s.in_epoch.load() & 1) != 0 && !s.resume_seen;
     }

@@ -17,41 +17,13 @@
 #include <sys/wait.h>
 
 #include "preload/test/child.hpp"
-#include "preload/test/pair.hpp"
+#include "preload/test/fabric_pair.hpp"
 
 namespace {
 
 using preload_test::await_end;
-
-// Both ends are this process's: each has the service, and the worker, of the process. A number that connect(2) chooses
-// may be that of other tests' connections in TIME_WAIT, too: then the tcp core, which has the kernel's ports, cannot
-// listen there for a minute.
-struct Bound : preload_test::Connected {
-    Bound()
-        : Connected([](int, int fd) {
-              sockaddr_in own{};
-              own.sin_family = AF_INET;
-              own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-              EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&own), sizeof(own)), 0);
-          }) {}
-    [[nodiscard]] bool is_on_fabric() const { return preload_test::path_of(a) == 3 && preload_test::path_of(b) == 3; }
-};
-
-// A busy machine may start a worker too late for the first attempt.
-std::unique_ptr<Bound> on_fabric() {
-    constexpr int most = 5000; // exchanges
-    for (int connections = 0; connections < 5; ++connections) {
-        auto pair = std::make_unique<Bound>();
-        for (int i = 0; i < most && !pair->is_on_fabric(); ++i) {
-            pair->exchange();
-            usleep(1000);
-        }
-        if (pair->is_on_fabric()) {
-            return pair;
-        }
-    }
-    throw std::runtime_error("no connection is on the fabric");
-}
+using preload_test::FabricPair;
+using preload_test::on_fabric;
 
 // What the peer gets until the end of the stream.
 std::string rest_of(int fd) {
@@ -69,7 +41,7 @@ std::string rest_of(int fd) {
 
 // b is the child's alone.
 template <class Run> void expect_from_child(const std::string& wanted, Run&& run) {
-    const std::unique_ptr<Bound> pair = on_fabric();
+    const std::unique_ptr<FabricPair> pair = on_fabric();
     const pid_t child = fork();
     if (child == 0) {
         close(std::exchange(pair->a, -1));

@@ -47,8 +47,7 @@ void step_over_mark(int fd) {
 
 uint32_t published_epoch(const Connection& c) {
     const ConnectionState& s = *c.state.load();
-    return s.recovered.load(std::memory_order_relaxed) ? s.in_epoch.load()
-                                                       : c.in_ring().writer.epoch.load(std::memory_order_acquire);
+    return s.recovered.load(std::memory_order_relaxed) ? s.in_epoch.load() : c.in_ring().writer.epoch.load();
 }
 
 bool is_proving(const Connection& c) {

@@ -264,8 +264,12 @@ bool Mirror::take_state(const State& state) {
     theirs.writer.resets.store(state.resets, std::memory_order_relaxed);
     theirs.writer.ends.store(state.ends, std::memory_order_relaxed);
     theirs.writer.clear.store(state.clear, std::memory_order_relaxed);
-    theirs.writer.epoch.store(state.epoch, std::memory_order_release);
+    theirs.writer.epoch.store(state.epoch); // before the look at who sleeps, who looks at the epoch once it has armed
     theirs.writer.frames.store(state.frames, std::memory_order_release);
+    // The bytes behind a switch may have come first, when the reader could not know that they are its next ones.
+    if (state.epoch != far_.epoch && theirs.writer.head.load() != theirs.reader.tail.load()) {
+        wake_for_data();
+    }
     ours.reader.given_back.store(state.given_back); // before the tail, see stream::is_clear()
     ours.reader.received.store(state.received);
     take_tail(state.tail);

@@ -268,6 +268,23 @@ void test_a_sleeper_is_named_when_bytes_come() {
     EXPECT(b.in().wake.data_wanted == path::nobody);
 }
 
+// The bytes fill a message, and the state with the switch comes in the next one: in between, the reader, which knows of
+// no switch, goes to sleep again.
+void test_a_sleeper_is_named_when_the_switch_comes_behind_the_bytes() {
+    Host a(0);
+    Host b(1);
+    b.in().wake.consent = path::Consent::given;
+    settle(a, b);
+    a.switch_out();
+    a.write("in the ring");
+    EXPECT_EQ(carry(a, b, 1), 1);
+    EXPECT_EQ(b.in().writer.epoch.load(), 0);
+    b.in().wake.data_wanted = 1234567;
+    EXPECT(carry(a, b) > 0);
+    EXPECT_EQ(b.in().writer.epoch.load(), 1);
+    EXPECT_EQ(b.mirror.data_sleeper(), 1234567U);
+}
+
 void test_who_sleeps_on_the_socket_has_a_frame_sent_by_the_far_program() {
     Host a(0);
     Host b(1);
@@ -450,6 +467,7 @@ int main() {
         FABTEST(test_a_close_waits_for_what_is_in_front),
         FABTEST(test_a_return_behind_a_close_is_no_matter),
         FABTEST(test_a_sleeper_is_named_when_bytes_come),
+        FABTEST(test_a_sleeper_is_named_when_the_switch_comes_behind_the_bytes),
         FABTEST(test_who_sleeps_on_the_socket_has_a_frame_sent_by_the_far_program),
         FABTEST(test_a_writer_is_woken_when_half_is_free),
         FABTEST(test_what_is_given_back_goes_to_the_far_writer),

@@ -444,13 +444,16 @@ void Worker::check_processes() {
 void Worker::check_leaving(uint64_t now) {
     constexpr uint64_t pause = 1000000;
     const bool due = next_look_ == UINT64_MAX || now >= next_look_;
-    const uint64_t begin = due ? processor_time_ns() : 0;
+    uint64_t begin = 0;
     bool any = false;
     for (Served* one : busy_) {
         Link& link = *one->link;
         const pid_t process = link.leaving_process();
         if (process == 0) {
             continue;
+        }
+        if (due && !any) {
+            begin = processor_time_ns(); // a system call, and most of the time none leaves
         }
         any = true;
         if (!due) {

@@ -88,8 +88,17 @@ int ioctls_of_waits(const FabricPair& pair, int times, const std::function<bool(
     return found;
 }
 
-constexpr int times = 2000;
-constexpr int few = times / 10; // until the service watches a sleeper, frames wake it
+constexpr int times = 100;
+
+// Until the service watches a sleeper, or while an end switches, frames wake it: these are looked for.
+void expect_waits_without_ioctls(const FabricPair& pair, const std::function<bool()>& wait) {
+    constexpr int most = 100;
+    int found = ioctls_of_waits(pair, times, wait);
+    for (int i = 1; i < most && found != 0; ++i) {
+        found = ioctls_of_waits(pair, times, wait);
+    }
+    EXPECT_EQ(found, 0);
+}
 
 void test_the_ioctls_of_a_thread_are_counted() {
     const auto pair = on_fabric();
@@ -102,29 +111,29 @@ void test_the_ioctls_of_a_thread_are_counted() {
 
 void test_recv_does_not_look_at_the_kernel_before_it_sleeps() {
     const auto pair = on_fabric();
-    EXPECT(ioctls_of_waits(*pair, times, [] { return true; }) < few);
+    expect_waits_without_ioctls(*pair, [] { return true; });
 }
 
 void test_poll_does_not_look_at_the_kernel_before_it_sleeps() {
     const auto pair = on_fabric();
-    EXPECT(ioctls_of_waits(*pair, times, [&] {
-               pollfd one{pair->b, POLLIN, 0};
-               return poll(&one, 1, -1) == 1;
-           }) < few);
+    expect_waits_without_ioctls(*pair, [&] {
+        pollfd one{pair->b, POLLIN, 0};
+        return poll(&one, 1, -1) == 1;
+    });
 }
 
-void expect_few_by_set(uint32_t flags) {
+void expect_none_by_set(uint32_t flags) {
     const auto pair = on_fabric();
     const int set = epoll_create1(EPOLL_CLOEXEC);
     epoll_event event{};
     event.events = EPOLLIN | flags;
     EXPECT_EQ(epoll_ctl(set, EPOLL_CTL_ADD, pair->b, &event), 0);
-    EXPECT(ioctls_of_waits(*pair, times, [&] { return epoll_wait(set, &event, 1, -1) == 1; }) < few);
+    expect_waits_without_ioctls(*pair, [&] { return epoll_wait(set, &event, 1, -1) == 1; });
     close(set);
 }
 
-void test_a_set_does_not_look_at_the_kernel_before_it_sleeps() { expect_few_by_set(0); }
-void test_an_edge_triggered_set_does_not_look_at_the_kernel_before_it_sleeps() { expect_few_by_set(EPOLLET); }
+void test_a_set_does_not_look_at_the_kernel_before_it_sleeps() { expect_none_by_set(0); }
+void test_an_edge_triggered_set_does_not_look_at_the_kernel_before_it_sleeps() { expect_none_by_set(EPOLLET); }
 
 #else
 

@@ -30,6 +30,11 @@ inline Way enter(ConnectionState& s) {
     }
 }
 
+// It is careful, or about to be, or stays with the kernel for good: there is nothing to negotiate.
+inline bool is_settled(const ConnectionState& s) {
+    return (s.gate.load(std::memory_order_relaxed) & (wanted | careful | pinned)) != 0;
+}
+
 // And this process has its memory.
 inline bool is_careful(const Connection& c) {
     return (c.state.load()->gate.load(std::memory_order_acquire) & careful) != 0 && c.segment.load() != nullptr;

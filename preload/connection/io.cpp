@@ -234,8 +234,7 @@ void count(Connection& c, ConnectionState& s, int flags) {
     wait::note_moved(c);
     const uint32_t calls = s.calls.fetch_add(1, std::memory_order_relaxed) + 1;
     // A connection that the fabric has failed still has the memory, and goes on by the kernel.
-    constexpr uint64_t settled = gate::wanted | gate::careful | gate::pinned;
-    if (c.requested.load(std::memory_order_relaxed) || (s.gate.load(std::memory_order_relaxed) & settled) != 0 ||
+    if (c.requested.load(std::memory_order_relaxed) || gate::is_settled(s) ||
         s.holders.load(std::memory_order_relaxed) > 1) { // the others would not have its memory, see attach()
         return;
     }

@@ -45,6 +45,7 @@ void step_over_mark(int fd) {
     }
 }
 
+// In order with arm(), which is in front of it where a thread is about to sleep: see Mirror::take_state().
 uint32_t published_epoch(const Connection& c) {
     const ConnectionState& s = *c.state.load();
     return s.recovered.load(std::memory_order_relaxed) ? s.in_epoch.load() : c.in_ring().writer.epoch.load();

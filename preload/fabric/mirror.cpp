@@ -264,7 +264,7 @@ bool Mirror::take_state(const State& state) {
     theirs.writer.resets.store(state.resets, std::memory_order_relaxed);
     theirs.writer.ends.store(state.ends, std::memory_order_relaxed);
     theirs.writer.clear.store(state.clear, std::memory_order_relaxed);
-    theirs.writer.epoch.store(state.epoch); // before the look at who sleeps, who looks at the epoch once it has armed
+    theirs.writer.epoch.store(state.epoch); // in order with wake_for_data(): a reader arms, and then loads the epoch
     theirs.writer.frames.store(state.frames, std::memory_order_release);
     // The bytes behind a switch may have come first, when the reader could not know that they are its next ones.
     if (state.epoch != far_.epoch && theirs.writer.head.load() != theirs.reader.tail.load()) {

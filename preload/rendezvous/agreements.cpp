@@ -36,7 +36,7 @@ uint64_t rounded_up(uint64_t time) { return (time / tick + 1) * tick; }
 // A call that is counted while an upgrade is concluded may request another one, of what is in memory by then.
 bool is_settled(const Connection& c) {
     const KeptState kept(c, c.fd.load());
-    return kept && (kept.get()->gate.load() & (gate::careful | gate::wanted | gate::pinned)) != 0;
+    return kept && gate::is_settled(*kept.get());
 }
 
 void end_request(Connection& c) {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <functional>
 
-#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/epoll.h>

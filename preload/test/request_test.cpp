@@ -3,8 +3,10 @@
 //
 // Calls that are counted while the service concludes an upgrade: the connection is in memory then, and nothing more is
 // to be agreed on. request_test.sh runs it under the preload library.
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <set>
